@@ -69,7 +69,7 @@ class SpdlPipeline:
         requests: SimpleQueue[np.ndarray | None] = SimpleQueue()
         pipeline = (
             spdl.PipelineBuilder()
-            .add_source(_requested(requests))
+            .add_source(_read_requests(requests))
             # output_order: otherwise batches come in the order in which they are finished.
             .pipe(
                 partial(_batch_or_failure, self.get_batch),
@@ -88,7 +88,7 @@ class SpdlPipeline:
         return _RunningPipeline(requests, pipeline)
 
 
-def _requested(requests: SimpleQueue[np.ndarray | None]) -> Iterator[np.ndarray]:
+def _read_requests(requests: SimpleQueue[np.ndarray | None]) -> Iterator[np.ndarray]:
     while (indices := requests.get()) is not None:
         yield indices
 

@@ -41,7 +41,7 @@ class ParquetLoader:
         check_available("pyarrow", "loader=parquet", "pip install pyarrow")
 
     def rows_caveat(self, num_samples: int) -> str:
-        """That all row groups stay in memory, so that Parquet is read in a first epoch alone."""
+        """A line if all row groups stay in memory: Parquet is read in a first epoch alone."""
         rows = getattr(self.store, "row_group_rows", 0)
         groups = -(-num_samples // rows) if rows else 0
         if not 0 < groups <= self.groups_in_memory:

@@ -39,8 +39,8 @@ class LanceRows:
 
 @option
 class LanceStore:
-    """What `lance.write_dataset` writes; leaf k is the column `k`, of values or of lists of fixed
-    length. Lance reads single rows at their place, also of a large file."""
+    """A Lance dataset by `lance.write_dataset`; leaf k is the column `k`, of values or of lists of
+    fixed length. Lance reads single rows at their place, also of a large file."""
 
     format_version: ClassVar[int] = 1
     root: str
