@@ -39,7 +39,7 @@ commands:
   prepare  download or generate data and write all stores
   report   write a report on a sweep: HTML page, Markdown, pictures, CSV
   compare  compare two sets of results; fails if a job has become slower
-  check    fail if a job of your repository is slower than its recorded base
+  check    fail if a job is slower than in another version, or than its recorded base
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
   attach   run a script of your own and say what its loops wait for

@@ -1,6 +1,6 @@
 """fastloop clean: what lies in the outputs folder, and removing parts of it.
 
-    fastloop clean [stores] [data] [results] [reports] [attach] [mlflow]
+    fastloop clean [stores] [data] [results] [reports] [attach] [check] [mlflow]
                    [older_than=30d] [yes=true]
 
 Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
@@ -11,6 +11,7 @@ data     datasets that were downloaded or generated; they are fetched again if n
 results  folders of sweeps, with their reports
 reports  reports alone; `fastloop report` writes them again
 attach   findings of `fastloop attach`
+check    results of `fastloop check against=`
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
 
 older_than=  only what was last changed longer ago: 12h, 30d, 8w
@@ -193,6 +194,7 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "results": _results,
     "reports": _reports,
     "attach": _children("attach"),
+    "check": _children("check"),
     "mlflow": _mlflow,
 }
 """A word on the command line -> a function that finds the items of that kind."""
