@@ -25,6 +25,7 @@ COMMANDS = {
     "tune": "fastloop.cli.tune",
     "doctor": "fastloop.cli.doctor",
     "list": "fastloop.cli.list",
+    "env": "fastloop.cli.env",
     "ui": "fastloop.cli.ui",
     "clean": "fastloop.cli.clean",
 }
@@ -46,6 +47,7 @@ commands:
   tune     find the fastest settings for a job within a budget
   doctor   say whether this machine is ready to measure, and what it lacks
   list     list what can be chosen: groups, their options, settings
+  env      list or create environments of options whose libraries exclude others
   ui       start MLflow's UI over the outputs folder
   clean    show what lies in the outputs folder, and remove parts of it
 
