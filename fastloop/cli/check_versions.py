@@ -1,4 +1,5 @@
-"""`fastloop check against=`: two versions of the user's modules, or of fastloop, side by side."""
+"""`fastloop check against=`: two versions of the user's modules, a package or fastloop, side by
+side."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fastloop.reporting.version_text import VersionOutcome
     from fastloop.sweep.version_source import VersionSource
 
-DEFAULTS = {"against": "", "seconds": "540", "fail_above": "", "markdown": ""}
+DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
 """Settings of a check of two versions."""
 FAIL_ABOVE = 2.0
 """Allowed regression in percent unless the file or the command line has one: smaller differences
@@ -50,7 +51,7 @@ def check_versions(
     markdown = _check_markdown(given["markdown"])
     allowed = FAIL_ABOVE if allowed_percent is None else allowed_percent
     fail_above = parse_percent(given["fail_above"]) if given["fail_above"] else allowed
-    source = find_source(given["against"], Path.cwd())
+    source = find_source(given["against"], given["package"], Path.cwd())
     handle_signals()
     try:
         with lock_machine("wait=true" in arguments):
