@@ -1,13 +1,14 @@
 """fastloop check: measure the job of fastloop.yaml; fail if it is slower than a base.
 
-    fastloop check against=<version> [job="<arguments>"] [fail_above=2]
-                   [seconds=540] [markdown=<file>]
+    fastloop check against=<version> [package=<name>] [job="<arguments>"]
+                   [fail_above=2] [seconds=540] [markdown=<file>]
     fastloop check [file=fastloop.yaml] [record=true]
 
 With against= both versions are measured now, in interleaved rounds on this machine.
-The version is a commit, tag or branch of your repository, or a folder. Rounds end
-once it is told whether the new version is slower; 1.05 times as long is told at 5 %
-noise. job= replaces the file's, and markdown= writes a comment for a pull request.
+The version is a commit, tag or branch of your repository, a folder, the path of a
+wheel, or with package=<name> one of its versions, such as 1.0.1. Rounds end once it is
+told whether the new version is slower; 1.05 times as long is told at 5 % noise. job=
+replaces the file's, and markdown= writes a comment for a pull request.
 
 Without against= the base is a recorded one. The file is part of your repository, and
 so is the base that record=true writes:

@@ -1,4 +1,5 @@
-"""`fastloop check against=`: two versions of the user's modules, or of fastloop, side by side."""
+"""`fastloop check against=`: two versions of the user's modules, a package or fastloop, side by
+side."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fastloop.reporting.version_text import VersionOutcome
     from fastloop.sweep.version_source import VersionSource
 
-DEFAULTS = {"against": "", "seconds": "540", "fail_above": "", "markdown": ""}
+DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
 """Settings of a check of two versions."""
 FAIL_ABOVE = 2.0
 """Allowed regression in percent unless the file or the command line has one: smaller differences
@@ -50,7 +51,7 @@ def check_versions(
     markdown = _check_markdown(given["markdown"])
     allowed = FAIL_ABOVE if allowed_percent is None else allowed_percent
     fail_above = parse_percent(given["fail_above"]) if given["fail_above"] else allowed
-    source = find_source(given["against"], Path.cwd())
+    source = find_source(given["against"], given["package"], Path.cwd())
     handle_signals()
     try:
         with lock_machine("wait=true" in arguments):
@@ -82,10 +83,10 @@ def _measure(
         # Some trials of a comparison that has been interrupted are of no use.
         if not is_complete:
             remove(folder)
-        # rmdir fails if there are results.
-        with suppress(OSError):
-            for each in (folder, folder.parent, outputs_folder()):
-                each.rmdir()
+            # rmdir fails for a folder that has other content.
+            with suppress(OSError):
+                folder.parent.rmdir()
+                outputs_folder().rmdir()
     trials = f"{compared.pairs} {'trial' if compared.pairs == 1 else 'trials'} of each"
     return VersionOutcome(
         base_label=versions[BASE].label,

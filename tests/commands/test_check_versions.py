@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from commands import module_and_arguments, run_fastloop
 from fork_server import start
+from tiny_wheels import write_wheel
 
 from fastloop.core.result_io import load_results
 
@@ -149,8 +150,11 @@ def test_module_of_the_other_version_is_refused(repository):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("against=nothing",), "against=nothing: no such commit or folder; allowed:"),
+        (("against=nothing",), "against=nothing: no such commit, file or folder; allowed:"),
         (("against=--help",), "against=--help: no such commit"),
+        (("against=a.whl",), "against=a.whl: no such file"),
+        (("against=first", "package=-x"), "package=-x: allowed: the name of"),
+        (("against=1.0", "package=no-such-package"), "package=no-such-package: it is not inst"),
         (("against=first", "record=true"), "record=true with against="),
         (("against=first", "markdown=no/such/file"), "markdown=no/such/file: allowed:"),
         (("against=first", "fail_above=much"), "fail_above=much: allowed:"),
@@ -163,6 +167,20 @@ def test_wrong_values_are_one_line(repository, arguments, line):
     assert process.stderr.startswith(line)
     assert process.stderr.count("\n") == 1
     assert not (repository / "outputs").exists()
+
+
+@pytest.mark.heavy
+def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(repository):
+    # The candidate is a package that pytest needs, and the wheel another version of it.
+    wheel = write_wheel(repository, "0.0.1", "iniconfig")
+    (repository / "images.py").write_text(
+        DATASET.format(seconds="SECONDS", shift=0)
+        + "\n\nimport iniconfig\n\nSECONDS = 0.002 if hasattr(iniconfig, 'VERSION') else 0.02\n"
+    )
+    process = check(repository, f"against={wheel.name}")
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "is slower than iniconfig-0.0.1-py3-none-any.whl: " in process.stdout
+    assert [*(repository / "outputs/environments").glob("*/environment.json")]
 
 
 def _start_check(repository: Path):
