@@ -37,7 +37,7 @@ from fastloop.processes.lifecycle import restore_default_signals
 if TYPE_CHECKING:
     from fastloop.suite.workloads import Scope
 
-SCOPES: tuple[Scope, ...] = ("quick", "full", "claims")
+SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
 PASSED_ON = {"trials": "", "wait": "", "allow_concurrent": ""}
 """Settings that are those of `fastloop run`."""
 OF_SUITE = {"round": "", "machine": "", "results": "results", "workloads": "", "loaders": ""}
@@ -53,9 +53,8 @@ def main() -> None:
     try:
         command = arguments[0] if arguments and "=" not in arguments[0] else "full"
         rest = arguments[1:] if arguments[:1] == [command] else arguments
-        scope = next((each for each in SCOPES if each == command), None)
-        if scope:
-            _measure(scope, parse_settings(rest, OF_SUITE | PASSED_ON))
+        if command in SCOPES:
+            _measure(SCOPES[command], parse_settings(rest, OF_SUITE | PASSED_ON))
         elif command == "verify":
             _verify(rest)
         elif command == "site":

@@ -260,18 +260,21 @@ def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
     hold if the whole interval is below that.
     """
     cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}
-    pair = cells.get(claim.slow.label), cells.get(claim.fast.label)
-    reason = next((_why_null(cell) for cell in pair if _why_null(cell)), "")
-    if reason or pair[0] is None or pair[1] is None:
+    slow, fast = cells.get(claim.slow.label), cells.get(claim.fast.label)
+    reason = _why_null(slow) or _why_null(fast)
+    if reason or slow is None or fast is None:
         return JudgedClaim(claim=claim, outcome="not measured", factor=None, reason=reason)
-    seconds = [[cell.windows[number].seconds for number in sorted(cell.windows)] for cell in pair]
-    factor = stats.ratio_or_range(*seconds)
+    factor = stats.ratio_or_range(_seconds(slow), _seconds(fast))
     outcome: Outcome = "undecided"
     if factor and factor.is_interval and factor.low >= claim.least:
         outcome = "holds"
     elif factor and factor.is_interval and factor.high < claim.least:
         outcome = "does not hold"
     return JudgedClaim(claim=claim, outcome=outcome, factor=factor)
+
+
+def _seconds(cell: Cell) -> list[float]:
+    return [cell.windows[number].seconds for number in sorted(cell.windows)]
 
 
 def _why_null(cell: Cell | None) -> str:
