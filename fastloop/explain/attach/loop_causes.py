@@ -14,7 +14,6 @@ from fastloop.core.explanation import Cause
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.loader_places import show_line
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.cause_names import (
@@ -299,11 +298,6 @@ def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     if cost < LEAST_STALL or is_rank:
         return []
     text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
-    waits = loop.usage.waits
-    if waits:
-        line = max(waits, key=lambda each: waits[each])
-        share = show_percent(waits[line] / sum(waits.values()))
-        text += f", in {share} of its samples at {show_line(line)}"
     advice = (
         "no loader mends it: look for printing, logging, .item(), a lock or a sleep in the step"
     )
