@@ -75,14 +75,14 @@ class Spending:
         return self.trials / max(1, allowed)
 
     @property
-    def left_s(self) -> float:
+    def rest_s(self) -> float:
         """Seconds until the work after the race has to begin; infinite if the budget is no time."""
         limit_s = self.budget.seconds
         return math.inf if limit_s is None else limit_s - self.seconds - self.ending_s
 
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
-        return seconds <= self.left_s
+        return seconds <= self.rest_s
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

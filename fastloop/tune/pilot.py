@@ -132,7 +132,7 @@ def look_at(
     deadline = deadline or Deadline()
     begin_step("preparing the data")
     left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.rest_s)
-    with _stopped_at(deadline, "preparing the data takes longer; fastloop prepare does that first"):
+    with _time_limit(deadline, "preparing the data takes longer; fastloop prepare does that first"):
         prepared = prepare_job(present, request.launcher, most_s=left_s)
     whole = ExplainedJob(
         job=present,
@@ -142,13 +142,13 @@ def look_at(
         whole_batches=count_batches(present, prepared),
     )
     pass_ns, alone = now_ns(), whole.without_workers(present.torch_threads)
-    with _stopped_at(deadline, "timing some of its batches takes longer"):
+    with _time_limit(deadline, "timing some of its batches takes longer"):
         as_is = alone.ending_by(deadline).time_batches()
     return PilotStart(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
 
 
 @contextmanager
-def _stopped_at(deadline: Deadline, reason: str) -> Iterator[None]:
+def _time_limit(deadline: Deadline, reason: str) -> Iterator[None]:
     """A context in which a time limit that the deadline has set raises UsageError."""
     try:
         yield

@@ -108,8 +108,7 @@ def plan_tuning(
     # The pilot measures what the model and the forecasts need for any candidate.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
-    limits = _limit_pilot(settings, spending)
-    pilot = run_pilot(look, workers, limits)
+    pilot = run_pilot(look, workers, _limit_pilot(settings, spending))
     check_memory(pilot, memory_mib)
     check_trial_time(pilot, spending)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
@@ -160,8 +159,8 @@ def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> P
 def check_trial_time(pilot: Pilot, spending: Spending) -> None:
     """Raise UsageError if not even one trial of the present job has room in the budget."""
     trial_s = _forecast_trial_s(pilot)
-    if trial_s > spending.left_s:
-        left = f"{max(0.0, spending.left_s):.0f} s are left"
+    if trial_s > spending.rest_s:
+        left = f"{max(0.0, spending.rest_s):.0f} s are left"
         raise _too_short(
             f"a trial of yours takes about {trial_s:.0f} s, and {left}", spending, trial_s
         )

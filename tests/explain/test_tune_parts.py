@@ -445,6 +445,8 @@ def test_first_look_is_stopped_at_its_share_of_the_budget():
 @pytest.mark.heavy
 def test_preparing_is_stopped_at_the_deadline_of_the_first_look(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
+    # The command line is read again for flags such as -cd.
+    monkeypatch.setattr("sys.argv", ["fastloop tune"])
     # 64 samples of a second
     overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
     (request,) = compose_requests([overrides], tmp_path)
