@@ -33,6 +33,14 @@ def other_threads_cpu_ns() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
+def cpu_ns_of(thread_id: int) -> int:
+    """CPU time of a thread of this process, by `threading.get_ident()`, in nanoseconds.
+
+    Raises OSError if the thread has ended.
+    """
+    return time.clock_gettime_ns(time.pthread_getcpuclockid(thread_id))
+
+
 def pause(seconds: float) -> None:
     """Let this thread wait, without work."""
     time.sleep(seconds)

@@ -92,13 +92,21 @@ def choose_reading(
         by_core=native is not None,
         by_processes=processes is not None,
     )
-    return Reading(processes, Pipeline(tuning, target, settings.pins), choose_moments(settings))
+    # An iterable's end is known only when all of its samples before it have come.
+    in_order = settings.is_in_order or isinstance(source, IterableSource)
+    pipeline = Pipeline(tuning, target, settings.pins, in_order)
+    return Reading(processes, pipeline, choose_moments(settings))
 
 
-def settings_in_use(source: BatchSource | IterableSource, reading: Reading) -> Sequence[str]:
+def settings_in_use(
+    source: BatchSource | IterableSource, reading: Reading, engine: NativeEpochs | PythonEpochs
+) -> Sequence[str]:
     """The settings of DataLoader's worker processes that have an effect."""
     if reading.processes is not None:
-        return WORKER_SETTINGS
+        return (*WORKER_SETTINGS, "in_order")
+    is_python = isinstance(engine, PythonEpochs) and not reading.pipeline.in_order
+    if is_python and reading.pipeline.tuning.num_threads > 1:
+        return ("in_order",)
     if isinstance(source, IterableSource) and source.workers is not None:
         # Its processes start with each epoch, and never persist.
         return [name for name in WORKER_SETTINGS if name != "persistent_workers"]

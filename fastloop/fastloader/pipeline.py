@@ -56,6 +56,8 @@ class Pipeline:
     """The device of the delivered batches; None: the CPU."""
     pins: bool
     """True: they are delivered in pinned memory of the CPU."""
+    in_order: bool = True
+    """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
 
     @property
@@ -98,10 +100,10 @@ class Pipeline:
         if num_threads:
             # OpenMP's threads wait for each other, and one busy core holds up all of them.
             make = partial(_in_one_torch_thread, make)
-        ahead = self.tuning.prefetch_factor
+        ahead, in_order = self.tuning.prefetch_factor, self.in_order
         if is_seeded:
-            return map_seeded(make, groups, num_threads, ahead, self.draws)
-        return map_ahead(make, groups, num_threads, ahead)
+            return map_seeded(make, groups, num_threads, ahead, self.draws, in_order=in_order)
+        return map_ahead(make, groups, num_threads, ahead, in_order=in_order)
 
 
 class SharedBatches:
@@ -224,6 +226,9 @@ def _make_batches(
 ) -> Sequence[Tree | FailedBatch]:
     if isinstance(source, ColumnSource):
         batches = _read_columns(source, group)
+    elif isinstance(source, ProcessBatches):
+        # If any order will do, these are the batches of other indices.
+        batches, group = source.take(len(group))
     else:
         batches = source.batches(group)
     if transform is None:
@@ -290,21 +295,35 @@ def _fill_together(
 
 
 def map_seeded(
-    make: Make, items: Iterable[Any], num_threads: int, ahead: int, draws: GlobalDraws
+    make: Make,
+    items: Iterable[Any],
+    num_threads: int,
+    ahead: int,
+    draws: GlobalDraws,
+    *,
+    in_order: bool = True,
 ) -> Generator[Any, None, None]:
-    """make(item) for each item, in order, by threads unless these would have to share a generator.
+    """make(item) for each item, in order unless any will do, by threads unless these would have to
+    share a generator.
 
     The loop's thread makes a loader's first item, to find out.
     """
     if num_threads and draws.names is None:
-        return _find_and_map(make, iter(items), num_threads, ahead, draws)
+        return _find_and_map(make, iter(items), num_threads, ahead, draws, in_order=in_order)
     if num_threads and not draws.names:
-        return map_ahead(lambda item: _make_privately(make, item), items, num_threads, ahead)
+        by_thread = partial(_make_privately, make)
+        return map_ahead(by_thread, items, num_threads, ahead, in_order=in_order)
     return map_ahead(lambda item: _make_globally(make, item), items, 0, ahead)
 
 
 def _find_and_map(
-    make: Make, items: Iterator[Any], num_threads: int, ahead: int, draws: GlobalDraws
+    make: Make,
+    items: Iterator[Any],
+    num_threads: int,
+    ahead: int,
+    draws: GlobalDraws,
+    *,
+    in_order: bool,
 ) -> Generator[Any, None, None]:
     found: set[str] = set()
     for item in items:
@@ -312,7 +331,7 @@ def _find_and_map(
             result = make(item)
         draws.names = found
         _warn(found)
-        rest = map_seeded(make, items, num_threads, ahead, draws)
+        rest = map_seeded(make, items, num_threads, ahead, draws, in_order=in_order)
         try:
             yield result
             # Otherwise this frame would hold them while the threads make others.
