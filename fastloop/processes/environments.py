@@ -107,7 +107,7 @@ class BuiltEnvironment:
 
     @property
     def label(self) -> str:
-        """Its requirements, and its own fastloop, for a list."""
+        """The requirements, and a fastloop of its own, for a list."""
         made_of = self.environment
         own = [f"fastloop of {made_of.fastloop}"] if made_of.fastloop else []
         return ", ".join([*made_of.requirements, *own])
