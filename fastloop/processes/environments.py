@@ -59,7 +59,7 @@ print(json.dumps({"path": sys.path, "packages": packages}))
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a virtual environment is made of; `build_environment` makes it.
+    """The contents of a virtual environment; `build_environment` makes it.
 
     requirements: arguments of pip install, such as `webdataset==0.2.100` or the path of a wheel.
     One that begins with options, such as `--no-deps ffcv`, is installed after the others by a call
@@ -107,7 +107,7 @@ class BuiltEnvironment:
 
     @property
     def label(self) -> str:
-        """What it was made of, for a list."""
+        """The requirements, and a fastloop of its own, for a list."""
         made_of = self.environment
         own = [f"fastloop of {made_of.fastloop}"] if made_of.fastloop else []
         return ", ".join([*made_of.requirements, *own])
@@ -272,8 +272,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _reason(output: str) -> str:
-    """pip's first error, without the list of all versions that exist."""
+    """pip's first error, without the list of all versions that exist; of a build, its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if "[end of output]" in lines:
+        return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
     errors = [line for line in lines if line.lower().startswith("error:")]
     line = (errors or lines[-1:] or ["pip has failed without a word"])[0]
     return shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
