@@ -25,8 +25,9 @@ INSTALL = "pip install nvidia-dali-cuda120"
 class DaliLoader:
     """A DALI pipeline on the CPU whose `external_source` gathers a batch by numpy.
 
-    DALI copies each batch, as bytes, because it lacks some dtypes, into memory of its own. Its operators are not used: image files are not
-    decoded and resized to the pixels of other loaders. No GPU is needed, and none is used.
+    DALI copies each batch into memory of its own, as bytes, because it lacks some dtypes. Its
+    operators are not used: image files are not decoded and resized to the pixels of other loaders.
+    No GPU is needed, and none is used.
     """
 
     store: Store
