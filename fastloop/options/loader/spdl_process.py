@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,30 +49,33 @@ class SpdlProcessLoader:
         """Yield the epochs; the processes start with the first one, and end on exit."""
         # A store that can't be gathered from is reported here, and not by a process.
         batch_getter(self.store, prepared, in_memory=False)
+        context = multiprocessing.get_context()
+        all_ready = context.Barrier(self.num_processes)
         pool = ProcessPoolExecutor(
             self.num_processes,
-            multiprocessing.get_context(),
+            context,
             initializer=_prepare_process,
-            initargs=(self.store, prepared),
+            initargs=(self.store, prepared, all_ready),
         )
         pipeline = SpdlPipeline(
             "loader=spdl_process", _call, self.num_processes, self.buffer_size, pool
         )
         with pool, pipeline.epochs(plan, prepared.num_samples) as epochs:
-            yield lambda epoch: _start_first(pool, epochs, epoch)
+            yield lambda epoch: self._start_first(pool, epochs, epoch)
+
+    def _start_first(self, pool: ProcessPoolExecutor, epochs: Epochs, epoch: int) -> Any:
+        """The batches of an epoch, after all processes have started: SPDL's threads are not to be
+        forked, and no process is to start in a later epoch."""
+        for ready in [pool.submit(_is_ready) for _ in range(self.num_processes)]:
+            ready.result()
+        return epochs(epoch)
 
 
-def _start_first(pool: ProcessPoolExecutor, epochs: Epochs, epoch: int) -> Any:
-    """The batches of an epoch, after the processes have started: SPDL's threads are not to be
-    forked."""
-    pool.submit(_is_ready).result()
-    return epochs(epoch)
-
-
-def _prepare_process(store: Store | None, prepared: PreparedData) -> None:
+def _prepare_process(store: Store | None, prepared: PreparedData, all_ready: Barrier) -> None:
     tie_worker_to_parent(0)
     global _get_batch  # noqa: PLW0603 - a process of the pool has no other place to keep it
     _get_batch = batch_getter(store, prepared, in_memory=False)
+    all_ready.wait()
 
 
 def _is_ready() -> bool:

@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
 from fastloop.core.optional import check_available, import_optional
-from fastloop.core.types import BadData, Tree, option
+from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import array_of, structure_text
 
 NEEDS = "litdata", "store=litdata", "pip install litdata"
@@ -49,7 +49,7 @@ class LitDataStore:
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append sample after sample; raises Unsupported without LitData, and for dtypes that numpy
-        lacks."""
+        or LitData lacks."""
         import_optional(*NEEDS)
         cache = import_optional("litdata.streaming.cache", *NEEDS[1:]).Cache(
             str(folder), chunk_size=-(-num_samples // self.num_shards)
@@ -63,7 +63,12 @@ class LitDataStore:
                 text = structure_text(structure, OPTION)
                 (folder / LAYOUT).write_text(json.dumps({"structure": text}))
             for row in zip(*leaves, strict=True):
-                cache._add_item(count, [leaf.clone() for leaf in row])
+                try:
+                    cache._add_item(count, [leaf.clone() for leaf in row])
+                except KeyError as error:
+                    # LitData looks the dtype up in a table of those that it has.
+                    kind = str(error).removeprefix("torch.")
+                    raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does") from error
                 count += 1
         cache.done()
         cache.merge(1)
