@@ -78,7 +78,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
     all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
-    round_name = _checked("round", given["round"] or _month())
+    round_name = _check_name("round", given["round"] or _month())
     run = SuiteRun(
         scope=scope,
         folder=outputs_folder() / "suite" / round_name / scope,
@@ -95,7 +95,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
         # Imported once there is something to record: it describes the machine by torch.
         from fastloop.suite.record import machine_name, suite_file
 
-        machine = _checked("machine", given["machine"] or machine_name())
+        machine = _check_name("machine", given["machine"] or machine_name())
         document = suite_file(run, round_name, measured)
         folder = Path(given["results"]) / round_name
         path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
@@ -156,7 +156,7 @@ def _month() -> str:
     return str(np.datetime64(wall_ms(), "ms").astype("datetime64[M]"))
 
 
-def _checked(setting: str, name: str) -> str:
+def _check_name(setting: str, name: str) -> str:
     if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
         raise UsageError(f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores")
     return name

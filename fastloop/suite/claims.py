@@ -7,7 +7,7 @@ from typing import Literal
 
 from fastloop.core import stats
 from fastloop.suite.document import Cell, SuiteFile
-from fastloop.suite.workloads import Row, Workload
+from fastloop.suite.workloads import SuiteRow, SuiteWorkload
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
 ROWS = ("dataset=mydataset", "dataset.count=10000", "dataset.shape=[5]", "batch_size=256")
@@ -32,17 +32,19 @@ class Claim:
     condition: str
     """What was measured here, and how it differs from the source."""
     common: tuple[str, ...]
-    slow: Row
-    fast: Row
+    slow: SuiteRow
+    fast: SuiteRow
     least: float
     """The least factor by which `fast` is faster, according to the claim."""
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> SuiteWorkload:
         """The two jobs as a workload of the suite."""
         overrides = (*self.common, "epochs=2")
         rows = (self.slow, self.fast)
-        return Workload(name=self.name, title=self.says, overrides=overrides, quick=(), rows=rows)
+        return SuiteWorkload(
+            name=self.name, title=self.says, overrides=overrides, quick=(), rows=rows
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +59,8 @@ class JudgedClaim:
     """The reason why it was not measured; empty if it was."""
 
 
-def _row(loader: str, *overrides: str) -> Row:
-    return Row(loader=loader, configuration="tuned", overrides=overrides)
+def _row(loader: str, *overrides: str) -> SuiteRow:
+    return SuiteRow(loader=loader, configuration="tuned", overrides=overrides)
 
 
 CLAIMS = (

@@ -28,7 +28,7 @@ Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Figures:
-    """What is recomputed from the windows of a workload's cells."""
+    """Values that are recomputed from the windows of a workload's cells."""
 
     seconds: Finite
     """Median over the windows, for the epochs that were asked for."""
@@ -51,7 +51,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Cell:
-    """One loader in one workload: measured, or null with a reason."""
+    """A loader in a workload: measured, or null with a reason."""
 
     workload: str
     label: str

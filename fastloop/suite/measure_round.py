@@ -15,9 +15,9 @@ from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import (
     WORKLOADS,
-    Row,
     Scope,
-    Workload,
+    SuiteRow,
+    SuiteWorkload,
     overrides_of,
     reason_to_leave_out,
     rows_of,
@@ -35,12 +35,12 @@ class SuiteRun:
 
     scope: Scope
     folder: Path
-    workloads: tuple[Workload, ...] = WORKLOADS
+    workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     loaders: tuple[str, ...] = ()
     """Empty: every loader that there is."""
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
-    all_workloads: tuple[Workload, ...] = WORKLOADS
+    all_workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     """What a complete run has."""
 
     @property
@@ -49,7 +49,7 @@ class SuiteRun:
         return not self.loaders and self.workloads == self.all_workloads
 
     @property
-    def chosen_loaders(self) -> tuple[str, ...]:
+    def loader_names(self) -> tuple[str, ...]:
         """The loaders to measure; raises UsageError for one that does not exist."""
         every = options_of("loader")
         for name in self.loaders:
@@ -62,9 +62,9 @@ class SuiteRun:
 class MeasuredWorkload:
     """A workload with the result of each of its rows."""
 
-    workload: Workload
+    workload: SuiteWorkload
     overrides: tuple[str, ...]
-    results: list[tuple[Row, Result | None, str]] = field(default_factory=list)
+    results: list[tuple[SuiteRow, Result | None, str]] = field(default_factory=list)
     """The row, its result, and the reason for which it was left out."""
 
 
@@ -79,16 +79,18 @@ def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
         yield _measure(run, workload, rows)
 
 
-def _plan(run: SuiteRun, workload: Workload) -> list[tuple[Row, str]]:
+def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[tuple[SuiteRow, str]]:
     """The rows of the workload, each with the reason for which it is left out."""
     with_store = options_with_store()
     return [
         (row, reason_to_leave_out(workload, row, run.scope, with_store))
-        for row in rows_of(workload, run.chosen_loaders)
+        for row in rows_of(workload, run.loader_names)
     ]
 
 
-def _measure(run: SuiteRun, workload: Workload, rows: list[tuple[Row, str]]) -> MeasuredWorkload:
+def _measure(
+    run: SuiteRun, workload: SuiteWorkload, rows: list[tuple[SuiteRow, str]]
+) -> MeasuredWorkload:
     from fastloop.processes.lifecycle import exit_if_signalled
     from fastloop.sweep.measure import measure
     from fastloop.sweep.request import config_hash
@@ -115,7 +117,7 @@ def _measure(run: SuiteRun, workload: Workload, rows: list[tuple[Row, str]]) -> 
 
 
 def _requests(
-    run: SuiteRun, workload: Workload, rows: Sequence[Row], folder: Path
+    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
     changes = run.changes
     if any(folder.glob(f"*/{RESULT_FILE}")):

@@ -14,7 +14,7 @@ from fastloop.suite.document import SCHEMA, Cell, SuiteFile, WorkloadRecord
 from fastloop.suite.figures import with_figures
 from fastloop.suite.measure_round import MeasuredWorkload, SuiteRun
 from fastloop.suite.seals import seal
-from fastloop.suite.workloads import SUITE, Row
+from fastloop.suite.workloads import SUITE, SuiteRow
 
 BENCHMARK = "traversal"
 PUBLISHED = (
@@ -83,11 +83,15 @@ def _cells(measured: MeasuredWorkload) -> list[Cell]:
 
 
 def _cell(
-    measured: MeasuredWorkload, row: Row, result: Result | None, reason: str, is_comparable: bool
+    measured: MeasuredWorkload,
+    row: SuiteRow,
+    result: Result | None,
+    reason: str,
+    is_comparable: bool,
 ) -> Cell:
     known: dict[str, Any] = {"null_reason": reason or "it was not measured: the sweep ended before"}
     if result is not None and not reason:
-        known = _measured(result, is_comparable)
+        known = _fields_of(result, is_comparable)
     overrides = (*measured.overrides, *row.overrides)
     caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]
     return Cell(
@@ -102,7 +106,7 @@ def _cell(
     )
 
 
-def _measured(result: Result, is_comparable: bool) -> dict[str, Any]:
+def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
     """The fields of a cell that come from its result."""
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"

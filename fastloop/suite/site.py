@@ -125,7 +125,7 @@ def _label(shown: ShownCell) -> str:
 
 
 def _order(shown: ShownCell, workloads: list[str]) -> tuple:
-    """Workload after workload, the fastest first and cells without figures last."""
+    """SuiteWorkload after workload, the fastest first and cells without figures last."""
     figures = shown.cell.figures
     seconds = figures.seconds if figures else math.inf
     return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label

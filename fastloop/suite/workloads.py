@@ -35,8 +35,8 @@ NOT_QUICK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of a workload: a loader by default, or as an author has tuned it."""
+class SuiteRow:
+    """A row of a workload: a loader by default, or as an author has tuned it."""
 
     loader: str
     configuration: Configuration = "default"
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class SuiteWorkload:
     """A named kind of data and work."""
 
     name: str
@@ -62,18 +62,18 @@ class Workload:
     """True if loaders read the dataset's samples themselves: a store would not have their cost."""
     per_loader: tuple[tuple[str, str], ...] = ()
     """(loader, override) without which that loader can't run this workload."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SuiteRow, ...] = ()
     """The only rows of this workload; empty: every loader by default, and those of TUNED."""
 
 
 WORKLOADS = (
-    Workload(
+    SuiteWorkload(
         name="small_rows",
         title="Small rows: 28x28 float32 in memory",
         overrides=("dataset=mydataset", "dataset.count=60000", "batch_size=256", "epochs=1"),
         quick=("dataset.count=20000",),
     ),
-    Workload(
+    SuiteWorkload(
         name="bytes_to_floats",
         title="Bytes to floats: 3x32x32 uint8, normalized",
         overrides=(
@@ -83,7 +83,7 @@ WORKLOADS = (
         ),
         quick=("dataset.count=8000",),
     ),
-    Workload(
+    SuiteWorkload(
         name="jpeg_crops",
         title="JPEG files, cropped at random to 224x224",
         overrides=(
@@ -92,13 +92,13 @@ WORKLOADS = (
         ),
         quick=("dataset.count=96",),
     ),
-    Workload(
+    SuiteWorkload(
         name="tokens",
         title="Tokens: windows of 256 of a flat file",
         overrides=("dataset=tokens", "dataset.num_tokens=4000000", "batch_size=64", "epochs=1"),
         quick=("dataset.num_tokens=1000000",),
     ),
-    Workload(
+    SuiteWorkload(
         name="table",
         title="Table: 40 columns from Parquet",
         overrides=(
@@ -107,7 +107,7 @@ WORKLOADS = (
         ),
         quick=("dataset.count=4000",),
     ),
-    Workload(
+    SuiteWorkload(
         name="ragged_text",
         title="Ragged text with a heavy tail, padded",
         overrides=(
@@ -116,7 +116,7 @@ WORKLOADS = (
         ),
         quick=("dataset.count=4000",),
     ),
-    Workload(
+    SuiteWorkload(
         name="slow_reads",
         title="Slow I/O: 2 ms until a sample arrives",
         overrides=(
@@ -128,30 +128,29 @@ WORKLOADS = (
         per_loader=(("fastloop", "loader.store=null"),),
     ),
 )
-TUNED: dict[str, tuple[Row, ...]] = {
-    "jpeg_crops": (Row(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
-    "ragged_text": (Row(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
+TUNED: dict[str, tuple[SuiteRow, ...]] = {
+    "jpeg_crops": (SuiteRow(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
+    "ragged_text": (SuiteRow(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
     "slow_reads": (
-        Row(
+        SuiteRow(
             loader="raw",
             configuration="tuned",
             overrides=("num_workers=8", "persistent_workers=true"),
         ),
-        Row(
+        SuiteRow(
             loader="fastloop",
             configuration="tuned",
             overrides=("loader.store=null", "loader.num_threads=16"),
         ),
     ),
 }
-"""Workload -> rows that an author has tuned; a further one is a line here."""
+"""SuiteWorkload -> rows that an author has tuned; a further one is a line here."""
 
 
 def choose_workloads(
-    names: str, workloads: tuple[Workload, ...] = WORKLOADS
-) -> tuple[Workload, ...]:
-    """Those of the workloads that a comma-separated list names, in their order; all for an empty
-    one.
+    names: str, workloads: tuple[SuiteWorkload, ...] = WORKLOADS
+) -> tuple[SuiteWorkload, ...]:
+    """The workloads that a comma-separated list names, in their order; all for an empty list.
 
     Raises UsageError for an unknown name.
     """
@@ -163,18 +162,21 @@ def choose_workloads(
     return tuple(each for each in workloads if each.name in chosen)
 
 
-def rows_of(workload: Workload, loaders: Sequence[str]) -> list[Row]:
+def rows_of(workload: SuiteWorkload, loaders: Sequence[str]) -> list[SuiteRow]:
     """The rows of a workload: each of these loaders by default, then the tuned ones."""
     if workload.rows:
         return [row for row in workload.rows if row.loader in loaders]
     needed = dict(workload.per_loader)
     rows = [
-        Row(loader=name, overrides=(needed[name],) if name in needed else ()) for name in loaders
+        SuiteRow(loader=name, overrides=(needed[name],) if name in needed else ())
+        for name in loaders
     ]
     return rows + [row for row in TUNED.get(workload.name, ()) if row.loader in loaders]
 
 
-def overrides_of(workload: Workload, row: Row, scope: Scope, changes: Sequence[str]) -> list[str]:
+def overrides_of(
+    workload: SuiteWorkload, row: SuiteRow, scope: Scope, changes: Sequence[str]
+) -> list[str]:
     """The overrides of a row's job, the later ones taking the place of earlier ones.
 
     changes: overrides of this command, which come last.
@@ -186,7 +188,7 @@ def overrides_of(workload: Workload, row: Row, scope: Scope, changes: Sequence[s
 
 
 def reason_to_leave_out(
-    workload: Workload, row: Row, scope: Scope, with_store: Sequence[str]
+    workload: SuiteWorkload, row: SuiteRow, scope: Scope, with_store: Sequence[str]
 ) -> str:
     """The reason why the row is not measured; empty if it is.
 

@@ -38,7 +38,7 @@ class TableRows:
 
 
 @option
-class Table:
+class TableDataset:
     """A table of float32 features, int64 categories and a label, in a Parquet file.
 
     Two of three features are numbers, each third one is a category. Needs pyarrow.
