@@ -1,4 +1,4 @@
-"""One side of `fastloop check against=`: the process that measures the jobs of one version, a trial
+"""A side of `fastloop check against=`: the process that measures the jobs of a version, a trial
 at a time, when the command asks for it.
 
 It is run by its path: python version_side.py <descriptor of the connection>

@@ -1,4 +1,4 @@
-"""What `against=` names: a commit, a tag, a branch or a folder; and how it runs."""
+"""The version that `against=` names (a commit, a tag, a branch or a folder) and its run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal["commit", "folder"]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionSource:
-    """What `against=` names."""
+    """A version that `against=` names."""
 
     kind: Kind
     against: str
@@ -38,12 +38,12 @@ class VersionSource:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
         return f"{self.against} ({self.commit[:8]})" if self.commit else self.against
 
 
 def find_source(against: str, here: Path) -> VersionSource:
-    """What `against=` names in this folder, without making anything of it.
+    """The version that `against=` names in this folder, before anything is made of it.
 
     Raises UsageError with what is allowed.
     """
