@@ -184,7 +184,7 @@ def _compare(settings: CheckSettings, base: Results) -> Checked:
     new = _measure(settings)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     checked = check_conditions(pairs, settings.allow)
-    return checked or check_speed(base, new, settings.measure, settings.allowed_percent)
+    return checked or check_speed(base, new, settings.measure, settings.percent_allowed)
 
 
 def _measure(settings: CheckSettings) -> Results:

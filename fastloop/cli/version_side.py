@@ -1,4 +1,4 @@
-"""One side of `fastloop check against=`: the process that measures the jobs of one version, a trial
+"""A side of `fastloop check against=`: the process that measures the jobs of a version, a trial
 at a time, when the command asks for it.
 
 It is run by its path: python version_side.py <descriptor of the connection>
@@ -60,7 +60,9 @@ def _foreign_module(elsewhere: str, tree: str) -> str:
         # Some modules of torch, which have no file, name a relative one.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(elsewhere) and not path.is_relative_to(tree)
-        if is_other and name != "__main__" and "site-packages" not in path.parts:
+        # This file itself is the command's, in every version.
+        is_other = is_other and name not in ("__main__", "__mp_main__")
+        if is_other and "site-packages" not in path.parts:
             return f"{name} is imported from {path} and not from this version"
     return ""
 

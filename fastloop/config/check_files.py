@@ -58,7 +58,7 @@ class CheckSettings:
     """Differences from the base that do not end the check."""
 
     @property
-    def allowed_percent(self) -> float:
+    def percent_allowed(self) -> float:
         """The allowed regression from a recorded base, in percent."""
         return FAIL_ABOVE if self.fail_above is None else self.fail_above
 

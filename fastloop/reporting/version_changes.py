@@ -30,7 +30,7 @@ class VersionChange:
     change: Change
 
     def tell(self, fail_above: float) -> Told:
-        """What is sure: the candidate is slower by more than `fail_above` percent, or it is not."""
+        """The word that is sure; slower means by more than `fail_above` percent."""
         if self.change.is_regression(fail_above):
             return "slower"
         ratio = self.change.ratio

@@ -50,7 +50,7 @@ class Version:
     """A version, by the interpreter and the import path of its processes."""
 
     label: str
-    """Its name in messages, such as `HEAD~1 (4f0c2d1)`."""
+    """The name in messages, such as `HEAD~1 (4f0c2d1)`."""
     python: str = sys.executable
     path: tuple[str, ...] = ()
     """Folders that come first on the import path."""
@@ -86,7 +86,7 @@ class Side:
     process: subprocess.Popen[bytes]
     connection: Connection
     log: IO[bytes]
-    """What it has printed."""
+    """The output of the process."""
 
     def run_trial(self, number: int) -> None:
         """Run that trial of all of its jobs."""
@@ -105,7 +105,7 @@ class Side:
         return {each.name: each for each in load_results(self.folder, self.version.label)}
 
     def receive(self) -> dict[str, Any]:
-        """Its next message. Raises UsageError, in one line, for an error and for its end."""
+        """The next message. Raises UsageError, in one line, for an error and for its end."""
         try:
             message: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -240,7 +240,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
 
 
 def _count_pairs(pair_s: float, seconds: float) -> int:
-    """How many trials of each version a round may have, so that there is time for all rounds."""
+    """The number of trials of each version in a round for which all rounds have time."""
     return int(min(max(seconds / (MOST_ROUNDS * pair_s), 1), MOST_PAIRS))
 
 

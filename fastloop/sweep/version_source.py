@@ -1,4 +1,4 @@
-"""What `against=` names: a commit, a tag, a version, a wheel or a folder; and how it runs."""
+"""The version that `against=` names (a commit, a number, a wheel or a folder) and its run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Kind = Literal["commit", "version", "wheel", "folder"]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionSource:
-    """What `against=` names."""
+    """A version that `against=` names."""
 
     kind: Kind
     against: str
@@ -50,7 +50,7 @@ class VersionSource:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
         # The name of a wheel begins with that of its package.
         if self.kind == "wheel":
             return Path(self.against).name
@@ -59,7 +59,7 @@ class VersionSource:
 
 
 def find_source(against: str, package: str, here: Path) -> VersionSource:
-    """What `against=` names in this folder, without making anything of it.
+    """The version that `against=` names in this folder, before anything is made of it.
 
     package: the package that it is a version of; empty: of the user's modules. Raises UsageError
     with what is allowed.
@@ -138,8 +138,8 @@ def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[
     """top, tree: the folder that holds the user's code, and the one that takes its place."""
     path = _import_path(here)
     if source.package:
-        candidate = Version(label=f"{source.package} {_installed(source.package)}", path=path)
-        return {BASE: _packaged(source, path, tree), CANDIDATE: candidate}
+        candidate = Version(label=f"{source.package} {_find_installed(source.package)}", path=path)
+        return {BASE: _build_package(source, path, tree), CANDIDATE: candidate}
     top, tree = top.resolve(), tree.resolve()
     _keep_native_parts(source, top, tree)
     # Folders of the user's code that an editable installation has added are moved as well.
@@ -173,7 +173,7 @@ def _is_below(folder: str, top: Path) -> bool:
     return Path(folder).is_relative_to(top)
 
 
-def _installed(package: str) -> str:
+def _find_installed(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -182,7 +182,7 @@ def _installed(package: str) -> str:
         ) from None
 
 
-def _packaged(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
+def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
     """The version of a package, in an environment of its own."""
     is_own = canonicalize_name(source.package) == OWN
     if source.kind == "version":
