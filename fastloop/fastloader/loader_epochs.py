@@ -15,6 +15,7 @@ from typing import Any
 from fastloop.fastloader.checkpoint import PENDING, RandomSources, State, States, initial_state
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.delivery import SharedBatches
 from fastloop.fastloader.epoch_engines import (
     NativeEpochs,
     NativeSource,
@@ -26,7 +27,6 @@ from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
-from fastloop.fastloader.pipeline import SharedBatches
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
