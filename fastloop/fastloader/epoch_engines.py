@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,10 +30,11 @@ from fastloop.fastloader.native import (
     open_columns,
     open_stream,
 )
+from fastloop.fastloader.open_source import open_source
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.process_reading import ProcessReading, open_reading, start_reading
+from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
@@ -63,28 +64,53 @@ def open_natively(source: object) -> NativeSource | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """The processes, threads and steps by which a loader reads its source in each epoch."""
+    """A loader's opened source, and the processes, threads and stages that read it in each epoch.
 
+    It stays until a setting is assigned to that says how the source is read.
+    """
+
+    source: BatchSource | IterableSource
+    native: NativeSource | None
+    """The source's columns in the core; None: only Python can make its batches."""
     processes: ProcessReading | None
     """The processes that read a Dataset; None: threads do."""
     pipeline: Pipeline
-    """The steps by which Python makes batches from groups of indices; it also has the number of
+    """The stages by which Python makes batches from groups of indices; it also has the number of
     threads, which the core uses too."""
     moments: DrawMoments
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle all but the source, which another process opens anew."""
+        return self.__dict__ | {"source": None, "native": None}
 
     def copy(self) -> Reading:
         """The reading of another loader, or of one in another process."""
         return replace(self, pipeline=self.pipeline.copy())
 
+    def reopen(self, settings: LoaderSettings) -> Reading:
+        """The same reading of a source that is opened anew."""
+        source = open_source(settings)
+        return replace(self, source=source, native=open_natively(source))
 
-def choose_reading(
-    settings: LoaderSettings, source: BatchSource | IterableSource, native: NativeSource | None
-) -> Reading:
-    """The processes, threads and device of a loader of this source.
+    @property
+    def settings_in_use(self) -> Sequence[str]:
+        """The settings of DataLoader's worker processes that have an effect."""
+        if self.processes is not None:
+            return WORKER_SETTINGS
+        if isinstance(self.source, IterableSource) and self.source.workers is not None:
+            # Its processes start with each epoch, and never persist.
+            return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
+        return ()
+
+
+def open_reading(settings: LoaderSettings) -> Reading:
+    """Open a loader's source, and choose the processes, threads and device of its batches.
 
     Raises ValueError for settings that are invalid on this system, or with this source.
     """
-    processes, target = open_reading(settings, source), resolve_target(settings.device)
+    source = open_source(settings)
+    native = open_natively(source)
+    processes, target = choose_processes(settings, source), resolve_target(settings.device)
     tuning = tune(
         settings,
         source,
@@ -92,52 +118,42 @@ def choose_reading(
         by_core=native is not None,
         by_processes=processes is not None,
     )
-    return Reading(processes, Pipeline(tuning, target, settings.pins), choose_moments(settings))
-
-
-def settings_in_use(source: BatchSource | IterableSource, reading: Reading) -> Sequence[str]:
-    """The settings of DataLoader's worker processes that have an effect."""
-    if reading.processes is not None:
-        return WORKER_SETTINGS
-    if isinstance(source, IterableSource) and source.workers is not None:
-        # Its processes start with each epoch, and never persist.
-        return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
-    return ()
+    pipeline = Pipeline(tuning, target, settings.pins)
+    return Reading(source, native, processes, pipeline, choose_moments(settings))
 
 
 def choose_engine(
-    settings: LoaderSettings,
-    source: BatchSource | IterableSource,
-    native: NativeSource | None,
-    reading: Reading,
-    order: EpochOrder,
+    settings: LoaderSettings, reading: Reading, order: EpochOrder
 ) -> NativeEpochs | PythonEpochs:
-    """The engine of the batches of this order: the native core if it can make them, else Python."""
-    shows_views = not settings.copy and order.is_sequential and reading.pipeline.is_plain
-    is_native = (
-        native is not None
-        # The core delivers rows in ordinary memory, as they are.
-        and settings.transform is None
-        and reading.pipeline.is_plain
-        and not shows_views
-        # The core asks for indices when it needs them, not when DataLoader would.
-        and not order.is_paced
-        # Large files in an order with long stretches are read faster past the page cache.
-        and not may_read_directly(source, order.shuffle)
-    )
-    if is_native and native is not None and isinstance(order, LoaderOrder):
-        plan = StreamPlan(
-            columns=native.columns,
-            batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
-            drop_last=order.drop_last,
-            num_threads=reading.pipeline.tuning.num_threads,
-            ahead=settings.prefetch_factor,
-            is_lazy=order.is_lazy,
-        )
-        return NativeEpochs(native, plan)
+    """The engine of the batches of this order: the native core if it can make them, else Python.
+
+    This is the only place that chooses.
+    """
+    native, is_plain = reading.native, reading.pipeline.is_plain
+    shows_views = not settings.copy and order.is_sequential and is_plain
     is_batched = not settings.is_unbatched or settings.asks_for_lists
-    transform = settings.transform
-    return PythonEpochs(source, reading, transform, is_batched, shows_views)
+    python = PythonEpochs(reading, settings.transform, is_batched, shows_views)
+    # A tree with columns that the core can't make, a Dataset, or an iterable.
+    if native is None or not isinstance(order, LoaderOrder):
+        return python
+    # The core delivers rows as they are, in new memory of the CPU.
+    if settings.transform is not None or not is_plain or shows_views:
+        return python
+    # The core asks for indices when it needs them, not when DataLoader would.
+    if order.is_paced:
+        return python
+    # Large files in an order with long stretches are read faster past the page cache.
+    if may_read_directly(reading.source, order.shuffle):
+        return python
+    plan = StreamPlan(
+        columns=native.columns,
+        batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
+        drop_last=order.drop_last,
+        num_threads=reading.pipeline.tuning.num_threads,
+        ahead=settings.prefetch_factor,
+        is_lazy=order.is_lazy,
+    )
+    return NativeEpochs(native, plan)
 
 
 @dataclass(frozen=True)
@@ -185,7 +201,6 @@ class PythonEpochs:
     """Threads of Python, or processes, which make batches of Datasets and iterables, apply
     transforms, and bring batches to a device."""
 
-    source: BatchSource | IterableSource
     reading: Reading
     transform: Callable[[Tree], Tree] | None
     is_batched: bool
@@ -216,8 +231,8 @@ class PythonEpochs:
                 # A group is drawn when it is asked for; the first one is asked for here.
                 first = list(islice(groups, 1))
             else:
-                assert not isinstance(self.source, IterableSource)
-                source, groups, first = self.source, paced, []
+                assert not isinstance(self.reading.source, IterableSource)
+                source, groups, first = self.reading.source, paced, []
                 pipeline = _slow_down(self.reading, begin.lead)
         source = prepare_source(source, pipeline.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
@@ -231,7 +246,7 @@ class PythonEpochs:
     ) -> tuple[BatchSource | StreamBatches, Groups]:
         """Return the source of the rest of an epoch, and the groups of its batches."""
         delivered, tuning = int(state["delivered"]), self.reading.pipeline.tuning
-        source = self.source
+        source = self.reading.source
         if isinstance(order, StreamOrder):
             assert isinstance(source, IterableSource)
             return source.start(order, state, draws), number_batches(order, delivered)
