@@ -143,7 +143,7 @@ def _accelerator() -> str:
 def _software() -> Iterator[tuple[str, str]]:
     import torch
 
-    from fastloop.fastloader.columns.engine import has_core
+    from fastloop.fastloader.columns.native_rows import has_core
     from fastloop.fastloader.columns.jpeg import INSTALL, describe_native_decoder, has_jpeg
 
     compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])

@@ -19,7 +19,7 @@ from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_settings import WORKER_SETTINGS, LoaderSettings
-from fastloop.fastloader.native import (
+from fastloop.fastloader.native_stream import (
     Delivery,
     MemoryPools,
     NativeColumns,
@@ -38,7 +38,7 @@ from fastloop.fastloader.process_reading import ProcessReading, choose_processes
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
-from fastloop.fastloader.tuning import Tuning, tune
+from fastloop.fastloader.tuning import Tuning, slow_down, tune
 
 
 @dataclass
@@ -233,7 +233,9 @@ class PythonEpochs:
             else:
                 assert not isinstance(self.reading.source, IterableSource)
                 source, groups, first = self.reading.source, paced, []
-                pipeline = _slow_down(self.reading, begin.lead)
+                by_processes = self.reading.processes is not None
+                tuning = slow_down(pipeline.tuning, begin.lead, by_processes=by_processes)
+                pipeline = replace(pipeline, tuning=tuning)
         source = prepare_source(source, pipeline.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
         processes = self.reading.processes
@@ -296,15 +298,3 @@ def _open_sampler(
         return drawn, None
     batches = islice(read_batches(order, opened), delivered, None)
     return order, PacedGroups(batches, order.num_samples, begin.lead)
-
-
-def _slow_down(reading: Reading, lead: int) -> Pipeline:
-    """The reading's pipeline with no more batches in its threads than the sampler's lead.
-
-    Otherwise a thread would ask the sampler earlier than DataLoader does.
-    """
-    pipeline, most = reading.pipeline, 0 if reading.processes else max(0, lead - 1)
-    num_threads = min(pipeline.tuning.num_threads, most)
-    ahead = most // max(1, num_threads) or 1
-    tuning = replace(pipeline.tuning, num_threads=num_threads, prefetch_factor=ahead)
-    return replace(pipeline, tuning=tuning)

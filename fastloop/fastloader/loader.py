@@ -27,7 +27,7 @@ from fastloop.fastloader.loader_settings import (
     LoaderSettings,
     warn_of_settings,
 )
-from fastloop.fastloader.native import PieceTimes
+from fastloop.fastloader.native_stream import PieceTimes
 from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
