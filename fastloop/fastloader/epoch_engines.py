@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -196,6 +196,17 @@ def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, 
     return native_order, start
 
 
+class EpochPlan(NamedTuple):
+    """The way in which Python makes the batches of an epoch."""
+
+    source: BatchSource | StreamBatches
+    groups: Groups
+    tuning: Tuning
+    draw_for: Callable[[int], None] | None = None
+    """Reads a user's sampler at DataLoader's moments, if there is one: called with the number of
+    each batch before it is delivered."""
+
+
 @dataclass(frozen=True)
 class PythonEpochs:
     """Threads of Python, or processes, which make batches of Datasets and iterables, apply
@@ -219,47 +230,43 @@ class PythonEpochs:
 
         finish: called after the last one.
         """
-        seeds, pipeline, paced = begin.seeds, self.reading.pipeline, None
+        seeds = begin.seeds
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
+        # The first draws of a sampler or an order are part of the start of the epoch, so they are
+        # made inside the context that restores the random generators.
         with begin.restored:
-            # The first draws of a sampler or an order are part of the start of the epoch, so they
-            # are made inside the context that restores the random generators.
-            if isinstance(order, LoaderOrder) and order.is_paced:
-                order, paced = _open_sampler(order, begin, int(state["delivered"]))
-            if paced is None:
-                source, groups = self.plan(order, state, draws, seeds.order)
-                # A group is drawn when it is asked for; the first one is asked for here.
-                first = list(islice(groups, 1))
-            else:
-                assert not isinstance(self.reading.source, IterableSource)
-                source, groups, first = self.reading.source, paced, []
-                by_processes = self.reading.processes is not None
-                tuning = slow_down(pipeline.tuning, begin.lead, by_processes=by_processes)
-                pipeline = replace(pipeline, tuning=tuning)
-        source = prepare_source(source, pipeline.tuning.num_threads, draws)
+            plan = self.plan(order, state, begin, draws)
+        source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
-        processes = self.reading.processes
-        batches, groups = start_reading(processes, source, chain(first, groups), draws)
-        running = pipeline.start(batches, groups, transform)
-        return running.deliver(state, finish, paced.draw_for if paced else None)
+        batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
+        pipeline = replace(self.reading.pipeline, tuning=plan.tuning)
+        return pipeline.start(batches, groups, transform).deliver(state, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, state: State, draws: SampleDraws, seed: int
-    ) -> tuple[BatchSource | StreamBatches, Groups]:
-        """Return the source of the rest of an epoch, and the groups of its batches."""
+        self, order: EpochOrder, state: State, begin: EpochBegin, draws: SampleDraws
+    ) -> EpochPlan:
+        """The plan of the rest of an epoch, of which the first batch's indices have been drawn."""
         delivered, tuning = int(state["delivered"]), self.reading.pipeline.tuning
         source = self.reading.source
         if isinstance(order, StreamOrder):
             assert isinstance(source, IterableSource)
-            return source.start(order, state, draws), number_batches(order, delivered)
+            batches = source.start(order, state, draws)
+            return EpochPlan(batches, number_batches(order, delivered), tuning)
         assert not isinstance(source, IterableSource)
-        planned, groups = _plan_epoch(source, order, (seed, delivered), tuning)
+        if order.is_paced:
+            order, paced = _open_sampler(order, begin, delivered)
+            if paced is not None:
+                by_processes = self.reading.processes is not None
+                tuning = slow_down(tuning, begin.lead, by_processes=by_processes)
+                return EpochPlan(source, paced, tuning, paced.draw_for)
+        planned, groups = _plan_reads(source, order, (begin.seeds.order, delivered), tuning)
         if self.shows_views and planned is source and isinstance(source, ColumnSource):
             planned = replace(source, shows_views=True)
-        return planned, groups
+        # A group is drawn when it is asked for; the first one is asked for here.
+        return EpochPlan(planned, chain(list(islice(groups, 1)), groups), tuning)
 
 
-def _plan_epoch(
+def _plan_reads(
     source: BatchSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
     """The source of this rank's batches, with direct reads if they pay, and the batches' groups.
