@@ -112,11 +112,11 @@ class Pipeline:
         draws: bool,
     ) -> tuple[Sequence[Stage], Sequence[Stage]]:
         """The stages that threads may do, and those that the loop's thread does."""
-        # The rows of a group's batches are copied to the device at once, and split there. Batches
-        # of images are copied one by one, as one of them may fail.
         ahead: list[Stage] = [Gather(source)]
         receiving: list[Stage] = [] if copies is None else [ReceiveCopies(copies)]
         if copies and isinstance(source, ColumnSource) and not source.is_slow and not draws:
+            # The rows of a group's batches are copied to the device at once, and split there.
+            # Batches of images are copied one by one, as one of them may fail.
             ahead = [GatherRows(source)]
             receiving.append(SplitRows(source))
         if transform is not None:

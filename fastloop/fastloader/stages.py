@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.column_source import BatchRows, ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource
@@ -99,7 +100,7 @@ class ApplyTransform:
 
     transform: Transform
     may_end: bool
-    """True if there may be fewer batches than the group has indices for: an iterable has ended."""
+    """True: there are fewer batches than the group has indices for if an iterable has ended."""
 
     def __call__(self, progress: Progress) -> MadeBatches:
         """The transformed batches; the error of a transform takes its batch's place."""
@@ -183,7 +184,9 @@ class DividedGather:
         return [partial(self._make, start, start + step) for start in starts]
 
     def _make(self, start: int, stop: int) -> Any:
-        failure = try_batch(self._fill, start, stop)
+        # OpenMP's threads wait for each other, and one busy core holds up all of them.
+        with one_torch_thread():
+            failure = try_batch(self._fill, start, stop)
         with self._lock:
             if failure is not None:
                 self._failures[start] = failure

@@ -15,7 +15,8 @@ from fastloop.fastloader.columns.column import SampleSpec
 
 
 class SlowNumbers:
-    """A slow column of the numbers 0, 1, 2, ..., which notes the threads that fill it.
+    """A slow column of the numbers 0, 1, 2, ..., which notes the threads that fill it, and how many
+    threads torch has there.
 
     together: the first batch of 8 needs two threads at once. broken: numbers that raise an error.
     """
@@ -24,13 +25,14 @@ class SlowNumbers:
 
     def __init__(self, *, together: bool = False, broken: tuple[int, ...] = ()) -> None:
         self.barrier = threading.Barrier(2) if together else None
-        self.broken, self.threads = broken, set()
+        self.broken, self.threads, self.torch_threads = broken, set(), set()
 
     def __len__(self) -> int:
         return 24
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         self.threads.add(threading.get_ident())
+        self.torch_threads.add(torch.get_num_threads())
         if self.barrier and (0 in indices or 4 in indices):
             self.barrier.wait(60)
         for index in indices:
@@ -45,6 +47,7 @@ def test_batch_of_slow_samples_is_divided_among_threads(transform):
     loader = FastLoader(column, 8, num_threads=2, transform=transform)
     assert torch.cat(list(loader)).tolist() == list(range(24))
     assert len(column.threads) == 2
+    assert column.torch_threads == {1}
     assert threading.get_ident() not in column.threads
 
 
