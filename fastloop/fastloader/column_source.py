@@ -21,7 +21,7 @@ from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
 
 @dataclass(frozen=True)
-class BatchRows:
+class RowsToFill:
     """The rows of each column for some indices, in memory that is yet to be filled."""
 
     columns: Sequence[Column]
@@ -85,7 +85,7 @@ class ColumnSource:
             rows.fill()
             return rows.tensors
 
-    def allocate(self, group: Sequence[np.ndarray]) -> BatchRows:
+    def allocate(self, group: Sequence[np.ndarray]) -> RowsToFill:
         """Memory for each column's rows of all these batches."""
         indices = group[0] if len(group) == 1 else np.concatenate(group)
         memory, tensors = [], []
@@ -99,7 +99,7 @@ class ColumnSource:
             rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
             memory.append(rows)
             tensors.append(column.spec.view(rows))
-        return BatchRows(self.columns, indices, memory, tensors)
+        return RowsToFill(self.columns, indices, memory, tensors)
 
     def split(self, rows: Sequence[torch.Tensor], group: Sequence[np.ndarray]) -> list[Tree]:
         """The batches of these rows.

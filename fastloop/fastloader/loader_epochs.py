@@ -14,7 +14,6 @@ from typing import Any
 
 from fastloop.fastloader.checkpoint import PENDING, RandomSources, State, States, initial_state
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.delivery import SharedBatches
 from fastloop.fastloader.epoch_engines import (
     NativeEpochs,
     PythonEpochs,
@@ -26,6 +25,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
+from fastloop.fastloader.running_epoch import SharedBatches
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,

@@ -19,10 +19,10 @@ import torch
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.column_source import ColumnSource
-from fastloop.fastloader.delivery import Running
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
 from fastloop.fastloader.stages import (
     ApplyTransform,
@@ -32,10 +32,10 @@ from fastloop.fastloader.stages import (
     Gather,
     GatherRows,
     Group,
-    Progress,
     ReceiveCopies,
     SplitRows,
     Stage,
+    StagedGroup,
     Transform,
     pass_stages,
     pin,
@@ -43,7 +43,7 @@ from fastloop.fastloader.stages import (
 from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.tuning import Tuning
 
-Results = Generator[Progress, None, None]
+Results = Generator[StagedGroup, None, None]
 
 
 @dataclass
@@ -152,14 +152,14 @@ class Work:
         return self._map(self._finish_privately, groups, self.num_threads)
 
     def _map(
-        self, finish: Callable[[Progress], Progress], groups: Groups, num_threads: int
+        self, finish: Callable[[StagedGroup], StagedGroup], groups: Groups, num_threads: int
     ) -> Results:
-        return map_ahead(lambda group: finish(Progress(group)), groups, num_threads, self.ahead)
+        return map_ahead(lambda group: finish(StagedGroup(group)), groups, num_threads, self.ahead)
 
     def _find_and_map(self, groups: Groups) -> Results:
-        """The loop's thread makes the loader's first group, to find out what it draws from."""
+        """The loop's thread makes the loader's first group, to find the generators it draws from."""
         for group in groups:
-            first = self._finish_and_find(Progress(group))
+            first = self._finish_and_find(StagedGroup(group))
             rest = self.map(groups)
             with closing(rest):
                 yield first
@@ -180,8 +180,8 @@ class Work:
         results = map_parts_ahead(divide, groups, self.num_threads, self.ahead)
         return results if self.draws is None else self._go_on_in_loop(results)
 
-    def _go_on(self, gathered: Progress) -> Progress:
-        """What the thread does that has gathered the last part of a group."""
+    def _go_on(self, gathered: StagedGroup) -> StagedGroup:
+        """Go on with a group in the thread that has gathered its last part."""
         if self.draws is None:
             return self._finish(gathered)
         # Threads would share generators, or it is not known yet if they would.
@@ -190,46 +190,48 @@ class Work:
         return self._finish_privately(gathered)
 
     def _go_on_in_loop(self, results: Results) -> Results:
-        assert self.draws is not None
         with closing(results):
-            for progress in results:
-                if progress.num_done == len(self.stages):
-                    yield progress
-                elif self.draws.names is None:
-                    yield self._finish_and_find(progress)
-                else:
-                    yield self._finish_globally(progress)
+            for staged in map(self._finish_in_loop, results):
+                yield staged
                 # Otherwise this frame would hold the batches while it waits for the next.
-                del progress
+                del staged
 
-    def _finish(self, progress: Progress) -> Progress:
+    def _finish_in_loop(self, staged: StagedGroup) -> StagedGroup:
+        """Do the stages that a thread has left to the loop."""
+        assert self.draws is not None
+        if staged.num_done == len(self.stages):
+            return staged
+        is_first = self.draws.names is None
+        return self._finish_and_find(staged) if is_first else self._finish_globally(staged)
+
+    def _finish(self, staged: StagedGroup) -> StagedGroup:
         """Do the stages that the group has not passed."""
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
         single = one_torch_thread() if self.num_threads else nullcontext()
         with single, self.on_stream():
-            return pass_stages(progress, self.stages)
+            return pass_stages(staged, self.stages)
 
-    def _finish_privately(self, progress: Progress) -> Progress:
+    def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
         with draw_privately():
-            return self._finish(progress)
+            return self._finish(staged)
 
-    def _finish_globally(self, progress: Progress) -> Progress:
+    def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
         with draw_globally():
-            return self._finish(progress)
+            return self._finish(staged)
 
-    def _finish_and_find(self, progress: Progress) -> Progress:
+    def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
         found: set[str] = set()
         with find_global_draws(found):
-            finished = self._finish(progress)
+            finished = self._finish(staged)
         assert self.draws is not None
         self.draws.names = found
         _warn(found)
         return finished
 
 
-def _receive(receiving: Sequence[Stage], progress: Progress) -> Any:
+def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
-    return pass_stages(Progress(progress.group, 0, progress.made), receiving).made
+    return pass_stages(StagedGroup(staged.group, 0, staged.made), receiving).made
 
 
 def _end_nothing() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
-from fastloop.fastloader.column_source import BatchRows, ColumnSource
+from fastloop.fastloader.column_source import ColumnSource, RowsToFill
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
@@ -33,7 +33,7 @@ Transform = Callable[[Tree, list[int]], Tree]
 """(batch, indices of its samples) -> the delivered batch."""
 
 
-class Progress(NamedTuple):
+class StagedGroup(NamedTuple):
     """A group of batches that has passed some of the stages."""
 
     group: Group
@@ -42,15 +42,15 @@ class Progress(NamedTuple):
     """The result of the last of these stages; that of the last one of all is the batches."""
 
 
-Stage = Callable[[Progress], Any]
+Stage = Callable[[StagedGroup], Any]
 """A group that has passed the stages before -> the result of this one."""
 
 
-def pass_stages(progress: Progress, stages: Sequence[Stage]) -> Progress:
+def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
     """The group after all of these stages, of which it has passed the first `num_done`."""
-    for stage in stages[progress.num_done :]:
-        progress = Progress(progress.group, progress.num_done + 1, stage(progress))
-    return progress
+    for stage in stages[staged.num_done :]:
+        staged = StagedGroup(staged.group, staged.num_done + 1, stage(staged))
+    return staged
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Gather:
 
     source: Batches
 
-    def __call__(self, progress: Progress) -> MadeBatches:
+    def __call__(self, staged: StagedGroup) -> MadeBatches:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
         if isinstance(self.source, ColumnSource):
-            return read_columns(self.source, progress.group)
-        return self.source.batches(progress.group)
+            return read_columns(self.source, staged.group)
+        return self.source.batches(staged.group)
 
 
 def read_columns(source: ColumnSource, group: Group) -> MadeBatches:
@@ -89,9 +89,9 @@ class GatherRows:
 
     source: ColumnSource
 
-    def __call__(self, progress: Progress) -> Sequence[torch.Tensor]:
+    def __call__(self, staged: StagedGroup) -> Sequence[torch.Tensor]:
         """The rows of each column."""
-        return self.source.gather(progress.group)
+        return self.source.gather(staged.group)
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class ApplyTransform:
     may_end: bool
     """True: there are fewer batches than the group has indices for if an iterable has ended."""
 
-    def __call__(self, progress: Progress) -> MadeBatches:
+    def __call__(self, staged: StagedGroup) -> MadeBatches:
         """The transformed batches; the error of a transform takes its batch's place."""
-        pairs = zip(progress.made, progress.group, strict=not self.may_end)
+        pairs = zip(staged.made, staged.group, strict=not self.may_end)
         return [try_batch(self._apply, batch, indices.tolist()) for batch, indices in pairs]
 
     def _apply(self, batch: Tree, indices: list[int]) -> Tree:
@@ -116,9 +116,9 @@ class ApplyTransform:
             raise refuse_stop("the transform", indices) from error
 
 
-def pin(progress: Progress) -> MadeBatches:
+def pin(staged: StagedGroup) -> MadeBatches:
     """Move each batch to pinned memory, unless it was gathered there."""
-    return [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in progress.made]
+    return [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in staged.made]
 
 
 def _pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -131,9 +131,9 @@ class CopyToDevice:
 
     copies: DeviceCopies
 
-    def __call__(self, progress: Progress) -> Copied:
+    def __call__(self, staged: StagedGroup) -> Copied:
         """The tree on the device, with the event that its copies end with."""
-        return self.copies.copy(progress.made)
+        return self.copies.copy(staged.made)
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class ReceiveCopies:
 
     copies: DeviceCopies
 
-    def __call__(self, progress: Progress) -> Tree:
+    def __call__(self, staged: StagedGroup) -> Tree:
         """The tree on the device, which the loop may use at once."""
-        return self.copies.receive(progress.made)
+        return self.copies.receive(staged.made)
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,9 @@ class SplitRows:
 
     source: ColumnSource
 
-    def __call__(self, progress: Progress) -> Sequence[Tree]:
+    def __call__(self, staged: StagedGroup) -> Sequence[Tree]:
         """The batches."""
-        return self.source.split(progress.made, progress.group)
+        return self.source.split(staged.made, staged.group)
 
 
 class DividedGather:
@@ -167,7 +167,7 @@ class DividedGather:
     """
 
     def __init__(
-        self, source: ColumnSource, group: Group, go_on: Callable[[Progress], Progress]
+        self, source: ColumnSource, group: Group, go_on: Callable[[StagedGroup], StagedGroup]
     ) -> None:
         self._source, self._group, self._go_on = source, group, go_on
         self._lock, self._rows = threading.Lock(), None
@@ -193,7 +193,7 @@ class DividedGather:
             self._num_left -= 1
             if self._num_left:
                 return UNFINISHED
-        return self._go_on(Progress(self._group, 1, self._batches()))
+        return self._go_on(StagedGroup(self._group, 1, self._batches()))
 
     def _fill(self, start: int, stop: int) -> None:
         with torch.inference_mode(False):
@@ -201,7 +201,7 @@ class DividedGather:
             with self._lock:
                 if self._rows is None:
                     self._rows = self._source.allocate(self._group)
-                rows: BatchRows = self._rows
+                rows: RowsToFill = self._rows
             rows.fill(slice(start, stop), with_cheap=not start)
 
     def _batches(self) -> MadeBatches:
