@@ -157,7 +157,7 @@ class Work:
         return map_ahead(lambda group: finish(StagedGroup(group)), groups, num_threads, self.ahead)
 
     def _find_and_map(self, groups: Groups) -> Results:
-        """The loop's thread makes the loader's first group, to find the generators it draws from."""
+        """The loop's thread makes the loader's first group, to find which generators it uses."""
         for group in groups:
             first = self._finish_and_find(StagedGroup(group))
             rest = self.map(groups)
