@@ -88,7 +88,7 @@ class Reading:
         return replace(self, pipeline=self.pipeline.copy())
 
     def reopen(self, settings: LoaderSettings) -> Reading:
-        """The same reading of a source that is opened anew."""
+        """This reading, with the source opened anew."""
         source = open_source(settings)
         return replace(self, source=source, native=open_natively(source))
 
