@@ -88,7 +88,7 @@ class Reading:
         return replace(self, pipeline=self.pipeline.copy())
 
     def reopen(self, settings: LoaderSettings) -> Reading:
-        """This reading, with the source opened anew."""
+        """Open the source anew, to be read as before."""
         source = open_source(settings)
         return replace(self, source=source, native=open_natively(source))
 
