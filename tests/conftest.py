@@ -83,6 +83,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(name))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect without looking for garbage: nearly all objects of the imported modules stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish():
     """Spare later collections the objects of all imports, of which there are a million: a test that
     counts resources collects several times."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,7 @@ class WatchedLauncher:
 
     world_size: ClassVar[int] = 1
     isolation: Literal["forkserver"]
+    environment: Path | None = None
 
     def check(self, device: torch.device) -> None:
         """Accept every machine."""
@@ -40,7 +42,8 @@ class WatchedLauncher:
         self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
     ) -> list[RankAnswer]:
         """The answer of the one rank, whose memory is read meanwhile. Raises JobFailed."""
-        launcher, readings = SingleLauncher(isolation=self.isolation), list[int]()
+        launcher = SingleLauncher(isolation=self.isolation, environment=self.environment)
+        readings = list[int]()
         try:
             with watch_processes(readings):
                 return launcher.call_ranks(task, timeout_s=timeout_s, observed=observed)

@@ -52,7 +52,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.printable import shorten_words
+from fastloop.cli.script_words import explain_no_script
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
@@ -110,7 +110,7 @@ def main() -> None:
         _sample_process(settings.pid, settings.seconds or SAMPLED_S)
         return
     arguments = _find_command(_without_python(arguments))
-    if message := _refusal(arguments) or _unwritable_outputs():
+    if message := explain_no_script("attach", arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
     _observe(settings, arguments)
@@ -379,21 +379,6 @@ def _find_command(arguments: list[str]) -> list[str]:
         first = file.readline(256)
     is_python = first.startswith(b"#!") and b"python" in first
     return [path, *arguments[1:]] if is_python else arguments
-
-
-def _refusal(arguments: list[str]) -> str:
-    """The reason why these arguments name no script; empty if they do."""
-    if not arguments:
-        return "attach: allowed: [-m] <script> [its arguments]"
-    name = arguments[0]
-    if name == "-m":
-        return "" if len(arguments) > 1 else "attach -m: allowed: -m <module> [its arguments]"
-    if name.startswith("-"):
-        return f"attach {name}: allowed: [-m] <script> [its arguments]"
-    if not Path(name).exists():
-        shown = shorten_words(name if name.isprintable() else repr(name))
-        return f"attach {shown}: no such file; allowed: a Python script, or -m <module>"
-    return ""
 
 
 def _unwritable_outputs() -> str:

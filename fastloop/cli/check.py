@@ -1,11 +1,20 @@
-"""fastloop check: measure the job of fastloop.yaml; fail if it is slower than a recorded base.
+"""fastloop check: measure the job of fastloop.yaml; fail if it is slower than a base.
 
+    fastloop check against=<version> [package=<name>] [job="<arguments>"]
+                   [fail_above=2] [seconds=540] [markdown=<file>]
     fastloop check [file=fastloop.yaml] [record=true]
 
-The file is part of your repository, and so is the base that record=true writes:
+With against= both versions are measured now, in interleaved rounds on this machine.
+The version is a commit, tag or branch of your repository, a folder, the path of a
+wheel, or with package=<name> one of its versions, such as 1.0.1. Rounds end once it is
+told whether the new version is slower; 1.05 times as long is told at 5 % noise. job=
+replaces the file's, and markdown= writes a comment for a pull request.
+
+Without against= the base is a recorded one. The file is part of your repository, and
+so is the base that record=true writes:
 
     job: dataset=digits loader=raw num_workers=2   # arguments of fastloop run
-    fail_above: 10             # allowed regression in percent
+    fail_above: 10             # allowed regression in percent; 2 with against=
     measure: seconds           # or limit_fraction: relative to the machine's limit
     base: fastloop-base.json   # next to this file
     allow: []                  # differences that do not end a check: machine,
@@ -21,6 +30,8 @@ What has changed is printed: environment, data or speed. The exit status is
   of Python and the libraries, or the state of the page cache;
 - 3 if the data differs, or the epochs;
 - 4 if nothing can be told: too few trials, no base, a wrong setting.
+
+With against= it is 0, 1, 3 or 4.
 """
 
 from __future__ import annotations
@@ -31,6 +42,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fastloop.cli import check_versions
 from fastloop.cli.arguments import parse_settings
 from fastloop.config.check_files import (
     CheckSettings,
@@ -64,7 +76,7 @@ from fastloop.reporting.comparison import (
 if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
-DEFAULTS = {"file": "fastloop.yaml", "record": "false"}
+DEFAULTS = {"file": "fastloop.yaml", "record": "false", "job": ""} | check_versions.DEFAULTS
 Results = dict[str, Result]
 Measure = Literal["seconds", "limit_fraction"]
 FINE, SLOWER, OTHER_ENVIRONMENT, OTHER_DATA, NOT_JUDGED = range(5)
@@ -97,6 +109,9 @@ def _run() -> None:
     if given["record"] not in ("true", "false"):
         raise UsageError(f"record={given['record']}: allowed: true, false")
     path = Path(given["file"])
+    if given["against"]:
+        sys.exit(_check_versions(given, path))
+    _refuse_without_against(given)
     settings = read_check_file(path)
     base = base_path(path, settings)
     if given["record"] == "true":
@@ -105,6 +120,28 @@ def _run() -> None:
     checked = _check(settings, load_base(base))
     print("\n".join(checked.lines))
     sys.exit(checked.status)
+
+
+def _check_versions(given: dict[str, str], path: Path) -> int:
+    if given["record"] == "true":
+        raise UsageError(
+            "record=true with against=: allowed: one of them, as against= records none"
+        )
+    # With job= no file is needed; one that exists still says what is allowed.
+    job = given["job"]
+    settings = read_check_file(path) if path.is_file() or not job else CheckSettings(job=job)
+    settings = replace(settings, job=job) if job else settings
+    try:
+        arguments = settings.arguments
+    except ValueError as error:
+        raise UsageError(f"job={job}: {error}") from None
+    return check_versions.check_versions(given, arguments, settings.fail_above)
+
+
+def _refuse_without_against(given: dict[str, str]) -> None:
+    for name, default in ({"job": ""} | check_versions.DEFAULTS).items():
+        if given[name] != default:
+            raise UsageError(f"{name}={given[name]}: allowed: with against=")
 
 
 def _record(settings: CheckSettings, base: Path) -> None:
@@ -147,7 +184,7 @@ def _compare(settings: CheckSettings, base: Results) -> Checked:
     new = _measure(settings)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     checked = check_conditions(pairs, settings.allow)
-    return checked or check_speed(base, new, settings.measure, settings.fail_above)
+    return checked or check_speed(base, new, settings.measure, settings.allowed_percent)
 
 
 def _measure(settings: CheckSettings) -> Results:

@@ -1,7 +1,7 @@
 """fastloop clean: what lies in the outputs folder, and removing parts of it.
 
-    fastloop clean [stores] [data] [results] [reports] [attach] [mlflow]
-                   [older_than=30d] [yes=true]
+    fastloop clean [stores] [data] [results] [reports] [attach] [check] [mlflow]
+                   [environments] [older_than=30d] [yes=true]
 
 Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
 that fastloop has not made: no images of yours in data/, no runs of other programs.
@@ -11,7 +11,9 @@ data     datasets that were downloaded or generated; they are fetched again if n
 results  folders of sweeps, with their reports
 reports  reports alone; `fastloop report` writes them again
 attach   findings of `fastloop attach`
+check    results of `fastloop check against=`
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
+environments  libraries of options in environments of their own; `fastloop env` creates them again
 
 older_than=  only what was last changed longer ago: 12h, 30d, 8w
 """
@@ -119,14 +121,14 @@ def _remove(items: Sequence[Item]) -> None:
 
 def _line(kind: str, items: Sequence[Item]) -> str:
     if not items:
-        return f"  {kind:8} -"
+        return f"  {kind:12} -"
     size = f"{sum(item.mib for item in items):10,.1f} MiB"
-    oldest, newest = (_age(pick(item.age_s for item in items)) for pick in (max, min))
+    oldest, newest = (describe_age(pick(item.age_s for item in items)) for pick in (max, min))
     ages = f"{newest} to {oldest} old" if newest != oldest else f"{oldest} old"
-    return f"  {kind:8} {len(items):5} {size}, {ages}"
+    return f"  {kind:12} {len(items):5} {size}, {ages}"
 
 
-def _age(seconds: float) -> str:
+def describe_age(seconds: float) -> str:
     """The age in its largest whole unit."""
     if seconds < HOUR_S:
         return "less than 1 h"
@@ -142,10 +144,10 @@ def _items(kind: str) -> list[Item]:
     outputs, now_s = outputs_folder(), wall_ms() / 1000
     paths = KINDS[kind](outputs)
     inside = [path for path in paths if path.parent.resolve().is_relative_to(outputs.resolve())]
-    return [_describe(path, now_s) for path in inside]
+    return [describe_item(path, now_s) for path in inside]
 
 
-def _describe(path: Path, now_s: float) -> Item:
+def describe_item(path: Path, now_s: float) -> Item:
     """Size and age of a file or folder; of a link, not of its target."""
     files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
     states = [each.lstat() for each in files]
@@ -193,6 +195,8 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "results": _results,
     "reports": _reports,
     "attach": _children("attach"),
+    "check": _children("check"),
     "mlflow": _mlflow,
+    "environments": _children("environments"),
 }
 """A word on the command line -> a function that finds the items of that kind."""

@@ -49,7 +49,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     for request in requests:
         remove_unused(request.sweep_folder)
         job = request.job
-        if (key := repr(job.prepare_arguments())) in keys:
+        if (key := repr((job.prepare_arguments(), job.requirements))) in keys:
             continue
         keys.add(key)
         try:

@@ -43,6 +43,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastloop.cli.script_words import explain_no_script, explain_not_python
 from fastloop.config.compose import (
     compose_all,
     compose_changed,
@@ -54,7 +55,7 @@ from fastloop.config.experiments import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused, write_text
-from fastloop.core.printable import plain_reason, shorten_words
+from fastloop.core.printable import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
@@ -109,21 +110,18 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         usual, _ = split_arguments([f"budget={given['budget']}"])
         if left or budget_s is None or given != usual:
             raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
-        _check_script(arguments)
+        # Before the script runs: its own error would come with a traceback, and much later.
+        command = f"tune {SCRIPT}"
+        reason = explain_no_script(command, arguments)
+        if not reason and arguments[0] != "-m":
+            reason = explain_not_python(command, arguments[0])
+        if reason:
+            raise UsageError(reason)
         _tune_loop_of_script(budget_s, arguments)
     except (UsageError, JobFailed) as error:
         sys.exit(plain_reason(str(error)))
     finally:
         restore_default_signals()
-
-
-def _check_script(arguments: list[str]) -> None:
-    name = arguments[0] if arguments else ""
-    if name == "-m" and len(arguments) > 1:
-        return
-    if not name or name.startswith("-") or not Path(name).exists():
-        shown = shorten_words(name) if name else "nothing"
-        raise UsageError(f"{SCRIPT} {shown}: allowed: the path of a Python script, or -m <module>")
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:

@@ -40,6 +40,7 @@ T = TypeVar("T")
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
     from fastloop.core.sweep_protocols import Launcher, Tracker
+    from fastloop.processes.environments import environment_for
 
     values, overrides = combination.values, combination.overrides
     job = build_job(values, overrides)
@@ -51,10 +52,13 @@ def build_request(combination: Combination) -> JobRequest:
     if loader_brings_data(job, choices, overrides):
         job, choices["dataset"] = use_loader_data(job), "own_data"
         values["dataset"] = {"_target_": LOADER_DATA}
+    launcher = _build_as(Launcher, "launcher", values["launcher"])
+    if (environment := environment_for(job.requirements)) is not None:
+        launcher = replace(launcher, environment=environment.folder)
     return JobRequest(
         job=job,
         sweep=build_sweep(values),
-        launcher=_build_as(Launcher, "launcher", values["launcher"]),
+        launcher=launcher,
         tracker=_build_as(Tracker, "tracker", values["tracker"]),
         choices=choices,
         overrides=overrides,
@@ -107,16 +111,43 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     from fastloop.trial.job import Job, crop_images, needs_no_store
 
     of_job = job_config(values)
+    of_job["loader"], requirements = _split_requirements(of_job["loader"])
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
     settings = {name: value for name, value in of_job.items() if name not in nodes}
     options = {name: build_option(name, node) for name, node in nodes.items()}
     loading = _build_loading(settings)
-    job = _translate_errors("", lambda: Job(**options, **settings, loading=loading))
+    job = _translate_errors(
+        "", lambda: Job(**options, **settings, loading=loading, requirements=requirements)
+    )
     job = crop_images(job)
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
     if not is_asked_for and needs_no_store(job):
         return replace(job, loader=replace(job.loader, store=None))  # pyright: ignore[reportArgumentType]
     return job
+
+
+def _split_requirements(loader: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The loader's node without the requirements of the loader and its store, and these.
+
+    Raises ConfigError unless they are lists of texts.
+    """
+    nodes = {"loader": loader}
+    if isinstance(loader.get("store"), dict):
+        nodes["loader.store"] = loader["store"]
+    requirements: list[str] = []
+    for name, node in nodes.items():
+        given = node.get("requirements") or []
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
+            raise ConfigError(f"{name}.requirements={given}: {hint}")
+        requirements += given
+    without = {
+        name: {key: value for key, value in node.items() if key != "requirements"}
+        for name, node in nodes.items()
+    }
+    if "loader.store" in without:
+        without["loader"]["store"] = without["loader.store"]
+    return without["loader"], tuple(dict.fromkeys(requirements))
 
 
 def build_option(group: str, node: Any) -> Any:

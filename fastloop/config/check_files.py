@@ -33,6 +33,8 @@ ENV = "oc.env"
 """OmegaConf's resolver of environment variables."""
 OWN_VARIABLES = "FASTLOOP_"
 """Beginning of the names of the variables that conf/ itself reads."""
+FAIL_ABOVE = 10.0
+"""Allowed regression from a recorded base in percent, unless the file has one."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
 _BASE = pydantic.TypeAdapter(list[Result])
@@ -45,8 +47,8 @@ class CheckSettings:
 
     job: str | list[str]
     """Arguments of `fastloop run`."""
-    fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
-    """Allowed regression in percent."""
+    fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Allowed regression in percent; None: the default of the kind of check."""
     measure: Literal["seconds", "limit_fraction"] = "seconds"
     """The compared figure: seconds, or seconds relative to the machine's limit beside each
     trial."""
@@ -54,6 +56,11 @@ class CheckSettings:
     """The file of the recorded results, relative to the folder of fastloop.yaml."""
     allow: list[Literal["machine", "versions", "data", "cache"]] = Field(default_factory=list)
     """Differences from the base that do not end the check."""
+
+    @property
+    def allowed_percent(self) -> float:
+        """The allowed regression from a recorded base, in percent."""
+        return FAIL_ABOVE if self.fail_above is None else self.fail_above
 
     @property
     def arguments(self) -> list[str]:

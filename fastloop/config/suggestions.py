@@ -20,8 +20,7 @@ OPTION_WORDS: Mapping[str, Mapping[str, str]] = {
         "fastloader": "did you mean loader=fastloop?",
         "memmap": "did you mean loader=np_memmap?",
         "numpy": "did you mean loader=numpy_loop or loader=np_memmap?",
-        "dali": "loader._target_=<module>.<function> measures a loader of your own",
-        "webdataset": "loader._target_=<module>.<function> measures a loader of your own",
+        "mosaic": "loader._target_=<module>.<function> measures a loader of your own",
     },
     "dataset": {
         "imagenet": FOLDER,

@@ -21,6 +21,9 @@ USAGE_OF_LIMIT = {
 }
 """Name of the file with a cgroup's memory limit -> name of the file with its memory use; the first
 row is version 2 (cgroup-v2.rst, "Memory Interface Files"), the second version 1."""
+MOST_THROTTLED = 0.05
+"""A quota makes a loop slow if it throttled the loop in more than this share of its periods
+(`cpu.stat`)."""
 
 
 def usable_cores() -> int:

@@ -85,6 +85,7 @@ class Cause:
     """A common cause of a slow loop that was looked for."""
 
     name: str
+    """One of fastloop.explain.cause_names."""
     is_found: bool | None
     """None: it is not known."""
     text: str

@@ -23,7 +23,7 @@ AUTO_SECONDS = 120.0
 DIFFERENCES, TIES = 0.03, 0.02
 """Rates of false claims that all looks together may make, of a difference and of a tie: 5 % in
 sum."""
-SPENDING_POWER = 1.5
+SPENDING_POWER = 2
 """Exponent of the share of false claims that is spent until a round: above 1, a later round adds
 more to it than an earlier one."""
 

@@ -25,6 +25,7 @@ PACKAGES = (
     *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
     *("webdataset", "datasets", "torchdata", "pyarrow", "zarr"),
+    *("pylance", "litdata", "torchcodec", "spdl", "turboloader", "nvidia-dali-cuda120"),
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from fastloop.core.looks import DIFFERENCES, TIES, share_of_look
+from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
 """Level of the tests behind ranks, below the promised 5 %. At 0.05, exactly 5 % of campaigns of two
@@ -27,12 +28,6 @@ FEWEST_FOR_OWN_NOISE = 5
 """Fewest trials that show the noise of a single job or pair well enough to be used."""
 MOST_TRIALS = 10_000
 """Upper bound of `trials_needed`."""
-USUAL_SERIAL, SPREAD_OF_SERIAL = 0.5, 0.25
-"""Mean and standard deviation of the prior of the correlation of successive trials. They were
-chosen by simulation, see experiments/auto_trials/README.md."""
-MOST_SERIAL, LEAST_SHOWN = 0.8, 0.2
-"""Upper bound of the estimated correlation of successive trials, and lower bound of the share of
-their variance that a few of them show. Without them the factor of `_serial_growth` diverges."""
 NO_NOISE = 1e-20
 """Variances of logarithms below this one are rounding errors."""
 
@@ -82,25 +77,32 @@ def pair_p_values(
     logs: (..., jobs, rounds), two rounds or more. Two jobs: a paired t test. More jobs: the larger
     p value of two tests that both borrow from the campaign, with its variance as the least of a
     pair's, and (from five rounds on) with a moderated variance.
-    allows_serial: successive trials of a job may be correlated; the variances grow by the
-    correlation that they show.
+    allows_serial: successive trials of a job may be correlated. The p values are averaged over the
+    possible correlations, see core/serial_noise.py.
     """
+    if not allows_serial:
+        return _independent_p_values(logs, distance_from)
+    weights = correlation_weights(logs)[..., None]
+    p_values = [_independent_p_values(each, distance_from) for each in independent_series(logs)]
+    return (weights * np.stack(p_values)).sum(axis=0)
+
+
+def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
     *_, jobs, rounds = logs.shape
     first, second = pairs(jobs)
     differences = logs[..., second, :] - logs[..., first, :]
     mean, own = differences.mean(axis=-1) - distance_from, differences.var(axis=-1, ddof=1)
-    growth = _serial_growth(logs) if allows_serial else np.ones(logs.shape[:-2])
     # two jobs have no other noise to borrow from, and the paired t test is exact for them
     if jobs == 2:
-        return _two_sided(mean, growth[..., None] * own, rounds, rounds - 1)
-    p_values = _floor_p_values(logs, mean, growth)
+        return _two_sided(mean, own, rounds, rounds - 1)
+    p_values = _floor_p_values(logs, mean)
     if rounds < FEWEST_FOR_OWN_NOISE:
         return p_values
     # The pairs share jobs and rounds: however alike their variances look, all of them together
     # know no more than the residuals of the additive model have degrees of freedom.
     variance, freedom = _moderate(own, rounds - 1)
     freedom = np.minimum(freedom, (jobs - 1) * (rounds - 1))
-    moderated = _two_sided(mean, growth[..., None] * variance, rounds, freedom)
+    moderated = _two_sided(mean, variance, rounds, freedom)
     return np.maximum(p_values, moderated)
 
 
@@ -154,7 +156,7 @@ def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
     return float(_two_sided(new.mean() - base.mean(), error, 1, freedom))
 
 
-def _floor_p_values(logs: np.ndarray, mean: np.ndarray, growth: np.ndarray) -> np.ndarray:
+def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """p values with each pair's variance, or with the campaign's if that is larger."""
     *_, jobs, rounds = logs.shape
     of_jobs = _job_variances(logs)
@@ -172,40 +174,8 @@ def _floor_p_values(logs: np.ndarray, mean: np.ndarray, growth: np.ndarray) -> n
         campaign, share = 2 * (others * (jobs - 1) + largest) / jobs, 1
     first, second = pairs(jobs)
     own = of_jobs[..., first] + of_jobs[..., second]
-    variance = growth[..., None] * np.maximum(share * own, campaign[..., None])
+    variance = np.maximum(share * own, campaign[..., None])
     return _two_sided(mean, variance, rounds, (jobs - 1) * (rounds - 1))
-
-
-def _serial_growth(logs: np.ndarray) -> np.ndarray:
-    """(...): factor by which the variance of a job's mean exceeds that of independent trials.
-
-    Successive trials are taken for a first-order autoregressive process with one correlation for
-    all jobs. This corresponds to a smaller number of independent trials (the equivalent sample size
-    of Zwiers and von Storch 1995). The factor is 1 if the correlation is zero or less.
-    """
-    *_, jobs, rounds = logs.shape
-    residuals = logs - logs.mean(axis=-1, keepdims=True)
-    # jobs and rounds are taken out first: a drift of all jobs cancels in the paired differences
-    residuals = residuals - residuals.mean(axis=-2, keepdims=True)
-    products = (residuals[..., 1:] * residuals[..., :-1]).sum(axis=-1)
-    squares = (residuals**2).sum(axis=-1)
-    seen = (products / np.maximum(squares, NO_NOISE)).mean(axis=-1)
-    # A series of n has an expected lag-1 correlation of about r - (1 + 3 r) / n (Kendall 1954),
-    # solved here for r.
-    correlation = (rounds * seen + 1) / max(rounds - 3, 1)
-    # Few rounds hardly show the correlation, and a test that relied on them would find differences
-    # between equal jobs. So the mean of the posterior, with a normal prior, is used, plus one
-    # standard deviation of it.
-    error = 1 / math.sqrt(rounds * (jobs - 1))
-    weight = SPREAD_OF_SERIAL**2 / (SPREAD_OF_SERIAL**2 + error**2)
-    correlation = weight * correlation + (1 - weight) * USUAL_SERIAL + math.sqrt(weight) * error
-    correlation = np.clip(correlation, 0, MOST_SERIAL)
-    lags = np.arange(1, rounds)
-    # the variance of the mean of n correlated values, over that of n independent ones
-    of_mean = 1 + 2 * ((1 - lags / rounds) * correlation[..., None] ** lags).sum(axis=-1)
-    # Correlated trials stay close to their own mean, so their sample variance is too small: it is
-    # (n - of_mean) / (n - 1) of the true one in expectation.
-    return of_mean * (rounds - 1) / np.maximum(rounds - of_mean, LEAST_SHOWN * rounds)
 
 
 def _residual_variance(logs: np.ndarray) -> np.ndarray:

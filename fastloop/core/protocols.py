@@ -237,6 +237,15 @@ class RandpermOrder(Protocol):
 
 
 @runtime_checkable
+class HasRowsCaveat(Protocol):
+    """A loader that adds a caveat to its figures."""
+
+    def rows_caveat(self, num_samples: int) -> str:
+        """A line about figures with so many samples; empty without a caveat."""
+        ...
+
+
+@runtime_checkable
 class HasCaveat(Protocol):
     """A collate or a model that adds a caveat to its figures."""
 

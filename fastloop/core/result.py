@@ -146,6 +146,8 @@ class Shadow:
 class Result:
     """The configuration of a job and all of its measurements."""
 
+    schema: Literal[1] = 1
+    """Number of the schema of result.json, result.schema.json; files without it are older."""
     name: str
     loader: str
     dataset: str

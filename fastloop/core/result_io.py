@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,16 @@ from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"
 
+SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
+
 _adapter = pydantic.TypeAdapter(Result)
+
+
+def schema_text() -> str:
+    """The JSON Schema of result.json, as result.schema.json has it."""
+    schema = _adapter.json_schema(mode="serialization")
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def save(result: Result, folder: Path) -> None:

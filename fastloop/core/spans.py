@@ -9,9 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+# Whoever reads a clock does not wait for torch, whose import takes seconds: fastloop attach starts
+# the script before. A device can only be a CUDA device once torch is imported.
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,6 +31,14 @@ process_cpu_ns = time.process_time_ns
 def other_threads_cpu_ns() -> int:
     """User and system time of all threads of this process but the calling one."""
     return time.process_time_ns() - time.thread_time_ns()
+
+
+def cpu_ns_of(thread_id: int) -> int:
+    """CPU time of a thread of this process, by `threading.get_ident()`, in nanoseconds.
+
+    Raises OSError if the thread has ended.
+    """
+    return time.clock_gettime_ns(time.pthread_getcpuclockid(thread_id))
 
 
 def pause(seconds: float) -> None:
@@ -60,8 +71,12 @@ def seconds_between(start_ns: int, stop_ns: int) -> float:
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all queued work; on a CPU there is none."""
     if device.type == "cuda":
+        import torch
+
         torch.cuda.synchronize(device)
     elif device.type == "mps":
+        import torch
+
         torch.mps.synchronize()
 
 
@@ -69,6 +84,8 @@ def mark(device: torch.device) -> Any:
     """A timestamp for `ms_between`: on CUDA an event in the current stream, elsewhere the clock."""
     if device.type != "cuda":
         return now_ns()
+    import torch
+
     event = torch.cuda.Event(enable_timing=True)
     event.record(torch.cuda.current_stream(device))
     return event

@@ -15,6 +15,7 @@ import numpy as np
 
 from fastloop.core.looks import share_of_look
 from fastloop.core.pair_tests import pair_p_values
+from fastloop.core.serial_noise import interval_growth
 
 mean = statistics.fmean
 median = statistics.median
@@ -158,7 +159,8 @@ def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is then
-    wide enough to hold the median at all of these looks together (Jennison and Turnbull 1989).
+    wide enough to hold the median at all of these looks together (Jennison and Turnbull 1989),
+    also if the values are correlated in time.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
@@ -179,7 +181,8 @@ def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     if not in_looks:
         return bounds
     middle = np.median(values)
-    return middle + _widening(count) * (bounds - middle)
+    growth = _widening(count) * interval_growth(values, BOUNDS[0] / 100)
+    return middle + growth * (bounds - middle)
 
 
 @cache

@@ -45,6 +45,9 @@ class RankAnswer:
 class Launcher(Protocol):
     """Starts the processes of a job."""
 
+    environment: Path | None
+    """Folder of the environment from which the processes start; None: the one of this process."""
+
     @property
     def world_size(self) -> int:
         """Number of processes that run a trial together."""

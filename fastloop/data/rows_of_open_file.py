@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import optree
+import torch
 
 from fastloop.core.types import Tree
 
@@ -56,3 +58,32 @@ class BatchRows:
         if self._reader is not None and self._process == os.getpid():
             self._reader.close()
         self._reader = None
+
+
+class RowSamples:
+    """The rows of an open file as samples, for a dataset.
+
+    `__getitems__` returns the list of samples that torch documents, after one read for all of them.
+    A leaf of a batch may be an array of objects, of arrays that differ in length.
+    """
+
+    def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:
+        self._rows = BatchRows(open_reader, num_samples)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Tree:
+        # Iteration over a Dataset without __iter__ ends with an IndexError.
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
+        leaves, structure = optree.tree_flatten(self._rows.__getitems__(indices))
+        rows = zip(*leaves, strict=True)
+        return [optree.tree_unflatten(structure, map(_tensor, row)) for row in rows]
+
+
+def _tensor(leaf: torch.Tensor | np.ndarray) -> torch.Tensor:
+    return leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)

@@ -12,21 +12,27 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
+from fastloop.core.cgroup import MOST_THROTTLED, count_throttled, cpu_quota, usable_cores
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
+from fastloop.explain.cause_names import (
+    WAITING,
+    CauseName,
+    describe_cores,
+    describe_quota,
+)
 from fastloop.explain.changes import MOSTLY
 from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.explain.what_ifs import LEAST_GAIN
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
-MOST_THROTTLED = 0.05
-"""A quota is a cause if it throttled the job in more than this share of its periods (`cpu.stat` of
-cgroups)."""
+LEAST_OVERLAPPING = 8
+"""Least number of workers that is proposed for samples that wait."""
 MOST_FILES = 1000
 """Number of files that are asked for their cached pages, spread evenly over all files."""
 
@@ -46,6 +52,10 @@ class Surroundings:
     """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
     gain_without_quota: float | None
     """Share of an epoch that all visible cores would save, by the model; None: no prediction."""
+    machine_cores: int
+    """Number of the machine's cores, whether the job may use them or not."""
+    load_cpu_share: float
+    """CPU time of making a batch in the loop, as a share of its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +74,13 @@ def look_before(files: Sequence[Path]) -> Beginning:
     return Beginning(in_memory=resident_fraction(looked_at), periods=count_throttled())
 
 
-def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Surroundings:
+def look_after(
+    job: Job, beginning: Beginning, measured: Measured | None, alone: BatchTimes
+) -> Surroundings:
     """The surroundings of a job after its passes.
 
-    measured: None if the model misses the job, so that it predicts nothing.
+    alone: the times of its batches without workers. measured: None if the model misses the job, so
+    that it predicts nothing.
     """
     stopped, periods = (
         now - before for now, before in zip(count_throttled(), beginning.periods, strict=True)
@@ -81,6 +94,8 @@ def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Sur
         throttled=stopped / periods if periods else 0.0,
         in_memory=beginning.in_memory,
         gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
+        machine_cores=os.cpu_count() or visible,
+        load_cpu_share=alone.load_cpu_share,
     )
 
 
@@ -109,15 +124,21 @@ def find_causes(
     causes = [_threads(surroundings, what_ifs), _step(verdict, ladder)]
     if uses_dataloader(job):
         causes.append(_workers(job, what_ifs))
+        causes += _waits(job, surroundings, verdict)
     causes.append(_quota(surroundings))
+    allowed, machine = surroundings.visible_cores, surroundings.machine_cores
+    if allowed < machine:
+        # The passes do not tell how many cores its threads and workers would have used.
+        text = describe_cores(allowed, machine)
+        causes.append(Cause(name=CauseName.CORES, is_found=None, text=text))
     if reads_images(job):
         decoding = _is_change("decoder=", *STORE_LOADERS)
-        causes.append(_by_gain("decoding", what_ifs, decoding, "no quicker way is known"))
+        causes.append(_by_gain(CauseName.DECODING, what_ifs, decoding, "no quicker way is known"))
     causes.append(_cold_files(job, surroundings, what_ifs))
     if uses_dataloader(job) and not reads_images(job):
         per_sample = _is_change(*STORE_LOADERS)
         causes.append(
-            _by_gain("Python per sample", what_ifs, per_sample, "nothing to compare with")
+            _by_gain(CauseName.PER_SAMPLE, what_ifs, per_sample, "nothing to compare with")
         )
     return tuple(causes)
 
@@ -125,37 +146,50 @@ def find_causes(
 def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
     threads = surroundings.torch_threads
     if threads == 1:
-        return Cause(name="torch's threads", is_found=False, text="there is one")
+        return Cause(name=CauseName.THREADS, is_found=False, text="there is one")
     known = f"{threads} threads for {significant(_cores(surroundings))} cores"
-    return _by_gain("torch's threads", what_ifs, _is_change("torch_threads="), known)
+    return _by_gain(CauseName.THREADS, what_ifs, _is_change("torch_threads="), known)
 
 
 def _step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
     # An open verdict leaves it open whether the loop waits for its loader at all.
     is_found = None if verdict.word is Part.UNATTRIBUTED else verdict.word is Part.STEP
-    return Cause(name="the step", is_found=is_found, text=f"a perfect loader would save {wait}")
+    return Cause(name=CauseName.STEP, is_found=is_found, text=f"a perfect loader would save {wait}")
 
 
 def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
     workers = job.loading.num_workers
-    cause = _by_gain("number of workers", what_ifs, _is_change("num_workers="), f"{workers} now")
+    cause = _by_gain(CauseName.WORKERS, what_ifs, _is_change("num_workers="), f"{workers} now")
     return Cause(name=cause.name, is_found=cause.is_found, text=f"{workers} now; {cause.text}")
+
+
+def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause]:
+    """The cause if samples wait, whether or not the loop waits for them."""
+    share = surroundings.load_cpu_share
+    if share >= WAITING:
+        return []
+    text = f"making a batch computes for {show_percent(share)} of its time"
+    # Samples that wait cost the loop nothing if it does not wait for them.
+    costs = verdict.word in (Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE)
+    is_found = None if verdict.word is Part.UNATTRIBUTED else costs
+    more = max(LEAST_OVERLAPPING, 2 * job.loading.num_workers)
+    advice = f"let more samples wait at a time, as num_workers={more} does" if is_found else ""
+    return [Cause(name=CauseName.WAITS, is_found=is_found, text=text, advice=advice)]
 
 
 def _quota(surroundings: Surroundings) -> Cause:
     quota, visible = surroundings.quota, surroundings.visible_cores
     if quota is None or quota >= visible:
-        return Cause(name="a quota of CPU", is_found=False, text="there is none")
-    stopped = f"{significant(quota)} of {visible} cores; it stopped the job in "
-    text = f"{stopped}{show_percent(surroundings.throttled)} of its periods"
+        return Cause(name=CauseName.QUOTA, is_found=False, text="there is none")
+    text = describe_quota(quota, surroundings.throttled, visible)
     if surroundings.gain_without_quota is not None:
         text += f"; without it {show_percent(surroundings.gain_without_quota)} less is predicted"
-    return Cause(name="a quota of CPU", is_found=surroundings.throttled > MOST_THROTTLED, text=text)
+    return Cause(name=CauseName.QUOTA, is_found=surroundings.throttled > MOST_THROTTLED, text=text)
 
 
 def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
-    name, share = "files not in memory", surroundings.in_memory
+    name, share = CauseName.COLD_FILES, surroundings.in_memory
     if job.cache == "cold":
         return _by_gain(name, what_ifs, _is_change("cache=warm"), "cache=cold evicts them")
     if share is None:
@@ -174,7 +208,7 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
 
 
 def _by_gain(
-    name: str, what_ifs: Sequence[WhatIf], concerns: Callable[[WhatIf], bool], otherwise: str
+    name: CauseName, what_ifs: Sequence[WhatIf], concerns: Callable[[WhatIf], bool], otherwise: str
 ) -> Cause:
     """The cause by the best of the changes that would remove it.
 

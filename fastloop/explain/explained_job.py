@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastloop.core import stats
-from fastloop.core.deadline import deadline_after
+from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.epochs import num_batches
 from fastloop.core.interleave import rounds, within
 from fastloop.core.parts import Part
@@ -25,6 +25,8 @@ Key = TypeVar("Key")
 WINDOW_S = 0.5
 """Epochs that take longer than this are cut to about this length."""
 FEWEST_BATCHES = 4
+LEAST_PASS_S = 5.0
+"""Least time limit of a pass, so that a slow start of its process does not end it."""
 FEWEST_ROUNDS = 3
 """Rounds that are run however long they take."""
 MOST_SECONDS = 60.0
@@ -74,6 +76,11 @@ class ExplainedJob:
         settings = {"num_workers": workers, "multiprocessing_context": context}
         loading = replace(self.job.loading, **settings)
         return replace(self, job=replace(self.job, loading=loading))
+
+    def ending_by(self, deadline: Deadline) -> ExplainedJob:
+        """The job with passes that are stopped at the deadline; each has a few seconds at least."""
+        limit_s = min(self.job.trial_timeout_s, max(LEAST_PASS_S, deadline.rest_s))
+        return replace(self, job=replace(self.job, trial_timeout_s=limit_s))
 
     def cut(self, times: BatchTimes) -> ExplainedJob:
         """The job with epochs of about WINDOW_S, for batches that take these times."""

@@ -95,7 +95,10 @@ def _ladder_row(row: LadderRow) -> tuple[str, ...]:
 def _cause_lines(causes: Sequence[Cause]) -> list[str]:
     answers = {True: "yes", False: "no", None: "?"}
     rows = [("looked for", "found", "")]
-    rows += [(each.name, answers[each.is_found], each.text) for each in causes]
+    rows += [
+        (each.name, answers[each.is_found], "; ".join(filter(None, (each.text, each.advice))))
+        for each in causes
+    ]
     return align(rows)
 
 

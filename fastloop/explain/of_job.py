@@ -140,7 +140,9 @@ def explain(
     chosen = choose(candidates, request.sweep.tries)
     gains = try_candidates(explained, chosen, request.job.most_trials, seconds)
     what_ifs = list_what_ifs(candidates, gains, request.overrides)
-    around = look_after(explained.job, beginning, measured if is_close(model_ratio) else None)
+    around = look_after(
+        explained.job, beginning, measured if is_close(model_ratio) else None, findings.times[0]
+    )
     label = f"{request.choices['loader']} {whole.prepared.label}"
     return Explanation(
         name=label,

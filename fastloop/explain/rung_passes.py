@@ -82,6 +82,11 @@ class BatchTimes:
     difference: float = 0.0
     """Absolute logarithm of the ratio of the two passes that these times are from; 0: one pass."""
 
+    @property
+    def load_cpu_share(self) -> float:
+        """CPU time of loading the batches, as a share of its time."""
+        return sum(self.load_cpu_s) / sum(self.load_s) if any(self.load_s) else 1.0
+
 
 def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
     """Times of epochs with the work of the rung and of all below it, after a warm-up epoch."""

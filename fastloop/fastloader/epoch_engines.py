@@ -92,11 +92,13 @@ class Reading:
         source = open_source(settings)
         return replace(self, source=source, native=open_natively(source))
 
-    @property
-    def settings_in_use(self) -> Sequence[str]:
+    def settings_in_use(self, engine: NativeEpochs | PythonEpochs) -> Sequence[str]:
         """The settings of DataLoader's worker processes that have an effect."""
         if self.processes is not None:
-            return WORKER_SETTINGS
+            return (*WORKER_SETTINGS, "in_order")
+        is_python = isinstance(engine, PythonEpochs) and not self.pipeline.in_order
+        if is_python and self.pipeline.tuning.num_threads > 1:
+            return ("in_order",)
         if isinstance(self.source, IterableSource) and self.source.workers is not None:
             # Its processes start with each epoch, and never persist.
             return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
@@ -118,7 +120,9 @@ def open_reading(settings: LoaderSettings) -> Reading:
         by_core=native is not None,
         by_processes=processes is not None,
     )
-    pipeline = Pipeline(tuning, target, settings.pins)
+    # An iterable's end is known only when all of its samples before it have come.
+    in_order = settings.is_in_order or isinstance(source, IterableSource)
+    pipeline = Pipeline(tuning, target, settings.pins, in_order)
     return Reading(source, native, processes, pipeline, choose_moments(settings))
 
 

@@ -52,6 +52,7 @@ READING = frozenset(
         "_collate_fn",
         "pin_memory",
         "device",
+        "in_order",
     )
 )
 """Settings of how the source is read. It is opened again when one of them is assigned to."""
@@ -81,6 +82,8 @@ class FastLoader(Generic[T_co]):
             of threads for a tree, or if the Dataset is thread_safe or num_threads is given.
         collate_fn: makes a batch of a Dataset's samples; by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, if there is a CUDA device.
+        in_order: False delivers batches as they get ready if processes, or several threads of
+            Python, make those of a tree or a Dataset; a late batch then holds up no other.
         generator: draws a shuffled order, and with seed=None the base seed, as in DataLoader.
         prefetch_factor: batches to prepare ahead for each thread; the native core counts blocks of
             batches of about 1 MiB. None chooses.
@@ -157,7 +160,7 @@ class FastLoader(Generic[T_co]):
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
         settings = self._open()
-        warn_of_settings(settings, self._reading.settings_in_use)
+        warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
@@ -292,7 +295,13 @@ class FastLoader(Generic[T_co]):
         It holds the epoch, how many of its batches have been delivered, the random states at its
         begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
         early it is the position at which it was left.
+
+        Raises ValueError with in_order=False: the number of delivered batches does not tell which
+        ones were delivered.
         """
+        if not self._settings.is_in_order:
+            reason = "a state counts the batches of an epoch in order"
+            raise ValueError(f"state_dict with in_order=False: {reason}; allowed: in_order=True")
         return self._position.current() or self._epochs.waiting_state(self.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.column import Tree
 
 WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
-SWITCHES = "drop_last", "pin_memory", "thread_safe", "copy", "native"
+SWITCHES = "drop_last", "pin_memory", "thread_safe", "copy", "native", "in_order"
 NOT_USED = {
     "timeout": (0, "batches are waited for without limit, and Ctrl-C ends an epoch"),
     "worker_init_fn": (
@@ -32,7 +32,7 @@ NOT_USED = {
         "threads, and an IterableDataset's processes, start with each epoch",
     ),
     "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
-    "in_order": (True, "batches always come in order"),
+    "in_order": (True, "batches come in order unless several threads or processes make them"),
 }
 """DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
 as the warning tells it."""
@@ -168,6 +168,11 @@ class LoaderSettings:
             self.multiprocessing_context,
             self.persistent_workers,
         )
+
+    @property
+    def is_in_order(self) -> bool:
+        """True if batches are delivered in the order of their indices. None is the default."""
+        return self.in_order is None or bool(self.in_order)
 
     @property
     def pins(self) -> bool:

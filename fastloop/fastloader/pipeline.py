@@ -64,6 +64,8 @@ class Pipeline:
     """The device of the delivered batches; None: the CPU."""
     pins: bool
     """True: they are delivered in pinned memory of the CPU."""
+    in_order: bool = True
+    """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
 
     @property
@@ -95,6 +97,7 @@ class Pipeline:
             self.tuning.prefetch_factor,
             nullcontext if copies is None else copies.on_stream,
             self.draws if draws else None,
+            self.in_order,
         )
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, groups)
@@ -140,6 +143,8 @@ class Work:
     """The context in which a thread copies to a device."""
     draws: GlobalDraws | None
     """None: nothing is drawn in these stages."""
+    in_order: bool
+    """False: groups come as they get ready."""
 
     def map(self, groups: Groups) -> Results:
         """All stages of each group, of which a thread makes one at a time."""
@@ -154,7 +159,10 @@ class Work:
     def _map(
         self, finish: Callable[[StagedGroup], StagedGroup], groups: Groups, num_threads: int
     ) -> Results:
-        return map_ahead(lambda group: finish(StagedGroup(group)), groups, num_threads, self.ahead)
+        def make(group: Group) -> StagedGroup:
+            return finish(StagedGroup(group))
+
+        return map_ahead(make, groups, num_threads, self.ahead, in_order=self.in_order)
 
     def _find_and_map(self, groups: Groups) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
@@ -177,7 +185,8 @@ class Work:
         def divide(group: Group) -> list[Part]:
             return DividedGather(source, group, self._go_on).divide(self.num_threads)
 
-        results = map_parts_ahead(divide, groups, self.num_threads, self.ahead)
+        num_threads, in_order = self.num_threads, self.in_order
+        results = map_parts_ahead(divide, groups, num_threads, self.ahead, in_order=in_order)
         return results if self.draws is None else self._go_on_in_loop(results)
 
     def _go_on(self, gathered: StagedGroup) -> StagedGroup:

@@ -162,7 +162,7 @@ class ReaderPool:
         reader = self.readers[number]
         try:
             if not reader.connection.poll():
-                self._wait(reader)
+                self._wait([reader.connection])
             return reader.receive()
         except (EOFError, OSError) as error:
             # When the interpreter ends, the connection no longer blocks, or is closed. Any other
@@ -171,16 +171,34 @@ class ReaderPool:
                 raise
             raise self._end_of(number) from error
 
-    def _wait(self, reader: Reader) -> None:
+    def least_busy(self) -> int:
+        """The number of the process that has the fewest batches to make."""
+        return min(range(len(self.readers)), key=lambda number: len(self.readers[number].asked))
+
+    def wait_for_any(self) -> int:
+        """The number of a process that has made a batch; raises RuntimeError as `receive` does."""
+        asked = {
+            reader.connection: number for number, reader in enumerate(self.readers) if reader.asked
+        }
+        try:
+            return asked[self._wait([*asked])]
+        except OSError as error:
+            # When the interpreter ends, the connections are closed.
+            raise self._end_of(next(iter(asked.values()))) from error
+
+    def _wait(self, connections: list[Connection]) -> Connection:
+        """The first of these connections that has something to receive."""
         # All processes are watched: the batches of one that has died would be missing later.
         sentinels = [other.process.sentinel for other in self.readers]
-        ready = wait([reader.connection, *sentinels], self.timeout_s or None)
+        ready = wait([*connections, *sentinels], self.timeout_s or None)
         if not ready:
             problem = f"no batch within timeout={self.timeout_s:g} seconds"
             raise RuntimeError(f"FastLoader: {problem}; 0 waits without limit")
-        if reader.connection not in ready:
-            ended = next(number for number, each in enumerate(sentinels) if each in ready)
-            raise self._end_of(ended)
+        for connection in connections:
+            if connection in ready:
+                return connection
+        ended = next(number for number, each in enumerate(sentinels) if each in ready)
+        raise self._end_of(ended)
 
     def _end_of(self, number: int) -> BaseException:
         """The exception for a process that has ended."""
@@ -231,6 +249,8 @@ class ProcessReading:
     """A loader's processes, which start with an epoch and end with it unless they persist."""
 
     settings: WorkerProcesses
+    in_order: bool = True
+    """False: batches are received as they get ready."""
     idle: ReaderPool | None = None
     """Processes of an epoch that has ended, kept for the next one."""
 
@@ -256,7 +276,8 @@ class ProcessReading:
 
 
 class ProcessBatches:
-    """The batches of a running epoch, which one thread at a time asks for, in order."""
+    """The batches of a running epoch, which one thread at a time asks for: in order, or as they get
+    ready."""
 
     def __init__(
         self,
@@ -269,6 +290,9 @@ class ProcessBatches:
         self._reading, self._pool, self._draws = reading, pool, draws
         self._groups, self._ahead = groups, ahead
         self._asked = self._received = 0
+        self._in_order = reading.in_order
+        self._indices: list[deque[np.ndarray]] = [deque() for _ in pool.readers]
+        """By process, the indices of the batches that it has yet to make."""
         self._is_whole = False
 
     def groups(self) -> Groups:
@@ -293,19 +317,27 @@ class ProcessBatches:
 
     def _ask(self, group: Sequence[np.ndarray]) -> None:
         for indices in group:
-            self._pool.ask(self._asked % len(self._pool.readers), self._draws, indices)
+            number = self._asked % len(self._pool.readers)
+            # A process that is long at a batch gets no further ones meanwhile.
+            if not self._in_order:
+                number = self._pool.least_busy()
+            self._indices[number].append(indices)
+            self._pool.ask(number, self._draws, indices)
             self._asked += 1
 
-    def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
-        """The batches of the next group; raises RuntimeError if a process has ended."""
-        return [self._receive() for _ in group]
+    def take(self, count: int) -> tuple[list[Tree | FailedBatch], list[np.ndarray]]:
+        """The next batches and their indices; raises RuntimeError if a process has ended."""
+        taken = [self._receive() for _ in range(count)]
+        return [batch for batch, _ in taken], [indices for _, indices in taken]
 
-    def _receive(self) -> Tree | FailedBatch:
+    def _receive(self) -> tuple[Tree | FailedBatch, np.ndarray]:
         # Batches are dealt to the processes in turn, and so are they received: the order is kept.
         number = self._received % len(self._pool.readers)
+        if not self._in_order:
+            number = self._pool.wait_for_any()
         batch = self._pool.receive(number)
         self._received += 1
-        return batch
+        return batch, self._indices[number].popleft()
 
     def end(self) -> None:
         """End the processes, or keep them if they persist and have made all batches."""
@@ -324,17 +356,17 @@ def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading
     processes = settings.workers
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
         return None
-    return _check(processes)
+    return _check(processes, settings)
 
 
-def _check(processes: WorkerProcesses) -> ProcessReading:
+def _check(processes: WorkerProcesses, settings: LoaderSettings) -> ProcessReading:
     """The processes of these settings. Raises ValueError if the system has no such processes."""
     if os.name == "nt":
         allowed = f"num_threads={processes.num_workers} reads it by threads"
         raise ValueError(f"num_workers={processes.num_workers} on Windows: {allowed}")
     # Raises for an unknown start method now, not in the first epoch.
     _context(processes)
-    return ProcessReading(processes)
+    return ProcessReading(processes, settings.is_in_order)
 
 
 def start_reading(

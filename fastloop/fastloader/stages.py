@@ -19,7 +19,7 @@ from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.column_source import ColumnSource, RowsToFill
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource
-from fastloop.fastloader.device_copy import Copied, DeviceCopies
+from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
@@ -41,15 +41,19 @@ class StagedGroup(NamedTuple):
     made: Any = None
     """The result of the last of these stages; that of the last one of all is the batches."""
 
+    def after(self, made: Any, group: Group | None = None) -> StagedGroup:
+        """The group after another stage, which has made `made`, perhaps of other indices."""
+        return StagedGroup(self.group if group is None else group, self.num_done + 1, made)
 
-Stage = Callable[[StagedGroup], Any]
-"""A group that has passed the stages before -> the result of this one."""
+
+Stage = Callable[[StagedGroup], StagedGroup]
+"""A group that has passed the stages before -> the group after this one."""
 
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
     """The group after all of these stages, of which it has passed the first `num_done`."""
     for stage in stages[staged.num_done :]:
-        staged = StagedGroup(staged.group, staged.num_done + 1, stage(staged))
+        staged = stage(staged)
     return staged
 
 
@@ -59,11 +63,14 @@ class Gather:
 
     source: Batches
 
-    def __call__(self, staged: StagedGroup) -> MadeBatches:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
+        if isinstance(self.source, ProcessBatches):
+            # If any order will do, these are the batches of other indices.
+            return staged.after(*self.source.take(len(staged.group)))
         if isinstance(self.source, ColumnSource):
-            return read_columns(self.source, staged.group)
-        return self.source.batches(staged.group)
+            return staged.after(read_columns(self.source, staged.group))
+        return staged.after(self.source.batches(staged.group))
 
 
 def read_columns(source: ColumnSource, group: Group) -> MadeBatches:
@@ -89,9 +96,9 @@ class GatherRows:
 
     source: ColumnSource
 
-    def __call__(self, staged: StagedGroup) -> Sequence[torch.Tensor]:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The rows of each column."""
-        return self.source.gather(staged.group)
+        return staged.after(self.source.gather(staged.group))
 
 
 @dataclass(frozen=True)
@@ -102,10 +109,11 @@ class ApplyTransform:
     may_end: bool
     """True: there are fewer batches than the group has indices for if an iterable has ended."""
 
-    def __call__(self, staged: StagedGroup) -> MadeBatches:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The transformed batches; the error of a transform takes its batch's place."""
         pairs = zip(staged.made, staged.group, strict=not self.may_end)
-        return [try_batch(self._apply, batch, indices.tolist()) for batch, indices in pairs]
+        apply = partial(try_batch, self._apply)
+        return staged.after([apply(batch, indices.tolist()) for batch, indices in pairs])
 
     def _apply(self, batch: Tree, indices: list[int]) -> Tree:
         if isinstance(batch, FailedBatch):
@@ -116,9 +124,10 @@ class ApplyTransform:
             raise refuse_stop("the transform", indices) from error
 
 
-def pin(staged: StagedGroup) -> MadeBatches:
+def pin(staged: StagedGroup) -> StagedGroup:
     """Move each batch to pinned memory, unless it was gathered there."""
-    return [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in staged.made]
+    pinned = [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in staged.made]
+    return staged.after(pinned)
 
 
 def _pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -131,9 +140,9 @@ class CopyToDevice:
 
     copies: DeviceCopies
 
-    def __call__(self, staged: StagedGroup) -> Copied:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The tree on the device, with the event that its copies end with."""
-        return self.copies.copy(staged.made)
+        return staged.after(self.copies.copy(staged.made))
 
 
 @dataclass(frozen=True)
@@ -142,9 +151,9 @@ class ReceiveCopies:
 
     copies: DeviceCopies
 
-    def __call__(self, staged: StagedGroup) -> Tree:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The tree on the device, which the loop may use at once."""
-        return self.copies.receive(staged.made)
+        return staged.after(self.copies.receive(staged.made))
 
 
 @dataclass(frozen=True)
@@ -153,9 +162,9 @@ class SplitRows:
 
     source: ColumnSource
 
-    def __call__(self, staged: StagedGroup) -> Sequence[Tree]:
+    def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches."""
-        return self.source.split(staged.made, staged.group)
+        return staged.after(self.source.split(staged.made, staged.group))
 
 
 class DividedGather:

@@ -38,33 +38,55 @@ OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """An error in the place of an item or a result."""
+    """An error in the place of a result, or of an item."""
 
     error: BaseException
 
 
+@dataclass(frozen=True)
+class ItemsFailure(TaskFailure):
+    """An error in the place of an item."""
+
+
 def map_ahead(
-    work: Callable[[W], R], items: Iterable[W], num_threads: int, ahead: int
+    work: Callable[[W], R],
+    items: Iterable[W],
+    num_threads: int,
+    ahead: int,
+    *,
+    in_order: bool = True,
 ) -> Generator[R, None, None]:
     """work(item) for each item, in order; closing it ends the threads.
+
+    in_order: False: results come as they get ready, and an error of `items` comes last.
 
     Errors of `work` and `items` are raised at the item's turn. The threads start at once, and have
     at most num_threads * ahead items; without threads everything is done when it is asked for.
     """
     if not num_threads:
         return _map_here(work, items)
-    return map_parts_ahead(lambda item: [partial(work, item)], items, num_threads, ahead)
+
+    def divide(item: W) -> list[Part]:
+        return [partial(work, item)]
+
+    return map_parts_ahead(divide, items, num_threads, ahead, in_order=in_order)
 
 
 def map_parts_ahead(
-    divide: Callable[[W], Sequence[Part]], items: Iterable[W], num_threads: int, ahead: int
+    divide: Callable[[W], Sequence[Part]],
+    items: Iterable[W],
+    num_threads: int,
+    ahead: int,
+    *,
+    in_order: bool = True,
 ) -> Generator[Any, None, None]:
-    """The result of each item, in order, of which threads make the parts that `divide` returns.
+    """The result of each item, of which threads make the parts that `divide` returns.
 
     Exactly one part of an item returns its result. Otherwise this is map_ahead; there is at least
     one thread.
     """
-    results = _map_by_threads(divide, items, num_threads, num_threads * ahead)
+    limit = num_threads * ahead
+    results = _map_by_threads(divide, items, num_threads, limit, in_order=in_order)
     OPEN_MAPS.add(results)
     next(results)
     return results
@@ -93,7 +115,12 @@ def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any
 
 
 def _map_by_threads(
-    divide: Callable[[Any], Sequence[Part]], items: Iterable[Any], num_threads: int, limit: int
+    divide: Callable[[Any], Sequence[Part]],
+    items: Iterable[Any],
+    num_threads: int,
+    limit: int,
+    *,
+    in_order: bool,
 ) -> Generator[Any, None, None]:
     tasks: SimpleQueue[tuple[int, Part] | None] = SimpleQueue()
     results: SimpleQueue[tuple[int, Any]] = SimpleQueue()
@@ -103,14 +130,16 @@ def _map_by_threads(
     try:
         for thread in threads:
             thread.start()
-        # Results come in any order, and are delivered by number.
+        # Results come in any order, and are delivered by number unless any order will do.
         drawn, ready = enumerate(_catch(map(divide, items))), {}
         count, received = _put(tasks, islice(drawn, limit)), 0
         yield None  # the generator has begun: close() ends the threads from now on
         while received < count:
             while received not in ready:
                 number, result = results.get()
-                ready[number] = result
+                # An error of `items` has the last number: what was drawn before it comes first.
+                is_last = isinstance(result, ItemsFailure)
+                ready[number if in_order or is_last else received] = result
             result = ready.pop(received)
             received += 1
             if isinstance(result, TaskFailure):
@@ -132,7 +161,7 @@ def _catch(divided: Iterable[Sequence[Part]]) -> Iterator[Sequence[Part]]:
     try:
         yield from divided
     except Exception as error:
-        failure = TaskFailure(error)
+        failure = ItemsFailure(error)
         yield [lambda: failure]
 
 

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
+from pathlib import Path
 from typing import IO, Any
 
 from fastloop.core.exit_status import describe_exit
 from fastloop.core.machine import oom_kills
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
+from fastloop.processes.environments import spawn_from
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.processes.orphans import adopt_orphans, child_pids, end_orphans
 from fastloop.processes.rank_group import RankSpec, join_group
@@ -138,12 +140,18 @@ class Child:
 
 
 @contextmanager
-def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
+def start_child(
+    isolation: Isolation, call: Call, environment: Path | None = None
+) -> Iterator[Child]:
     """Start a process that makes the call.
+
+    environment: folder of the environment in which it runs; None: the one of this process.
 
     On exit, a process that has answered exits by itself; any other is killed with its children.
     Processes that it leaves running are ended too.
     """
+    # A forkserver forks processes of this environment alone.
+    isolation = "spawn" if environment else isolation
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)
     release_receiver, release = Pipe(duplex=False)
@@ -164,7 +172,8 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
     with adopt_orphans():
         # A signal may come at any moment from here on: `finally` ends what has begun.
         try:
-            start_process(process, isolation)
+            with spawn_from(environment) if environment else contextlib.nullcontext():
+                start_process(process, isolation)
             known = child_pids()
             sender.close()
             release_receiver.close()

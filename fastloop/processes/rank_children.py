@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -36,6 +37,8 @@ class RankWork:
     """Number of ranks that each process starts."""
     timeout_s: float | None
     observed: bool
+    environment: Path | None = None
+    """Folder of the environment in which the ranks run; None: the one of this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,8 @@ def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Ca
 def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
     """Start a child for each call; on exit all of them have ended."""
     with ExitStack() as stack:
-        yield [stack.enter_context(start_child(work.isolation, call)) for call in calls]
+        started = [start_child(work.isolation, call, work.environment) for call in calls]
+        yield [stack.enter_context(each) for each in started]
 
 
 def locate_child(child: Child) -> RankPosition:
@@ -98,13 +102,15 @@ def work_to_json(work: RankWork, number: int) -> dict[str, Any]:
         "backend": work.backend,
         "timeout_s": work.timeout_s,
         "observed": work.observed,
+        "environment": str(work.environment) if work.environment else None,
     }
 
 
 def work_from_json(message: Mapping[str, Any], task: RankTask) -> RankWork:
     """The work of a follower that received this command of rank 0."""
     settings = {name: message[name] for name in ("isolation", "backend", "timeout_s", "observed")}
-    return RankWork(task=task, ranks=1, **settings)
+    environment = Path(message["environment"]) if message["environment"] else None
+    return RankWork(task=task, ranks=1, environment=environment, **settings)
 
 
 def answer_to_json(answer: Answer, answer_type: Any) -> dict[str, Any]:

@@ -130,9 +130,9 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
 def _table(table: Table, heading: str = "") -> list[str]:
     align = "---:" if table.numeric else "---"
     lines = [
-        _line(table.head),
-        _line(["---", *[align] * (len(table.head) - 1)]),
-        *(_line(row) for row in table.rows),
+        markdown_row(table.head),
+        markdown_row(["---", *[align] * (len(table.head) - 1)]),
+        *(markdown_row(row) for row in table.rows),
     ]
     return [
         f"## {heading or table.heading}",
@@ -141,7 +141,8 @@ def _table(table: Table, heading: str = "") -> list[str]:
     ]
 
 
-def _line(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown."""
     return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -12,7 +12,7 @@ from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import typical_origin
 from fastloop.core.looks import fewest_trials
 from fastloop.core.number_text import significant
-from fastloop.core.protocols import HasCaveat
+from fastloop.core.protocols import HasCaveat, HasRowsCaveat
 from fastloop.core.result import Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
@@ -89,11 +89,13 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     return lines
 
 
-def option_caveats(job: Job, sample_nbytes: int) -> list[str]:
-    """Caveats that the job's options declare for samples of that size."""
+def option_caveats(job: Job, sample_nbytes: int, num_samples: int) -> list[str]:
+    """Caveats that the job's options declare for so many samples of that size."""
     runs_model = any(benchmark.limit == "replay" for benchmark in job.benchmark.values())
     options = (job.collate, job.model) if runs_model else (job.collate,)
     texts = [option.caveat(sample_nbytes) for option in options if isinstance(option, HasCaveat)]
+    if isinstance(job.loader, HasRowsCaveat):
+        texts.append(job.loader.rows_caveat(num_samples))
     return [text for text in texts if text]
 
 

@@ -10,6 +10,7 @@ from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import FailureKind, JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples
+from fastloop.processes.environments import environment_for
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
@@ -52,6 +53,10 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     job, launcher = request.job, request.launcher
     if reason := reason_against(job, launcher):
         return f"{UNSUPPORTED}{reason}"
+    # samples are checked by a process in the job's environment, which is built later
+    environment = environment_for(job.requirements)
+    if environment is not None and not environment.is_built:
+        return ""
     # such samples are known only once the user's collate has made them
     if traits_of(CollateTraits, job.collate).defines_samples:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,15 @@ from fastloop.core.protocols import HasFiles, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.sweep_protocols import Launcher
-from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.preparation import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
+from fastloop.processes.environments import (
+    build_environment,
+    environment_for,
+    read_environment,
+)
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
@@ -53,23 +59,22 @@ def prepare_all(
     known: the outcomes of earlier calls; this call adds its own.
     """
     prepared = {} if known is None else known
+    builds: dict[str, Failure | None] = {}
     for state in states:
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")
+        failure = _early_failure(job, launcher, builds)
         # A job that is resumed writes nothing yet: its earlier result stays on disk until it is
         # known whether its trials can be kept.
-        now = replace(state.entry.result, environment=_describe_environment())
+        now = replace(state.entry.result, environment=_describe_environment(launcher))
         if state.is_continued:
             state.result = now
             state.begin()
-        key = repr(job.prepare_arguments())
-        if reason := reason_against(job, launcher):
-            outcome = Failure(kind=FailureKind.UNSUPPORTED, message=reason)
-        else:
-            # jobs with the same data share its preparation, or its failure
-            if key not in prepared:
-                prepared[key] = _prepare_or_failure(job, launcher)
-            outcome = prepared[key]
+        key = repr((job.prepare_arguments(), job.requirements))
+        # jobs with the same data share its preparation, or its failure
+        if failure is None and key not in prepared:
+            prepared[key] = _prepare_or_failure(job, launcher)
+        outcome = failure or prepared[key]
         if isinstance(outcome, Failure):
             message = fail_job(state, outcome)
         else:
@@ -78,11 +83,32 @@ def prepare_all(
             tqdm.write(message, file=sys.stderr)
 
 
-def _describe_environment() -> dict[str, Any]:
-    """The description of the machine, with the engine of FastLoader as one of the versions."""
+def _early_failure(
+    job: Job, launcher: Launcher, builds: dict[str, Failure | None]
+) -> Failure | None:
+    """The reason why the job's data is not prepared, or None.
+
+    builds: failures of environments, or None, by the requirements; this job's is added.
+    """
+    if reason := reason_against(job, launcher):
+        return Failure(kind=FailureKind.UNSUPPORTED, message=reason)
+    if (key := repr(job.requirements)) not in builds:
+        builds[key] = _build_failure(job)
+    return builds[key]
+
+
+def _describe_environment(launcher: Launcher) -> dict[str, Any]:
+    """The description of the machine, with the engine of FastLoader as one of the versions.
+
+    The packages of an environment of the job's own replace those of this process.
+    """
     machine = describe_machine()
-    engine = "native" if has_core() else "python"
-    return machine | {"versions": machine["versions"] | {"FastLoader's engine": engine}}
+    versions = machine["versions"] | {"FastLoader's engine": "native" if has_core() else "python"}
+    if launcher.environment is not None:
+        # An environment that could not be built has no packages, and its job no trials.
+        with suppress(Unsupported):
+            versions |= read_environment(launcher.environment).packages
+    return machine | {"versions": versions}
 
 
 def _set_up_job(
@@ -100,19 +126,36 @@ def _set_up_job(
     return message
 
 
-def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedData:
+def prepare_job(
+    job: Job, launcher: Launcher, whole: bool = False, most_s: float | None = None
+) -> PreparedData:
     """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
-    read or written for `trial_timeout_s`.
+    read or written for `trial_timeout_s`, or the job's environment can't be built.
 
-    whole: read all existing files, and write damaged ones again.
+    whole: read all existing files, and write damaged ones again. most_s: seconds after which it
+    fails; None: there is no such limit.
     """
+    if failure := _build_failure(job):
+        raise JobFailed(failure)
     # A stream may be endless, so that its whole preparation has a time limit. Other data may take
     # hours, with the limit on the time without progress.
     if isinstance(job.dataset, StreamingDataset):
-        return launcher.call(
-            prepare, *job.prepare_arguments(), whole, timeout_s=job.trial_timeout_s
-        )
-    return launcher.call(prepare_within, job.trial_timeout_s, *job.prepare_arguments(), whole)
+        limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
+        return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)
+    arguments = job.trial_timeout_s, *job.prepare_arguments(), whole
+    return launcher.call(prepare_within, *arguments, timeout_s=most_s)
+
+
+def _build_failure(job: Job) -> Failure | None:
+    """Build the job's environment, if it asks for that and lacks it; its failure, or None."""
+    environment = environment_for(job.requirements)
+    if environment is None or not job.build_environment:
+        return None
+    try:
+        build_environment(environment)
+    except Unsupported as error:
+        return Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
+    return None
 
 
 def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:

@@ -23,9 +23,9 @@ NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
 """Overrides that a job's name does not repeat, as it begins with their values."""
 LOADER_BATCH_SIZE = "its own"
 """Value of the parameter batch_size for a loader that does not honour the setting."""
-NON_IDENTITY = ("trials", "trial_timeout_s", ".root")
-"""Ends of the names of settings that do not distinguish trials: their number, their time limit, and
-the folders of files."""
+NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment", ".root")
+"""Ends of the names of settings that do not distinguish trials: their number, their time limit, who
+builds their environment, and the folders of files."""
 
 
 @dataclass(frozen=True, kw_only=True)

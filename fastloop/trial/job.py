@@ -43,6 +43,9 @@ class Job(JobSettings):
     model: Model
     execution: Execution
     loading: LoadingSettings
+    requirements: tuple[str, ...] = ()
+    """Arguments of pip for the libraries that the loader and its store import, see
+    processes/environments.py."""
 
     @property
     def is_auto(self) -> bool:

@@ -51,3 +51,4 @@ class JobSettings:
     cache: CacheState
     # poll() takes its timeout in milliseconds as a C int, at most 2^31 - 1
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]
+    build_environment: bool = False

@@ -43,6 +43,7 @@ from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8
 from fastloop.data.prepare_store import check_storable
 from fastloop.data.ragged import is_ragged
+from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import CAN_EVICT
@@ -63,7 +64,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     # After the checks of settings: nobody should install a library for a job that can't run with
     # it either.
-    check_libraries(job.loader)
+    _check_libraries(job)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
     check_plan(job, world_size)
@@ -73,6 +74,25 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     if world_size > 1:
         _check_ranks(job)
     return device
+
+
+def _check_libraries(job: Job) -> None:
+    """Raise Unsupported if a library is missing, both here and in an environment of the job's."""
+    environment = environment_for(job.requirements)
+    if environment is None:
+        check_libraries(job.loader)
+        return
+    # In the environment, start_job checks again.
+    if environment.is_built or job.build_environment:
+        return
+    hint = "`fastloop env` with the same arguments installs that in an environment of its own"
+    try:
+        check_libraries(job.loader)
+    except Unsupported as error:
+        raise Unsupported(f"{error}; or {hint}") from error
+    loader = getattr(job.loader, "target", name_of(job.loader))
+    needs = ", ".join(job.requirements)
+    raise Unsupported(f"loader={loader} needs {needs}: {hint}, as does build_environment=true")
 
 
 def _check_settings(job: Job) -> None:

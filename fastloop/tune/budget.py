@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -73,10 +74,15 @@ class Spending:
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
         return self.trials / max(1, allowed)
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until the work after the race has to begin; infinite if the budget is no time."""
+        limit_s = self.budget.seconds
+        return math.inf if limit_s is None else limit_s - self.seconds - self.ending_s
+
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
-        limit_s = self.budget.seconds
-        return limit_s is None or self.seconds + self.ending_s + seconds <= limit_s
+        return seconds <= self.left_s
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

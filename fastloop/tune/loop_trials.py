@@ -214,7 +214,8 @@ class LoopTrials:
 
         room: the share of the budget that the trial may take, after which it is stopped.
         """
-        reader = self._reader(None if math.isinf(room) else room * self.budget_s)
+        # Without a trial of the present settings there is nothing to compare with.
+        reader = self._reader(None if name == self.present else room * self.budget_s)
         try:
             with self._open(name) as epochs:
                 return self._time(name, epochs, reader)

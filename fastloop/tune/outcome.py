@@ -154,8 +154,9 @@ def _describe_cut(result: RaceResult) -> str:
     """A sentence on a race that ended after too few rounds."""
     if len(result.seconds) == 1:
         return "No answer yet: the budget ended before anything was tried beside yours."
-    # A race without room for a whole one tries a single configuration, see race.py.
-    other = next(name for name in result.seconds if name != result.present)
+    # The winner, or the single configuration that a race without room for a whole one tries.
+    others = [name for name in result.seconds if name != result.present]
+    other = result.winner if result.winner in others else others[0]
     both = [result.seconds[result.present], result.seconds[other]]
     shared = sorted({*both[0]} & {*both[1]})
     gain = stats.ratio_or_range(*([each[number] for number in shared] for each in both))

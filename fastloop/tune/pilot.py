@@ -7,7 +7,8 @@ of the forecasts of memory. The pilot also prepares the data, before the race be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,8 +20,14 @@ from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import JobFailed
-from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
+from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.explain.cause_names import WAITING
+from fastloop.explain.explained_job import (
+    FEWEST_BATCHES,
+    LEAST_PASS_S,
+    ExplainedJob,
+    count_batches,
+)
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -39,10 +46,6 @@ from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
 from fastloop.tune.shortened_race import EPOCH_S, TRIAL_S, longest_epoch_s
 
 T = TypeVar("T")
-
-WAITING = 0.25
-"""Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
-network or a sleep. Samples that compute are above it also if several processes share a core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +115,25 @@ class PilotStart:
     @property
     def waits(self) -> bool:
         """True if samples wait rather than compute, so that many of them can be read at once."""
-        return sum(self.as_is.load_cpu_s) < WAITING * sum(self.as_is.load_s)
+        return self.as_is.load_cpu_share < WAITING
 
 
 def look_at(
-    request: JobRequest, present: Job, begin_step: Callable[[str], None] = lambda _: None
+    request: JobRequest,
+    present: Job,
+    begin_step: Callable[[str], None] = lambda _: None,
+    deadline: Deadline | None = None,
 ) -> PilotStart:
-    """The first look at the request's job as the race runs it. Raises JobFailed if it can't be
-    run."""
+    """The first look at the request's job as the race runs it.
+
+    Raises JobFailed if it can't be run, and UsageError if preparing its data, or this look, does
+    not end by the deadline.
+    """
+    deadline = deadline or Deadline()
     begin_step("preparing the data")
-    prepared = prepare_job(present, request.launcher)
+    left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.rest_s)
+    with _stopped_at(deadline, "preparing the data takes longer; fastloop prepare does that first"):
+        prepared = prepare_job(present, request.launcher, most_s=left_s)
     whole = ExplainedJob(
         job=present,
         prepared=prepared,
@@ -129,9 +141,21 @@ def look_at(
         begin_step=begin_step,
         whole_batches=count_batches(present, prepared),
     )
-    pass_ns = now_ns()
-    as_is = whole.without_workers(present.torch_threads).time_batches()
+    pass_ns, alone = now_ns(), whole.without_workers(present.torch_threads)
+    with _stopped_at(deadline, "timing some of its batches takes longer"):
+        as_is = alone.ending_by(deadline).time_batches()
     return PilotStart(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
+
+
+@contextmanager
+def _stopped_at(deadline: Deadline, reason: str) -> Iterator[None]:
+    """A context in which a time limit that the deadline has set raises UsageError."""
+    try:
+        yield
+    except JobFailed as error:
+        if error.failure.kind == FailureKind.TIMEOUT and deadline.is_over:
+            raise UsageError(reason) from None
+        raise
 
 
 def run_pilot(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fastloop.core.deadline import Deadline, deadline_after
+from fastloop.core.types import UsageError
 from fastloop.explain.changes import SettingChange
 from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.request import JobRequest
@@ -25,13 +27,14 @@ from fastloop.tune.candidates import (
     find_tune_candidates,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
-from fastloop.tune.pilot import Pilot, PilotLimits, look_at, run_pilot
+from fastloop.tune.pilot import Pilot, PilotLimits, PilotStart, look_at, run_pilot
 from fastloop.tune.shortened_race import (
     EPOCH_S,
     SHORT_S,
     check_least_time,
     expect_cost,
     is_short,
+    name_larger_budget,
     narrow_space,
     trial_of_epoch_s,
 )
@@ -42,6 +45,9 @@ MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
 MOST_RACED = 256
 FEWEST_RACED = 8
+LOOK_UNTIL = 0.5
+"""Share of the budget after which a first look at the present job is stopped: the rest has no time
+for a race of jobs that take as long."""
 PILOT_UNTIL = 0.4
 """Share of the budget after which the pilot measures nothing further."""
 
@@ -90,7 +96,7 @@ def plan_tuning(
     overrides = override_for_race(request)
     present = compose(overrides)
     space, notes = _choose_space(settings, present, request.choices["loader"])
-    look = look_at(request, present, begin_step)
+    look = look_within(spending, partial(look_at, request, present, begin_step))
     # A space that the user has given is tried as it is.
     if settings.is_default_space and look.waits:
         space = add_workers(space)
@@ -105,6 +111,7 @@ def plan_tuning(
     limits = _limit_pilot(settings, spending)
     pilot = run_pilot(look, workers, limits)
     check_memory(pilot, memory_mib)
+    check_trial_time(pilot, spending)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
@@ -135,6 +142,35 @@ def plan_tuning(
 
 def _as_change(values: Mapping[str, object]) -> SettingChange:
     return SettingChange(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> PilotStart:
+    """The first look at the present job. Raises UsageError if it takes so long that the budget has
+    no time for a race."""
+    budget_s, begun_s = spending.budget.seconds, spending.seconds
+    if budget_s is None:
+        return look(Deadline())
+    try:
+        return look(deadline_after(LOOK_UNTIL * budget_s - begun_s))
+    except UsageError as error:
+        reason = f"{spending.seconds:.0f} s of it are spent, and {error}"
+        raise _too_short(reason, spending, spending.seconds - begun_s) from None
+
+
+def check_trial_time(pilot: Pilot, spending: Spending) -> None:
+    """Raise UsageError if not even one trial of the present job has room in the budget."""
+    trial_s = _forecast_trial_s(pilot)
+    if trial_s > spending.left_s:
+        left = f"{max(0.0, spending.left_s):.0f} s are left"
+        raise _too_short(
+            f"a trial of yours takes about {trial_s:.0f} s, and {left}", spending, trial_s
+        )
+
+
+def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
+    larger = name_larger_budget(spending.budget, spending.seconds, trial_s)
+    given = f"budget={spending.budget.seconds:g}s is too short"
+    return UsageError(f"{given}: {reason}; allowed: such as {larger}")
 
 
 def _choose_space(

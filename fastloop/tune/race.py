@@ -23,7 +23,8 @@ from fastloop.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
 """(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
-None if the configuration has failed, which ends its race."""
+None if the configuration has failed, which ends its race. Raises NoRoomError if a trial of the
+present configuration was stopped as it took longer than that share."""
 FEWEST_CONFIRMING = 3
 """Number of rounds that an interval needs."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
@@ -40,6 +41,10 @@ about 3 %."""
 LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
 SIGNIFICANCE = 0.05
+
+
+class NoRoomError(Exception):
+    """The budget has no room for a trial of the present configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,8 @@ class _Race:
     is_cut: bool = False
     """True if there is no room for all rounds that confirm a gain; they run as far as there is
     room."""
+    is_over: bool = False
+    """True once a trial of the present configuration was stopped: no further trial runs."""
 
     @property
     def present(self) -> str:
@@ -142,9 +149,14 @@ class _Race:
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
         """Run a trial, if there is room for it; True once it has been measured."""
         before, room = self.spent(), self._find_room(name, number, kept)
-        if room < self.price(name) or self.present in self.failed:
+        if room < self.price(name) or self.present in self.failed or self.is_over:
             return False
-        cost = self.measure(name, number, room)
+        try:
+            cost = self.measure(name, number, room)
+        except NoRoomError:
+            # The trials so far are kept, and the race can be resumed with a larger budget.
+            self.is_over = self.is_cut = True
+            return False
         self.prices.setdefault(name, []).append(self.spent() - before)
         if cost is None:
             self.failed.add(name)
@@ -155,13 +167,11 @@ class _Race:
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
-        # Without the present configuration a round has nothing to compare with.
-        if name == self.present:
-            return math.inf
         room = 1 - self.spent()
         # The rounds that confirm run even if the budget is exceeded by a little: without them all
-        # that was spent would be for nothing.
-        if kept is None:
+        # that was spent would be for nothing. So does the present configuration in a round that has
+        # begun, which has nothing to compare with otherwise.
+        if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
         has_run = number in self.seconds.get(self.present, {})
@@ -248,10 +258,12 @@ def race(
 
     spent: the share of the budget that is spent so far. No trial begins without room for it, except
     trials of the present configuration in a round that has begun. Raises ValueError if the present
-    configuration can't be run.
+    configuration can't be run, and NoRoomError if not even its first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
+    if not run.seconds and not run.failed:
+        raise NoRoomError
     while run.present not in run.failed:
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
@@ -314,7 +326,7 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
         if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)
-        if not ran or run.present in run.failed:
+        if not ran or run.present in run.failed or run.is_over:
             break
         confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
     return confirmed

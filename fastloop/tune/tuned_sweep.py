@@ -11,7 +11,7 @@ from pathlib import Path
 from fastloop.core.machine_load import summarize_loads
 from fastloop.core.printable import plain_reason
 from fastloop.core.result import Measurement, Result
-from fastloop.core.types import JobFailed, UsageError
+from fastloop.core.types import FailureKind, JobFailed, UsageError
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.measure import sweep_job
 from fastloop.sweep.merge_ranks import merge_passes
@@ -26,7 +26,7 @@ from fastloop.tune.candidates import YOURS
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
-from fastloop.tune.race import RaceResult, RaceRules, race
+from fastloop.tune.race import NoRoomError, RaceResult, RaceRules, race
 from fastloop.tune.shortened_race import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
@@ -77,17 +77,38 @@ class RaceSchedule:
         self.spending.ending_s = ENDING_S
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
+        except NoRoomError:
+            raise UsageError(self._describe_no_room()) from None
         except ValueError:
             reason = plain_reason(states[0].result.status_reason)
             raise UsageError(f"the present configuration can't be run: {reason}") from None
         self._note_rounds()
         return self._finalists(self.outcome)
 
+    @property
+    def is_present_stopped(self) -> bool:
+        """True if a trial of the present configuration was stopped by the budget, and not by the
+        user's own limit."""
+        state = self._states[YOURS]
+        is_stopped = state.result.failure_kind == FailureKind.TIMEOUT
+        return is_stopped and state.entry.job.trial_timeout_s < self._timeout_s
+
+    def _describe_no_room(self) -> str:
+        """The reason for an error if no trial of the present configuration has ended in time."""
+        spending, trial_s = self.spending, self._states[YOURS].entry.job.trial_timeout_s
+        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds))
+        larger = name_larger_budget(spending.budget, spending.seconds, trial_s)
+        spent = f"a trial of yours did not end within {spending.seconds:.0f} s"
+        given = f"budget={spending.budget.seconds:g}s is too short"
+        return f"{given}: {spent}; allowed: such as {larger}, with resume=last to go on from here"
+
     def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
         """The winner and the present configuration, for the passes after the race."""
-        # A configuration is recommended only if all of its data was compared, whatever the time.
+        # A configuration is recommended only if all of its data was compared. That pass has twice
+        # the time of the longest trial, and ends soon on a busy machine, too.
         if outcome.is_faster:
-            self._limit(outcome.winner, math.inf)
+            longest_s = self.spending.longest_trial_s(outcome.winner)
+            self._limit_s(outcome.winner, max(self.spending.left_s, 2 * longest_s))
             yield self._states[outcome.winner]
         if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
             yield self._states[outcome.present]
@@ -123,14 +144,19 @@ class RaceSchedule:
         if state.prepared is not None:
             self.spending.add_trial(name, self.spending.seconds - before_s)
         self._note_spending(name, str(number))
+        if cost is None and name == YOURS and self.is_present_stopped:
+            raise NoRoomError
         return cost
 
     def _limit(self, name: str, room: float) -> None:
         """Let trials take no longer than that share of a budget of time."""
-        state, budget_s = self._states[name], self.spending.budget.seconds
-        limit_s = self._timeout_s
-        if budget_s is not None and room < math.inf:
-            limit_s = min(limit_s, max(SHORTEST_LIMIT_S, room * budget_s))
+        budget_s = self.spending.budget.seconds
+        self._limit_s(name, math.inf if budget_s is None else room * budget_s)
+
+    def _limit_s(self, name: str, seconds: float) -> None:
+        """Let trials and passes take no longer than that, nor than the user's own limit."""
+        state, limit_s = self._states[name], max(SHORTEST_LIMIT_S, seconds)
+        limit_s = min(self._timeout_s, limit_s)
         state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))
 
     def _find_cost(self, state: JobState, number: int) -> float | None:
@@ -208,7 +234,7 @@ def run_race(
         objective=settings.objective,
         label=f"{results[0].name}, {next(iter(first.job.benchmark))}",
         file=file,
-        reasons=_find_reasons(names, results),
+        reasons=_find_reasons(names, results, is_stopped=schedule.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
         seconds=spending.seconds,
@@ -224,12 +250,17 @@ def _choose_rules(budget: TuneBudget) -> RaceRules:
     return RaceRules(finishing=0 if budget.seconds is None else PASSES)
 
 
-def _find_reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
-    """The reasons why configurations have failed, by name."""
+def _find_reasons(
+    names: Sequence[str], results: Sequence[Result], *, is_stopped: bool
+) -> dict[str, str]:
+    """The reasons why configurations have failed, by name.
+
+    is_stopped: True if the budget has stopped the present one, which is no failure of its own.
+    """
     return {
         name: result.status_reason
         for name, result in zip(names, results, strict=True)
-        if result.status == "FAILED"
+        if result.status == "FAILED" and not (is_stopped and name == YOURS)
     }
 
 

@@ -32,12 +32,21 @@ SEEDED = {
     "tail_of_batches": "a heavy tail",
     "printing": "the step's own waits",
     "waiting_step": "the step's own waits",
+    "read_figures": "the step's own waits",
+    "locked_step": "the step's own waits",
 }
+LINES = {
+    "printing": 'step=lambda batch: print("loss", math.pi, "x" * 8000, file=terminal),',
+    "waiting_step": "train(compute, step=lambda batch: time.sleep(0.02))",
+    "read_figures": "losses.append(device.submit(time.sleep, 0.04).result())",
+    "locked_step": "with lock:  # of the step",
+}
+"""The line at which the steps of a case wait."""
 HEALTHY = [
     *("tensors", "large batches", "single samples", "wide", "convolution", "scaled", "scaled wide"),
     *("named", "stream", "stream, convolution", "worker", "worker, wide", "worker, convolution"),
     *("two workers", "two workers, wide", "kept workers", "named worker", "spawned worker"),
-    *("stream of workers", "any order"),
+    *("stream of workers", "any order", "logged", "figures read"),
 ]
 pytestmark = pytest.mark.heavy
 
@@ -80,6 +89,11 @@ def test_seeded_cause_is_named(case, tmp_path, request):
     folder = request.getfixturevalue("quota_folder") if case == "quota" else tmp_path
     causes = find_causes("seeded_causes.py", case, str(folder), folder=tmp_path)
     assert SEEDED[case] in [each["name"] for each in causes], causes
+    if case in LINES:
+        (text,) = [each["text"] for each in causes if each["name"] == SEEDED[case]]
+        lines = (SCRIPTS / "seeded_causes.py").read_text().splitlines()
+        number = 1 + next(n for n, each in enumerate(lines) if each.strip() == LINES[case])
+        assert f"at seeded_causes.py:{number}: {LINES[case][:20]}" in text
     assert all(each["is_found"] and each["advice"] for each in causes)
 
 

@@ -127,13 +127,20 @@ def test_scripts_that_can_not_be_tuned_are_told_in_a_line(tmp_path, text, reason
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--script"], "--script nothing: allowed: the path of a Python script"),
-        (["--script", "none.py"], "--script none.py: allowed"),
+        (["--script"], "tune --script: allowed: [-m] <script>"),
+        (["--script", "none.py"], "tune --script none.py: no such file; allowed: a Python script"),
+        (["--script", "-m"], "tune --script -m: allowed: -m <module>"),
+        (["--script", "Makefile"], "tune --script Makefile: not Python: invalid syntax, line 1"),
+        (["--script", "image.jpg"], "tune --script image.jpg: not Python: "),
+        (["--script", "empty"], "tune --script empty: No such file or directory"),
         (["dataset=digits", "--script", "none.py"], "allowed: budget=, as a time"),
         (["budget=60trials", "--script", "none.py"], "allowed: budget=, as a time"),
     ],
 )
 def test_wrong_commands_are_told_in_a_line(tmp_path, words, reason):
+    (tmp_path / "Makefile").write_text("run:\n\tpython train.py\n")
+    (tmp_path / "image.jpg").write_bytes(bytes([0xFF, 0xD8, 0, 0]))
+    (tmp_path / "empty").mkdir()
     process = run_fastloop(*words, cwd=tmp_path, command="tune")
     assert process.returncode == 1
     (line,) = process.stderr.splitlines()

@@ -65,3 +65,20 @@ def test_generator_of_the_options_page_writes_to_no_folder_by_mistake(tmp_path, 
     assert process.returncode == 1
     assert process.stderr == "usage: python -m fastloop.config.help docs/options.md\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_that_measure_nothing_do_not_wait_for_torch(tmp_path):
+    """Nor does attach, before the script that it runs and after it."""
+    (tmp_path / "script.py").write_text("print('ran')")
+    modules = ("cli.clean", "cli.compare", "cli.report", "cli.log", "explain.attach.of_script")
+    program = "".join(f"import fastloop.{name}\n" for name in modules)
+    program += "import sys; from fastloop.__main__ import main\n"
+    program += "try: main()\nfinally: print(sorted({'torch', 'mlflow'} & set(sys.modules)))"
+    process = subprocess.run(
+        [sys.executable, "-c", program, "attach", "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.stdout.split() == ["ran", "[]"], process.stderr

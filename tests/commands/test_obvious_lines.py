@@ -85,7 +85,7 @@ REFUSED = [
     ("run loader=torch", "loader=raw is torch's DataLoader over the dataset itself"),
     ("run loader=pytorch", "loader=raw is torch's DataLoader over the dataset itself"),
     ("run loader=fastloader", "did you mean loader=fastloop?"),
-    ("run loader=dali", "loader._target_=<module>.<function>"),
+    ("run loader=mosaic", "loader._target_=<module>.<function>"),
     ("run loader=all", "all options are -m 'loader=glob(*)'"),
     ("run 'loader=*'", "all options are -m 'loader=glob(*)'"),
     ("run device=gpu", "did you mean cuda?"),

@@ -97,13 +97,14 @@ def test_installed_wheel_runs_in_any_folder(tmp_path, wheel):
     subprocess.run([*install, site, wheel], check=True)
     settings = ("trials=1", "epochs=1", "min_window_s=0", "tracker=none")
     command = [python, "-P", "-m", "fastloop.run", *settings]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # PYTHONPATH may name this repository, which would stand in the wheel's place.
+    environment = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+    captured = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    process = subprocess.run(command, **captured, check=False)
     assert process.returncode == 0, process.stderr
     assert "raw" in process.stdout
     locate = [python, "-P", "-c", "import fastloop; print(fastloop.__file__)"]
-    location = subprocess.run(
-        locate, cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    location = subprocess.run(locate, **captured, check=True).stdout
     assert str(site) in location
 
 
@@ -122,7 +123,8 @@ def fresh_environment(folder: Path) -> tuple[Path, Path]:
     """(python, site-packages) with this environment's dependencies, but without fastloop."""
     venv.create(folder / "fresh", system_site_packages=False, with_pip=False, symlinks=True)
     site = next((folder / "fresh").glob("lib/python*/site-packages"))
-    dependencies = next(BIN.parent.glob("lib/python*/site-packages"))
+    # Not by this interpreter's folder, which may itself name another one in a .pth file.
+    dependencies = Path(yaml.__file__).parent.parent
     (site / "dependencies.pth").write_text(str(dependencies))
     return folder / "fresh" / "bin" / "python", site
 

@@ -27,11 +27,13 @@ UNLABELLED = {
     "nested": ("dataset=nested", "dataset.count=70", "dataset.size=4"),
     "integers": ("dataset=integers", "dataset.count=1000"),
     "tokens": TOKENS,
+    "table": ("dataset=table", "dataset.count=70", "dataset.columns=5"),
 }
 OFFLINE = UNLABELLED | {
     "synthetic": ("dataset=synthetic", "dataset.count=203", "dataset.shape=[2,5]"),
     "mydataset": MYDATASET,
     "digits": ("dataset=digits",),
+    "slow_reads": ("dataset=slow_reads", "dataset.count=70", "dataset.latency_ms=0.1"),
 }
 TRAVERSAL = ("benchmark=traversal", "placement=recursive")
 

@@ -98,7 +98,11 @@ def test_pil_decoder_names_its_libjpeg_turbo_version():
 
 @pytest.mark.parametrize(
     ("decoder", "library", "package"),
-    [("turbojpeg", "simplejpeg", "simplejpeg"), ("opencv", "cv2", "opencv-python-headless")],
+    [
+        ("turbojpeg", "simplejpeg", "simplejpeg"),
+        ("opencv", "cv2", "opencv-python-headless"),
+        ("torchcodec", "torchcodec", "torchcodec"),
+    ],
 )
 def test_decoder_without_its_library_names_the_install_command(
     outputs, monkeypatch, decoder, library, package

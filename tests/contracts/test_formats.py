@@ -50,6 +50,7 @@ KINDS = {
 LIBRARIES = {"hdf5": "h5py", "tfrecord": "crc32c", "tf_data": "tensorflow", "ffcv": "ffcv"}
 LIBRARIES |= {"webdataset": "webdataset", "zarr": "zarr", "parquet": "pyarrow"}
 LIBRARIES |= {"hf_datasets": "datasets", "hf_iterable": "datasets"}
+LIBRARIES |= {"lance": "lance", "litdata": "litdata"}
 ROWS = r"^(rows|loader=\w+ reads) .* use .*store@loader.store=(npy|tensordict|\w+)$"
 COMMANDS = {
     "hdf5": "pip install h5py",
@@ -60,6 +61,8 @@ COMMANDS = {
     "parquet": "pip install pyarrow",
     "hf_datasets": "pip install datasets",
     "hf_iterable": "pip install datasets",
+    "lance": "pip install pylance",
+    "litdata": "pip install litdata",
     "ffcv": "apt-get install .*libturbojpeg0-dev.* --no-build-isolation --no-deps ffcv",
 }
 

@@ -264,5 +264,7 @@ def test_check_support_rejects_settings_that_a_loader_ignores(prepared_job, load
     if not rejects_settings(job, prepared, settings):
         check_support(job)
         return
-    with pytest.raises(Unsupported, match=r"has no such setting|has no uint8 images"):
+    with pytest.raises(
+        Unsupported, match=r"has no such setting|has no uint8 images|is not fork-safe"
+    ):
         check_support(job)

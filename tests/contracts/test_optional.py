@@ -70,11 +70,12 @@ def test_no_test_uses_importorskip():
     assert offenders == ["test_trainers.py"]  # of libraries that only the extra "programs" has
 
 
-def test_dev_extra_covers_every_extra_but_ffcv_and_tensorrt():
+def test_dev_extra_covers_every_extra_but_ffcv_tensorrt_and_dali():
     extras = dict(EXTRAS)
     dev = {package_of(requirement) for requirement in extras.pop("dev")}
     ffcv_requirements = extras.pop("ffcv")
     extras.pop("tensorrt", None)  # it installs only on a machine with a GPU
+    extras.pop("dali")  # 600 MB
     large = {"lightning", "transformers"}  # whose tests say so where they are absent
     assert {
         package_of(requirement) for requirements in extras.values() for requirement in requirements

@@ -19,6 +19,8 @@ AROUND = Surroundings(
     throttled=0.0,
     in_memory=1.0,
     gain_without_quota=None,
+    machine_cores=2,
+    load_cpu_share=1.0,
 )
 GAIN, NOTHING, UNSURE = (0.4, 0.3, 0.5), (0.0, -0.01, 0.01), (0.1, -0.2, 0.3)
 
@@ -92,6 +94,34 @@ def test_what_a_job_does_not_have_is_no_cause():
     assert "decoding" in causes(overrides=("dataset=photos",))
     without_dataloader = causes(overrides=("loader=fastloop",))
     assert not {"number of workers", "Python per sample"} & set(without_dataloader)
+
+
+@pytest.mark.parametrize(
+    ("share", "word", "is_found"),
+    [
+        (0.1, Part.DECODE, True),
+        (0.1, Part.COLLATE, True),
+        (0.1, Part.STEP, False),
+        (0.1, Part.UNATTRIBUTED, None),
+    ],
+)
+def test_samples_that_wait_are_a_cause_if_the_loop_waits_for_them(share, word, is_found):
+    around = replace(AROUND, load_cpu_share=share)
+    cause = causes(around=around, word=word)["samples that wait"]
+    assert cause.is_found is is_found
+    assert ("num_workers=8" in cause.advice) == (is_found is True)
+    assert f"{100 * share:.0f} %" in cause.text
+    computing = replace(AROUND, load_cpu_share=0.9)
+    assert "samples that wait" not in causes(around=computing, word=word)
+    # Threads of a loader of its own wait for each other.
+    assert "samples that wait" not in causes(around=around, overrides=("loader=fastloop",))
+
+
+def test_cores_that_the_job_may_not_use_are_told():
+    assert "the cores it may use" not in causes()
+    cause = causes(around=replace(AROUND, machine_cores=56))["the cores it may use"]
+    assert cause.is_found is None
+    assert cause.text == "2 of 56 cores (affinity)"
 
 
 @pytest.mark.parametrize(("throttled", "is_found"), [(0.4, True), (0.01, False)])

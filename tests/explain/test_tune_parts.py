@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +42,8 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses
+from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses, look_at
+from fastloop.tune.planning import check_trial_time, look_within
 from fastloop.tune.shortened_race import (
     check_least_time,
     expect_cost,
@@ -410,6 +413,43 @@ def pilot_of(*, random: bool) -> Pilot:
         epoch_s=0.1,
         cut=None,
     )
+
+
+def test_budget_without_time_for_one_trial_is_refused_and_a_larger_one_is_named():
+    slow = replace(pilot_of(random=False), epoch_s=4.0, start_s=10.0)  # a trial takes 26 s
+    check_trial_time(slow, Spending(budget=TuneBudget(seconds=60), before_s=30))
+    check_trial_time(slow, Spending(budget=TuneBudget(trials=5), before_s=1e9))
+    with pytest.raises(UsageError, match=r"^budget=60s is too short: .* about 26 s") as caught:
+        check_trial_time(slow, Spending(budget=TuneBudget(seconds=60), before_s=40))
+    named = re.search(r"such as budget=(\S+)$", str(caught.value))
+    assert named
+    assert parse_budget(named[1]).seconds >= 40 + race_of_two_s(26)
+
+
+def test_first_look_is_stopped_at_its_share_of_the_budget():
+    deadlines = []
+
+    def look(deadline):
+        deadlines.append(deadline)
+        raise UsageError("it takes longer")
+
+    spending = Spending(budget=TuneBudget(seconds=60), before_s=10)
+    with pytest.raises(UsageError, match=r"^budget=60s is too short: 10 s of it are spent, and it"):
+        look_within(spending, look)
+    assert 0 < deadlines[0].rest_s <= 20
+    with pytest.raises(UsageError, match=r"^it takes longer$"):
+        look_within(Spending(budget=TuneBudget(trials=5)), look)
+    assert deadlines[1].rest_s == math.inf
+
+
+@pytest.mark.heavy
+def test_preparing_is_stopped_at_the_deadline_of_the_first_look(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
+    # 64 samples of a second
+    overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
+    (request,) = compose_requests([overrides], tmp_path)
+    with pytest.raises(UsageError, match=r"^preparing the data takes longer; fastloop prepare"):
+        look_at(request, request.job, deadline=deadline_after(0.0))
 
 
 def test_stores_of_random_samples_are_left_out_before_the_race():

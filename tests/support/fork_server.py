@@ -219,9 +219,11 @@ def serve(descriptor: int, preloaded: tuple[str, ...]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
     started_with = set(os.environ)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as fastloop.run, before torch is imported
+    gc.disable()  # looking for garbage among objects that stay takes a tenth of the imports
     for name in preloaded:
         importlib.import_module(name)
     gc.freeze()  # excludes the imported objects from later collections
+    gc.enable()
     util.spawnv_passfds = _fork_forkserver
     with socket.socket(fileno=descriptor) as connection, connection.makefile() as lines:
         while (received := socket.recv_fds(connection, 1, 3))[0]:

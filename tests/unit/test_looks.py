@@ -29,7 +29,18 @@ def test_shares_of_all_looks_are_the_whole_and_each_round_has_the_next_looks():
 @pytest.mark.parametrize("jobs", [2, 5, 20])
 @pytest.mark.parametrize(
     "noise",
-    ["lognormal", "skewed", "heavy", "one x5", "half x10", "bursts", "serial .3", "serial .6"],
+    [
+        "lognormal",
+        "skewed",
+        "heavy",
+        "one x5",
+        "half x10",
+        "bursts",
+        "serial .3",
+        "serial .6",
+        "serial .8",
+        "serial .9",
+    ],
 )
 def test_at_most_five_percent_of_sweeps_tell_equal_jobs_apart(noise, jobs):
     wrong, tie, _ = false_claims(noise, 1_000 if jobs < 20 else 200, jobs, np.zeros(jobs))

@@ -136,7 +136,7 @@ def test_limits_are_drawn_unless_all_bars_would_be_too_short(share):
 @pytest.mark.parametrize(
     ("trait", "names"),
     [
-        ("decodes", ["csv_images", "image_folder", "photos"]),
+        ("decodes", ["csv_images", "image_folder", "photos", "webdataset"]),
         ("gathers", ["digits", "fashion_mnist", "integers", "mydataset"]),
     ],
 )

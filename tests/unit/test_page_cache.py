@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import image_samples
+import own_files
 import pytest
 from options import compose_job, disk_only, options
 
@@ -224,6 +225,10 @@ def test_dataset_that_reads_files_lists_them(dataset, outputs, tmp_path, request
             f"dataset.root={image_samples.write_class_folders(tmp_path / 'images')}"
         ),
         "csv_images": lambda: f"dataset.csv_file={image_samples.write_faces(tmp_path / 'faces')}",
+        **{
+            name: lambda name=name: f"dataset.path={own_files.WRITERS[name](tmp_path)}"
+            for name in own_files.WRITERS
+        },
     }
     settings = [small[dataset]()] if dataset in small else []
     job = compose_job(f"dataset={dataset}", "loader=raw", *settings)

@@ -144,6 +144,6 @@ def test_command_stores_profiles_with_the_result_and_in_mlflow(tmp_path):
 )
 def test_caveat_names_a_toynet_that_is_mostly_its_first_layer(benchmark, shape, model, has_caveat):
     job = compose_job(f"benchmark={benchmark}", f"model={model}")
-    messages = option_caveats(job, 4 * math.prod(shape) + 8)
+    messages = option_caveats(job, 4 * math.prod(shape) + 8, 1)
     message = "model=toynet: 101 million parameters in its first layer, as samples are large; "
     assert messages == ([f"{message}see model=resnet18"] if has_caveat else [])

@@ -422,7 +422,7 @@ def test_traversal_delivers_all_texts(prepared_job, order):
     assert measurement.samples == 2 * 203
     assert measurement.limit_samples_per_s is None  # rows of several lengths are not gathered
     assert len(run_instrumentation(job, prepared, "traversal").wait_s) == -(-203 // BATCH)
-    messages = option_caveats(job, prepared.sample_nbytes)
+    messages = option_caveats(job, prepared.sample_nbytes, prepared.num_samples)
     assert [f"{prepared.sample_nbytes:,} bytes per sample" in message for message in messages] == [
         True
     ]

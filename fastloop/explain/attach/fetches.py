@@ -21,6 +21,9 @@ from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at
 most."""
+COUNTED, COUNTED_EVERY = 8, 8
+"""Counters are read around the first COUNTED batches of an epoch, and later around one batch of so
+many at most. Even to find that there is no time left for them costs a microsecond of each batch."""
 EVENT_NS = 2000
 """About the cost of recording an event of a sample."""
 MOST_COST = 0.005
@@ -52,7 +55,7 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, turns = fetcher.fetch, SampleTurns()
+    fetch, turns = fetcher.fetch, FetchTurns()
     usage = PassUsage(log, "makes")
 
     def fetch_batch(index: Any) -> Any:
@@ -61,7 +64,9 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
         look = FirstRead(fetcher) if not turns.batches else None
-        usage.begin_part(is_first=not turns.batches)
+        is_counted = turns.is_counted()
+        if is_counted:
+            usage.begin_part(is_first=not turns.batches)
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):
@@ -73,7 +78,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         else:
             batch = fetch(index)
         stop_ns = now_ns()
-        usage.end_part(here.epoch)
+        if is_counted:
+            usage.end_part(here.epoch)
         if look:
             reason = look.end()
             log.add_fact(samples_of=here.epoch, no_store=reason, tensors=count_tensors(batch))
@@ -85,9 +91,9 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
 
 @dataclass
-class SampleTurns:
-    """Chooses the batches in which samples are timed: the first ones, and later as many as cost
-    little."""
+class FetchTurns:
+    """Chooses the batches in which samples are timed, and those around which counters are read: the
+    first ones, and later as many as cost little."""
 
     batches: int = 0
     allowed_ns: float = 0.0
@@ -96,6 +102,10 @@ class SampleTurns:
     def has_samples(self) -> bool:
         """True if the samples of the next batch are timed."""
         return self.batches < FIRST or (self.batches % EVERY == 0 and self.allowed_ns >= 0)
+
+    def is_counted(self) -> bool:
+        """True if counters may be read around the next batch."""
+        return self.batches < COUNTED or self.batches % COUNTED_EVERY == 0
 
     def end_batch(self, spent_ns: int, events: int) -> None:
         """Account for a batch that was made in that time, with so many events of its samples."""

@@ -76,6 +76,7 @@ class ProbeFinder(MetaPathFinder):
 def _probe(module: ModuleType, folder: str) -> None:
     # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
     from fastloop.explain.attach.cut_run import cut_module, read_cut
+    from fastloop.explain.attach.step_lines import watch_steps
     from fastloop.explain.attach.torch_hooks import probe_module
 
     if are_effects_asked(Path(folder)):
@@ -84,6 +85,7 @@ def _probe(module: ModuleType, folder: str) -> None:
         cut_module(module, cut, Path(folder))
     else:
         probe_module(module, folder)
+        watch_steps(module, folder)
 
 
 def _probe_fastloader(module: ModuleType, folder: str) -> None:

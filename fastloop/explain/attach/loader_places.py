@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,20 @@ def place_of_call(loader: DataLoader[Any]) -> str:
 def is_library(path: str) -> bool:
     """True for a file of an installed package."""
     return bool(LIBRARIES & {*path.split(os.sep)})
+
+
+def show_line(line: str, most: int = 60) -> str:
+    """File, number and text of a line that is given as path and number.
+
+    Without the text if the file can't be read.
+    """
+    path, _, number = line.rpartition(":")
+    shown = f"{Path(path).name}:{number}"
+    try:
+        text = Path(path).read_text(errors="replace").splitlines()[int(number) - 1].strip()
+    except (OSError, IndexError):
+        return shown
+    return f"{shown}: {text if len(text) <= most else text[: most - 3] + '...'}"
 
 
 def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:

@@ -9,14 +9,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.cgroup import MOST_THROTTLED, usable_memory_bytes
 from fastloop.core.explanation import Cause
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loader_places import show_line
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.causes import MOST_THROTTLED
+from fastloop.explain.cause_names import (
+    CauseName,
+    describe_cores,
+    describe_quota,
+)
 
 LEAST_COST = 0.02
 """Share of the loop's time from which a cause is told."""
@@ -73,7 +78,7 @@ def find_loop_causes(loop: Loop, shares: Mapping[Part, Estimate]) -> tuple[Cause
     return tuple(found)
 
 
-def _tell(name: str, text: str, advice: str) -> list[Cause]:
+def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
     return [Cause(name=name, is_found=True, text=text, advice=advice)]
 
 
@@ -85,9 +90,10 @@ def _cores(loop: Loop) -> list[Cause]:
     allowed = min(each["cores"] for each in (*usage.steps, *usage.makes))
     if allowed >= machine or usage.demand < REACHED * allowed:
         return []
-    text = f"{allowed} of {machine} cores (affinity), for {significant(usage.demand)} busy threads"
+    threads = f"for {significant(usage.demand)} busy threads"
+    text = f"{describe_cores(allowed, machine)}, {threads}"
     advice = "give the process more cores: see taskset, cpuset, or the job's --cpus-per-task"
-    return _tell("the cores it may use", text, advice)
+    return _tell(CauseName.CORES, text, advice)
 
 
 def _quota(loop: Loop) -> list[Cause]:
@@ -96,10 +102,9 @@ def _quota(loop: Loop) -> list[Cause]:
     quota = steps[-1]["quota"] if steps else None
     if quota is None or not periods or stopped / periods <= MOST_THROTTLED:
         return []
-    share = show_percent(stopped / periods)
-    text = f"{significant(quota)} cores; it stopped the job in {share} of its periods"
+    text = describe_quota(quota, stopped / periods)
     advice = "raise the container's CPU limit, or use as few workers and threads as it allows"
-    return _tell("a quota of CPU", text, advice)
+    return _tell(CauseName.QUOTA, text, advice)
 
 
 def _threads(loop: Loop) -> list[Cause]:
@@ -121,7 +126,7 @@ def _threads(loop: Loop) -> list[Cause]:
         f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
     )
     left = max(1, int(cores) - usage.workers) if own is last else 1
-    return _tell("torch's threads", text, f"call torch.set_num_threads({left}) in {where}")
+    return _tell(CauseName.THREADS, text, f"call torch.set_num_threads({left}) in {where}")
 
 
 def _other_threads(facts: Sequence[Fact]) -> float:
@@ -152,7 +157,7 @@ def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     advice = (
         "keep the files in memory, as a smaller or a packed copy, or read ahead by more workers"
     )
-    return _tell("files not in memory", text, advice)
+    return _tell(CauseName.COLD_FILES, text, advice)
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -161,7 +166,7 @@ def _waiting(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
         return []
     text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
-    return _tell("samples that wait", text, f"use num_workers={_workers_for_waits(loop)}")
+    return _tell(CauseName.WAITS, text, f"use num_workers={_workers_for_waits(loop)}")
 
 
 def _workers_for_waits(loop: Loop) -> int:
@@ -184,7 +189,7 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         if shared and sum(each["wall_ns"] for each in shared) > wall_ns / 2:
             text = f"{len(shared[-1]['python'])} threads of Python in {where} hold it by turns"
             advice = "use processes in the place of threads, such as num_workers of the DataLoader"
-            return _tell("the interpreter's lock", text, advice)
+            return _tell(CauseName.LOCK, text, advice)
     return []
 
 
@@ -207,7 +212,7 @@ def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         return []
     text = f"{loop.usage.tensors} in a batch; collating and sending take {show_percent(cost)}"
     advice = "put values of one type into one tensor of a sample, and split it in the step"
-    return _tell("many tensors a batch", text, advice)
+    return _tell(CauseName.TENSORS, text, advice)
 
 
 def _files(loop: Loop) -> list[Cause]:
@@ -221,7 +226,7 @@ def _files(loop: Loop) -> list[Cause]:
         "raise ulimit -n, keep no batches of workers, or call "
         'torch.multiprocessing.set_sharing_strategy("file_system")'
     )
-    return _tell("file descriptors", text, advice)
+    return _tell(CauseName.DESCRIPTORS, text, advice)
 
 
 _OF_FILES = "most_files", "open_files"
@@ -235,7 +240,7 @@ def _full_shm(loop: Loop) -> list[Cause]:
         return []
     text = f"/dev/shm was {show_percent(full)} full" if steps else "/dev/shm was full"
     advice = "give the container a larger /dev/shm (docker run --shm-size), or prefetch less"
-    return _tell("/dev/shm", text, advice)
+    return _tell(CauseName.SHM, text, advice)
 
 
 def _has_error(loop: Loop, *words: str) -> bool:
@@ -260,7 +265,7 @@ def _tail(loop: Loop) -> list[Cause]:
         f"{slow.sum()} of {len(took)} batches take {TAIL} times as long as the median or longer; "
         f"ready batches wait behind one for {show_percent(cost)} of the time"
     )
-    return _tell("a heavy tail", text, "set in_order=False if the order of batches does not matter")
+    return _tell(CauseName.TAIL, text, "set in_order=False if the order of batches does not matter")
 
 
 def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -284,7 +289,7 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         f"counted references, {show_percent(cost)} of the time"
     )
     advice = "keep the dataset's items in an array of NumPy or a tensor, not in a list or dict"
-    return _tell("Python per sample", text, advice)
+    return _tell(CauseName.PER_SAMPLE, text, advice)
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -294,7 +299,12 @@ def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     if cost < LEAST_STALL or is_rank:
         return []
     text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
+    waits = loop.usage.waits
+    if waits:
+        line = max(waits, key=lambda each: waits[each])
+        share = show_percent(waits[line] / sum(waits.values()))
+        text += f", in {share} of its samples at {show_line(line)}"
     advice = (
         "no loader mends it: look for printing, logging, .item(), a lock or a sleep in the step"
     )
-    return _tell("the step's own waits", text, advice)
+    return _tell(CauseName.STALL, text, advice)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastloop.explain.attach.iterations import LoaderPass
@@ -29,6 +29,9 @@ class LoopUsage:
     """Number of tensors of a batch."""
     errors: tuple[str, ...] = ()
     """Texts of the errors that the loop has got instead of batches."""
+    waits: Mapping[str, int] = field(default_factory=dict)
+    """Nanoseconds in which the loop's thread did not compute in samples of its steps, by path and
+    number of the line."""
 
     def share_of_makes(self, name: str) -> float:
         """Share of the time of making batches, as `cpu_ns`."""
@@ -80,7 +83,7 @@ def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords
     last: dict[str, dict[_Pass, Fact]] = defaultdict(dict)
     for process in records:
         for fact in process.facts:
-            for kind in ("usage_of", "samples_of", "failed_in"):
+            for kind in ("usage_of", "samples_of", "failed_in", "waits_of"):
                 if kind in fact:
                     key = process.process_id, fact[kind]
                     last[fact.get("role", kind)][key] = {**fact, "process_id": process.process_id}
@@ -96,11 +99,19 @@ def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords
         workers=max((len(each.pids) for each in passes), default=0),
         tensors=max((each["tensors"] for each in _of(last["samples_of"], of_makers)), default=0),
         errors=tuple(each["error"] for each in _of(last["failed_in"], of_loops)),
+        waits=_sum_lines(_of(last["waits_of"], of_loops)),
     )
 
 
 def _of(facts: Mapping[_Pass, Fact], passes: Sequence[_Pass]) -> tuple[Fact, ...]:
     return tuple(facts[each] for each in passes if each in facts)
+
+
+def _sum_lines(facts: Sequence[Fact]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for fact in facts:
+        total.update(fact["lines"])
+    return total
 
 
 def _share(facts: Iterable[Fact], name: str) -> float:

@@ -25,7 +25,7 @@ from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import PassUsage
+from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
 from fastloop.observe.pinning import probe_pinning
 
@@ -50,6 +50,7 @@ SETTINGS = (
 def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
+    MEMORY_TURNS.open()
     stop = read_stop(Path(folder))
     counter = StopCounter(stop) if stop else None
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter)
@@ -123,10 +124,15 @@ class IterationState:
         """Note that the loop has the batch."""
         self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
 
-    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int) -> None:
-        """Record the step, if there is one, as the loop asks for the next batch."""
+    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, is_alone: bool) -> None:
+        """Record the step, if there is one, as the loop asks for the next batch.
+
+        is_alone: false if the step has a loop of its own.
+        """
         if self.batch == UNKNOWN:
             return
+        if self.usage.is_begun:
+            self.usage.end_part(self.number, is_alone=is_alone)
         spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
         here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
         self.batch = UNKNOWN
@@ -277,6 +283,8 @@ class LoopProbe:
         )
         setattr(iterator, STATE, state)
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+        if pids:
+            MEMORY_TURNS.end_turn()
         facts = {"passed": passed, "since": state.since, "pids": pids, "place": state.place}
         self.log.add_fact(iteration=number, loader=loader.number, **facts)
         self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
@@ -309,8 +317,7 @@ class LoopProbe:
             # A loop inside of the step has waits of its own.
             is_alone = self.last is state
             self.last = state
-            state.usage.end_part(state.number, is_alone=is_alone)
-            state.end_step(here, start_ns, cpu_ns)
+            state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             if counter is not None and has_step:
                 counter.count_step(state.place)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0

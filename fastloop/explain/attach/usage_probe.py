@@ -24,12 +24,16 @@ from fastloop.core.cgroup import count_throttled, cpu_quota
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.observe.event_log import EventLog
 
-FREE_NS = 5_000_000
+FREE_NS = 1_500_000
 """Nanoseconds that a process may spend at once on readings of its threads, and as many on those of
-itself."""
-MOST_COST = 0.003
-"""Share of a process's time that each kind of reading may take later."""
-GROWTH, LEAST_NS = 1.125, 20_000_000
+itself. With several workers, each of them has as many, in a first epoch of perhaps 200 ms."""
+FREE_MEMORY_NS = 20_000_000
+"""The same for readings of its memory: a single one takes 12 ms in a process that has imported
+torch."""
+MOST_COST = 0.002
+"""Share of a process's time that each kind of reading may take later. Together, and with the
+events of each batch, they are to stay below 2 % of a script."""
+GROWTH, LEAST_NS = 1.5, 20_000_000
 """A process is read again if its pass has lasted so many times as long as at the last reading, and
 so many nanoseconds longer."""
 MEMORY_GROWTH, LEAST_MEMORY_NS = 4, 100_000_000
@@ -115,6 +119,33 @@ class Allowance:
 
 
 OF_THREADS, OF_PROCESS, OF_MEMORY = Allowance(), Allowance(), Allowance()
+
+
+class MemoryTurns:
+    """The passes in which a worker's memory is read, which takes milliseconds: the first one with
+    workers, and then one each time that this process has run several times as long."""
+
+    def __init__(self) -> None:
+        self.process_id = self.start_ns = self.next_ns = 0
+
+    def open(self) -> None:
+        """Begin to count, in the process that is to start the workers."""
+        self.process_id, self.start_ns = os.getpid(), now_ns()
+
+    def end_turn(self) -> None:
+        """Note that the workers of a pass have started."""
+        if now_ns() >= self.next_ns:
+            self.next_ns = self.start_ns + MEMORY_GROWTH * (now_ns() - self.start_ns)
+
+    def has_turn(self) -> bool:
+        """True in the first worker of a pass that has its turn, if it is a fork of this process:
+        only a fork copies its parent's memory, and one worker shows how much."""
+        info = get_worker_info()
+        is_fork = self.start_ns > 0 and self.process_id != os.getpid()
+        return info is not None and info.id == 0 and is_fork and now_ns() >= self.next_ns
+
+
+MEMORY_TURNS = MemoryTurns()
 # Only Linux counts for each thread.
 HAS_COUNTERS = os.path.exists("/proc/thread-self/schedstat")
 
@@ -128,6 +159,8 @@ class PassUsage:
     """`makes` or `steps`."""
     parts: ThreadTotals = field(default_factory=ThreadTotals)
     """Of this thread, over the fetches or the steps that were read."""
+    is_begun: bool = False
+    """True between the begin and the end of a fetch or a step that may be read."""
     before: ThreadTotals | None = None
     next_ns: int = 0
     shared_bytes: int | None = None
@@ -143,11 +176,11 @@ class PassUsage:
         """Begin a fetch or a step; is_first: of the pass."""
         if not HAS_COUNTERS:
             return
+        self.is_begun = True
         if is_first and self.start is None and OF_PROCESS.has_left():
             with OF_PROCESS.spend():
                 self.start = read_process()
-            # A fork has its parent's memory.
-            if get_worker_info() is not None and OF_MEMORY.has_left(4 * FREE_NS):
+            if MEMORY_TURNS.has_turn() and OF_MEMORY.has_left(FREE_MEMORY_NS):
                 with OF_MEMORY.spend():
                     self.shared_bytes = _read_shared_bytes()
                     self.memory_ns = now_ns() + LEAST_MEMORY_NS
@@ -160,6 +193,7 @@ class PassUsage:
 
         is_alone: false if this thread has done something else meanwhile. is_last: of the pass.
         """
+        self.is_begun = False
         if self.before is not None:
             before, self.before = self.before, None
             with OF_THREADS.spend():
@@ -178,7 +212,7 @@ class PassUsage:
         if (
             self.shared_bytes is None
             or now_ns() < self.memory_ns
-            or not OF_MEMORY.has_left(4 * FREE_NS)
+            or not OF_MEMORY.has_left(FREE_MEMORY_NS)
         ):
             return
         with OF_MEMORY.spend():

@@ -173,7 +173,7 @@ class WatchedIterator(Generic[T]):
             self._state = self._loader.begin(*self._bounds_ns)
         state, here = self._state, self._loader.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0
-        state.end_step(here, start_ns, process_cpu_ns())
+        state.end_step(here, start_ns, process_cpu_ns(), is_alone=True)
         if has_step and (counter := self._loader.log.counter):
             counter.count_step(state.place)
         begun_ns = cpu_ns()

@@ -9,8 +9,6 @@ from multiprocessing.synchronize import Event
 from statistics import median
 from typing import Any
 
-import torch
-
 from fastloop.core.spans import now_ns
 
 TRIES = 3
@@ -34,6 +32,10 @@ def _time_workers(count: int, start_method: str) -> float:
 
 
 def _try_workers(count: int, start_method: str) -> float:
+    # Here rather than above, as most findings need no try; and before the clock is read, as the
+    # memory that a fork copies is that of a process with torch, like the script's.
+    import torch  # noqa: F401
+
     context: Any = multiprocessing.get_context(start_method)
     started, ends = context.Queue(), context.Event()
     start_ns = now_ns()
@@ -51,6 +53,8 @@ def _try_workers(count: int, start_method: str) -> float:
 
 
 def _work(started: Queue[None], ends: Event) -> None:
+    import torch
+
     torch.set_num_threads(1)
     started.put(None)
     ends.wait()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastloop.core.sweep_protocols import RankAnswer, RankTask
-from fastloop.core.types import JobFailed, option
+from fastloop.core.types import JobFailed, Unsupported, option
 from fastloop.processes.child import Call, run_call
 from fastloop.processes.rank_children import RankWork
 from fastloop.processes.rank_launcher import run_ranks
@@ -19,14 +20,19 @@ class SingleLauncher:
     """A single process per trial.
 
     isolation: `forkserver` forks from a server that has imported torch, `spawn` starts a new
-    Python, `inline` stays in this process, for debugging.
+    Python, `inline` stays in this process, for debugging. environment: folder of the environment
+    that the job's requirements need, from which its processes are always spawned.
     """
 
     world_size: ClassVar[int] = 1
     isolation: Literal["forkserver", "spawn", "inline"]
+    environment: Path | None = None
 
-    def check(self, device: torch.device) -> None:
-        """Accept every machine."""
+    def check(self, device: torch.device) -> None:  # noqa: ARG002 - any device will do
+        """Accept every machine; raise Unsupported if this process can't hold the requirements."""
+        if self.isolation == "inline" and self.environment is not None:
+            reason = "its requirements need an environment, and so a process, of their own"
+            raise Unsupported(f"isolation=inline: {reason}")
 
     def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """function(*args), computed in a new process while this one blocks. Raises JobFailed."""
@@ -49,5 +55,6 @@ class SingleLauncher:
             ranks=1,
             timeout_s=timeout_s,
             observed=observed,
+            environment=self.environment,
         )
         return run_ranks(work)

@@ -4,6 +4,7 @@ several."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ class TorchrunLauncher:
     nproc_per_node: PositiveInt | None
     backend: Backend
     isolation: Isolation
+    environment: Path | None = None
+    """Folder of the environment that the job's requirements need; every node reads the same one."""
 
     @model_validator(mode="after")
     def _agrees_with_torchrun(self) -> TorchrunLauncher:
@@ -92,4 +95,5 @@ class TorchrunLauncher:
             ranks=ranks,
             timeout_s=timeout_s,
             observed=observed,
+            environment=self.environment,
         )

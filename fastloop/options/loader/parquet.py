@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
@@ -20,6 +18,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.row_groups import RowGroups
 from fastloop.data.rows_of_open_file import BatchRows
 
 
@@ -41,6 +40,16 @@ class ParquetLoader:
         """Raise Unsupported without pyarrow."""
         check_available("pyarrow", "loader=parquet", "pip install pyarrow")
 
+    def rows_caveat(self, num_samples: int) -> str:
+        """A line if all row groups stay in memory: Parquet is read in a first epoch alone."""
+        rows = getattr(self.store, "row_group_rows", 0)
+        groups = -(-num_samples // rows) if rows else 0
+        if not 0 < groups <= self.groups_in_memory:
+            return ""
+        count = "its only row group stays" if groups == 1 else f"all {groups} row groups stay"
+        setting = f"loader.groups_in_memory={self.groups_in_memory}"
+        return f"reads memory: {count} decoded after a first epoch ({setting})"
+
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker opens the file itself."""
@@ -61,34 +70,13 @@ class _GroupReader:
             raise Unsupported(
                 "loader=parquet reads Parquet files only: use store@loader.store=parquet"
             )
-        self._most = groups_in_memory
-        self._groups: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._groups = RowGroups(self._rows.first_rows, self._rows.read_group, groups_in_memory)
 
     def read(self, indices: Sequence[int]) -> Tree:
         """The rows of these indices, in their order, as a tree of tensors."""
-        wanted, first_rows = np.asarray(indices), self._rows.first_rows
-        numbers = np.searchsorted(first_rows, wanted, side="right") - 1
-        leaves: list[np.ndarray] = []
-        for number in np.unique(numbers).tolist():
-            columns = self._group(number)
-            if not leaves:
-                shapes = [(len(wanted), *column.shape[1:]) for column in columns]
-                pairs = zip(shapes, columns, strict=True)
-                leaves = [np.empty(shape, column.dtype) for shape, column in pairs]
-            places = np.flatnonzero(numbers == number)
-            rows = wanted[places] - first_rows[number]
-            for leaf, column in zip(leaves, columns, strict=True):
-                leaf[places] = column[rows]
+        leaves = self._groups.gather(indices)
         return pytree.tree_unflatten(map(torch.from_numpy, leaves), self._rows.structure)
 
     def close(self) -> None:
         self._groups.clear()
         self._rows.file.close(force=True)
-
-    def _group(self, number: int) -> list[np.ndarray]:
-        if number not in self._groups:
-            while len(self._groups) >= self._most:
-                self._groups.popitem(last=False)
-            self._groups[number] = self._rows.read_group(number)
-        self._groups.move_to_end(number)
-        return self._groups[number]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
 from fastloop.core.optional import check_available, import_optional
-from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.rows import array_of, structure_text
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.arrow_columns import array_of_column, table_of
+from fastloop.data.rows import structure_text
 
 MODULE, OPTION, INSTALL = "pyarrow", "store=parquet", "pip install pyarrow"
 ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
@@ -38,7 +38,8 @@ class ParquetRows:
     def read_group(self, number: int) -> list[np.ndarray]:
         """The decoded columns of a row group."""
         table = self.file.read_row_group(number)
-        return [_array(table.column(index), shape) for index, shape in enumerate(self.shapes)]
+        columns = enumerate(self.shapes)
+        return [array_of_column(table.column(index), shape) for index, shape in columns]
 
 
 @option
@@ -70,9 +71,13 @@ class ParquetStore:
         shapes = [list(leaf.shape[1:]) for leaf in leaves]
         text = structure_text(structure, OPTION)
         (folder / LAYOUT).write_text(json.dumps({"shapes": shapes, "structure": text}))
-        schema, waiting = _table(pyarrow, first).schema, []
-        with parquet.ParquetWriter(folder / ROWS, schema, compression=self.compression) as writer:
-            for table in (_table(pyarrow, chunk) for chunk in chain([first], chunks)):
+        tables = (table_of(pyarrow, chunk, OPTION, ALTERNATIVE) for chunk in chain([first], chunks))
+        waiting = []
+        first_table = next(tables)
+        with parquet.ParquetWriter(
+            folder / ROWS, first_table.schema, compression=self.compression
+        ) as writer:
+            for table in chain([first_table], tables):
                 rows = pyarrow.concat_tables([*waiting, table])
                 whole = len(rows) - len(rows) % self.row_group_rows
                 if whole:
@@ -97,28 +102,3 @@ class ParquetStore:
 
 def _import(module: str) -> Any:
     return import_optional(module, OPTION, INSTALL)
-
-
-def _table(pyarrow: Any, chunk: Tree) -> Any:
-    columns = [_column(pyarrow, leaf) for leaf in pytree.tree_leaves(chunk)]
-    return pyarrow.table(columns, names=[str(number) for number in range(len(columns))])
-
-
-def _column(pyarrow: Any, leaf: torch.Tensor) -> Any:
-    array = array_of(leaf, OPTION, ALTERNATIVE)
-    length = int(np.prod(array.shape[1:]))
-    try:
-        values = pyarrow.array(array.reshape(-1))
-    except (NotImplementedError, ValueError, TypeError) as error:
-        raise Unsupported(f"{OPTION} holds no {array.dtype}; {ALTERNATIVE} does") from error
-    if array.ndim == 1:
-        return values
-    if not length:
-        raise Unsupported(f"{OPTION} holds no empty rows; {ALTERNATIVE} does")
-    return pyarrow.FixedSizeListArray.from_arrays(values, length)
-
-
-def _array(column: Any, shape: list[int]) -> np.ndarray:
-    chunk = column.combine_chunks()
-    values = chunk.flatten() if shape else chunk
-    return values.to_numpy(zero_copy_only=False).reshape(-1, *shape)

@@ -74,6 +74,8 @@ CASES = {
         {"batch_size": 64, "num_workers": 1, "multiprocessing_context": "spawn"},
     ),
     "stream of workers": (Stream(), LINEAR, {"batch_size": 16, "num_workers": 2}),
+    "logged": (Scaled(), CONVOLUTION, {"batch_size": 32}),
+    "figures read": (Scaled(), WIDE, {"batch_size": 32, "shuffle": True}),
     "any order": (Scaled(), CONVOLUTION, {"batch_size": 32, "num_workers": 2, "in_order": False}),
 }
 
@@ -81,10 +83,16 @@ if __name__ == "__main__":
     # As many as cores that no worker uses.
     dataset, model, settings = CASES[sys.argv[1]]
     torch.set_num_threads(1)
+    losses = []
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(3):
         for batch in DataLoader(dataset, **settings):
             image, target = (batch["image"], batch["target"]) if isinstance(batch, dict) else batch
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(image), target).backward()
+            loss = torch.nn.functional.cross_entropy(model(image), target)
+            loss.backward()
             optimizer.step()
+            if sys.argv[1] == "logged":
+                print("loss", loss.item())
+            elif sys.argv[1] == "figures read":
+                losses.append(loss.item())

@@ -251,6 +251,37 @@ def printing(folder):
     thread.join()
 
 
+def read_figures(folder):
+    """The step reads a figure from a device, for which a thread stands here."""
+    losses = []
+    with ThreadPoolExecutor(1) as device:
+
+        def step(batch):
+            losses.append(device.submit(time.sleep, 0.04).result())
+
+        train(compute, step=step)
+
+
+def locked_step(folder):
+    """Another thread of the script holds a lock that the step needs."""
+    lock, ended = threading.Lock(), threading.Event()
+
+    def hold():
+        while not ended.wait(0.001):
+            with lock:
+                time.sleep(0.02)
+
+    def step(batch):
+        with lock:  # of the step
+            batch.sum()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    train(compute, step=step)
+    ended.set()
+    thread.join()
+
+
 def waiting_step(folder):
     train(compute, step=lambda batch: time.sleep(0.02))
 

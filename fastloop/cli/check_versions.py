@@ -1,0 +1,118 @@
+"""`fastloop check against=`: two versions of the user's modules, a package or fastloop, side by
+side."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.core.files import outputs_folder, remove, write_text
+from fastloop.core.spans import wall_ms
+from fastloop.core.types import MachineBusy, UsageError
+
+if TYPE_CHECKING:
+    from fastloop.reporting.version_text import VersionOutcome
+    from fastloop.sweep.version_source import VersionSource
+
+DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
+"""Settings of a check of two versions."""
+FAIL_ABOVE = 2.0
+"""Allowed regression in percent unless the file or the command line has one: smaller differences
+are no reason to prefer a version."""
+FOLDER = "check"
+"""Folder below the outputs folder of the results of both versions."""
+IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
+"""Modules that are imported while signals still end the command at once."""
+
+
+def check_versions(
+    given: Mapping[str, str], arguments: Sequence[str], allowed_percent: float | None
+) -> int:
+    """Compare what `against=` names with what is here, print the answer, and return the exit
+    status.
+
+    arguments: of `fastloop run`. allowed_percent: of the file; None: it has none. Raises UsageError
+    if one of the versions can't be measured.
+    """
+    for name in IMPORTED_LATER:
+        import_module(name)
+    from fastloop.processes.lifecycle import handle_signals
+    from fastloop.reporting.comparison import parse_percent
+    from fastloop.reporting.version_text import describe_versions, versions_markdown
+    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.version_source import find_source
+
+    seconds = _parse_seconds(given["seconds"])
+    markdown = _check_markdown(given["markdown"])
+    allowed = FAIL_ABOVE if allowed_percent is None else allowed_percent
+    fail_above = parse_percent(given["fail_above"]) if given["fail_above"] else allowed
+    source = find_source(given["against"], given["package"], Path.cwd())
+    handle_signals()
+    try:
+        with lock_machine("wait=true" in arguments):
+            found = _measure(source, arguments, fail_above, seconds)
+    except MachineBusy as error:
+        raise UsageError(str(error)) from None
+    print(describe_versions(found))
+    if markdown:
+        write_text(markdown, versions_markdown(found))
+    return found.status
+
+
+def _measure(
+    source: VersionSource, arguments: Sequence[str], fail_above: float, seconds: float
+) -> VersionOutcome:
+    from fastloop.reporting.header import load_lines
+    from fastloop.reporting.version_text import VersionOutcome
+    from fastloop.sweep.version_sides import BASE, CANDIDATE, compare_versions
+    from fastloop.sweep.version_source import open_versions
+
+    folder = outputs_folder() / FOLDER / f"{wall_ms()}-{os.getpid()}"
+    is_complete = False
+    try:
+        with open_versions(source, Path.cwd(), folder) as versions:
+            print(f"{versions[BASE].label} against {versions[CANDIDATE].label}", file=sys.stderr)
+            compared = compare_versions(versions, arguments, folder, fail_above, seconds)
+        is_complete = True
+    finally:
+        # Some trials of a comparison that has been interrupted are of no use.
+        if not is_complete:
+            remove(folder)
+            # rmdir fails for a folder that has other content.
+            with suppress(OSError):
+                folder.parent.rmdir()
+                outputs_folder().rmdir()
+    trials = f"{compared.pairs} {'trial' if compared.pairs == 1 else 'trials'} of each"
+    return VersionOutcome(
+        base_label=versions[BASE].label,
+        new_label=versions[CANDIDATE].label,
+        base=compared.base,
+        new=compared.new,
+        changes=compared.changes,
+        fail_above=fail_above,
+        effort=f"{compared.rounds} rounds of {trials}, in {compared.seconds:.0f} s",
+        load=load_lines([*compared.base.values(), *compared.new.values()]),
+    )
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"seconds={text}: allowed: a number of seconds above 0")
+    return seconds
+
+
+def _check_markdown(text: str) -> Path | None:
+    """The path of the Markdown; None without one. Raises UsageError for an impossible one."""
+    path = Path(text)
+    if text and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UsageError(f"markdown={text}: allowed: the path of a file in a folder that exists")
+    return path if text else None

@@ -1,0 +1,94 @@
+"""fastloop env: environments of their own for options whose libraries the main one can't hold.
+
+    fastloop env
+    fastloop env loader=<loader> [<setting>=<value> ...]
+
+Without arguments all environments in outputs/environments/ are listed, with their size and age.
+With the command line of a run, those are created which its jobs' requirements need: the key
+`requirements` in the yaml of a loader or a store. One that exists is used again, as it is by every
+run, and nothing is installed if the main environment has all of it. pip installs, and shows why it
+can't; a build that fails leaves nothing. fastloop clean environments yes=true removes them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastloop.processes.environments import BuiltEnvironment
+    from fastloop.sweep.request import JobRequest
+
+
+def main() -> None:
+    """List the environments, or create those of a command line; exits with 1 on failure."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__, end="")
+        return
+    if not arguments:
+        _list()
+        return
+    from fastloop.config.compose import compose_all
+
+    requests = compose_all(lambda _: 0)
+    try:
+        sys.exit(_create([request for request in requests if not request.is_done]))
+    finally:
+        restore_default_signals()
+
+
+def _list() -> None:
+    """Print a line for each environment."""
+    from fastloop.core.files import outputs_folder
+    from fastloop.processes.environments import list_environments
+
+    found = list_environments()
+    print(f"{outputs_folder() / 'environments'}: {len(found) or 'none'}")
+    for built in found:
+        print(_line(built))
+    if not found:
+        print("fastloop env loader=<loader> creates the one that a loader needs")
+
+
+def _line(built: BuiltEnvironment) -> str:
+    from fastloop.cli.clean import describe_age, describe_item
+    from fastloop.core.spans import wall_ms
+
+    item = describe_item(built.folder, wall_ms() / 1000)
+    size = f"{item.mib:,.1f} MiB, {describe_age(item.age_s)} old"
+    return f"  {built.folder.name[:8]}  {size}: {built.label}"
+
+
+def _create(requests: Sequence[JobRequest]) -> int:
+    """Create each environment that the requests need once; return the exit status."""
+    from fastloop.core.files import remove_unused
+    from fastloop.core.types import Unsupported
+    from fastloop.processes.environments import build_environment, environment_for
+
+    handle_signals()
+    status, done = 0, set[str]()
+    for request in requests:
+        remove_unused(request.sweep_folder)
+        requirements, loader = request.job.requirements, f"loader={request.choices['loader']}"
+        environment = environment_for(requirements)
+        if environment is None:
+            has = (
+                f"the main one has {', '.join(requirements)}" if requirements else "no requirements"
+            )
+            print(f"{loader}: no environment is needed: {has}")
+        elif environment.key not in done:
+            done.add(environment.key)
+            existed = environment.is_built
+            try:
+                built = build_environment(environment)
+            except Unsupported as error:
+                print(f"{loader}: {error}", file=sys.stderr)
+                status = 1
+                continue
+            print(f"{loader}: {'exists' if existed else 'created'}: {built.folder}")
+    return status

@@ -1,0 +1,162 @@
+"""fastloop suite: measure every loader on named workloads; check and show the files of results.
+
+    fastloop suite [quick|full] [round=<name>] [machine=<name>] [results=results]
+                   [workloads=<name>,...] [loaders=<name>,...] [trials=<number>]
+                   [wait=true|allow_concurrent=true]
+    fastloop suite claims [the same settings, but loaders; workloads names claims]
+    fastloop suite verify <file>...
+    fastloop suite site [results=results] [page=results/index.html] [code=<address>]
+    fastloop suite list
+
+quick takes up to ten minutes on two cores, full (the default) up to an hour. Each workload
+is a sweep of its own, kept in the outputs folder: the same command goes on with a suite
+that was ended, and measures nothing twice. The results are written to
+<results>/<round>/<machine>.json after each workload. The default round is the month, the
+default machine the processor and its cores.
+
+claims measures what pages of loaders claim, each by two jobs under the condition that the
+page states, into <results>/<round>/claims/<machine>.json.
+
+verify recomputes every figure from the timed windows and compares the seal of each raw
+value; it exits with 1 and names the field if one was altered. site writes one page of all
+rounds in the folder, and claims.html beside it; code is the address before the path of an
+option's code, by default the folder above that of the page. list names the workloads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.core.types import UsageError
+from fastloop.processes.lifecycle import restore_default_signals
+
+if TYPE_CHECKING:
+    from fastloop.suite.workloads import Scope
+
+SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
+PASSED_ON = {"trials": "", "wait": "", "allow_concurrent": ""}
+"""Settings that are those of `fastloop run`."""
+OF_SUITE = {"round": "", "machine": "", "results": "results", "workloads": "", "loaders": ""}
+SITE = {"results": "results", "page": "", "code": ".."}
+
+
+def main() -> None:
+    """Run the command that the first argument names; exits with 1 and one line on failure."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__, end="")
+        return
+    try:
+        command = arguments[0] if arguments and "=" not in arguments[0] else "full"
+        rest = arguments[1:] if arguments[:1] == [command] else arguments
+        if command in SCOPES:
+            _measure(SCOPES[command], parse_settings(rest, OF_SUITE | PASSED_ON))
+        elif command == "verify":
+            _verify(rest)
+        elif command == "site":
+            _write_site(parse_settings(rest, SITE))
+        elif command == "list" and not rest:
+            _list()
+        else:
+            allowed = ", ".join((*SCOPES, "verify", "site", "list"))
+            raise UsageError(f"suite {' '.join(arguments)}: allowed: {allowed}")
+    except UsageError as error:
+        sys.exit(str(error))
+    finally:
+        restore_default_signals()
+
+
+def _measure(scope: Scope, given: dict[str, str]) -> None:
+    from fastloop.core.files import outputs_folder
+    from fastloop.suite.claims import CLAIMED_WORKLOADS
+    from fastloop.suite.document import save_suite
+    from fastloop.suite.measure_round import SuiteRun, measure_workloads
+    from fastloop.suite.workloads import WORKLOADS, choose_workloads
+
+    all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
+    round_name = _checked("round", given["round"] or _month())
+    run = SuiteRun(
+        scope=scope,
+        folder=outputs_folder() / "suite" / round_name / scope,
+        workloads=choose_workloads(given["workloads"], all_workloads),
+        all_workloads=all_workloads,
+        loaders=tuple(given["loaders"].split(",")) if given["loaders"] else (),
+        changes=tuple(f"{name}={given[name]}" for name in PASSED_ON if given[name]),
+    )
+    # The settings of the command itself are none of Hydra's.
+    sys.argv[1:] = []
+    measured = []
+    for each in measure_workloads(run):
+        measured.append(each)
+        # Imported once there is something to record: it describes the machine by torch.
+        from fastloop.suite.record import machine_name, suite_file
+
+        machine = _checked("machine", given["machine"] or machine_name())
+        document = suite_file(run, round_name, measured)
+        folder = Path(given["results"]) / round_name
+        path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
+        save_suite(document, path)
+        filled = sum(cell.figures is not None for cell in document.cells)
+        print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)
+
+
+def _verify(names: Sequence[str]) -> None:
+    from fastloop.suite.document import load_suite
+    from fastloop.suite.verify import find_problems
+
+    if not names:
+        raise UsageError("suite verify: allowed: one or more files of fastloop suite")
+    altered = False
+    for name in names:
+        document = load_suite(Path(name))
+        problems = find_problems(document)
+        for problem in problems:
+            print(f"{name}: {problem}", file=sys.stderr)
+        if not problems:
+            print(f"{name}: every figure of {len(document.cells)} cells follows from its windows")
+        altered = altered or bool(problems)
+    sys.exit(int(altered))
+
+
+def _write_site(given: dict[str, str]) -> None:
+    from fastloop.core.files import write_text
+    from fastloop.core.spans import wall_ms
+    from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_claims, render_site
+
+    results = Path(given["results"])
+    page = Path(given["page"] or results / "index.html")
+    rounds, claims = load_rounds(results), load_rounds(results, CLAIMS_FILES)
+    if not rounds and not claims:
+        raise UsageError(f"results={results}: no <round>/<machine>.json in it")
+    if rounds:
+        write_text(page, render_site(rounds, wall_ms(), given["code"], bool(claims)))
+        print(page)
+    if claims:
+        write_text(page.with_name("claims.html"), render_claims(claims))
+        print(page.with_name("claims.html"))
+
+
+def _list() -> None:
+    from fastloop.suite.workloads import WORKLOADS
+
+    for each in WORKLOADS:
+        print(f"{each.name}: {each.title}\n  {' '.join(each.overrides)}")
+
+
+def _month() -> str:
+    """The present month, such as 2026-11."""
+    import numpy as np
+
+    from fastloop.core.spans import wall_ms
+
+    return str(np.datetime64(wall_ms(), "ms").astype("datetime64[M]"))
+
+
+def _checked(setting: str, name: str) -> str:
+    if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
+        raise UsageError(f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores")
+    return name

@@ -1,0 +1,126 @@
+"""One side of `fastloop check against=`: the process that measures the jobs of one version, a trial
+at a time, when the command asks for it.
+
+It is run by its path: python version_side.py <descriptor of the connection>
+Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. Messages are
+JSON, as the other side may be another version of fastloop.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastloop.sweep.job_state import JobState
+    from fastloop.sweep.request import JobRequest
+    from fastloop.sweep.rounds import RunRound
+
+
+def serve_side(connection: Connection) -> None:
+    """Measure what the command asks for, until it closes the connection."""
+    from fastloop.processes.lifecycle import die_with_parent, handle_signals_silently
+
+    die_with_parent()
+    plan = _receive(connection)
+    handle_signals_silently()
+    requests, reason = _compose(plan["words"])
+    reason = reason or _foreign_module(plan["elsewhere"], plan["tree"])
+    if reason:
+        _send(connection, {"error": reason.strip().splitlines()[-1]})
+        return
+    _run_jobs(requests, Path(plan["folder"]), connection)
+
+
+def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
+    from fastloop.config.check_files import withheld_environment
+    from fastloop.config.compose import compose_silently
+
+    sys.argv[1:] = words
+    with withheld_environment():
+        requests, reason = compose_silently()
+    if not reason and (not requests or requests[0].is_done):
+        reason = f"job: {' '.join(words)}: allowed: what fastloop run measures here"
+    return requests, reason
+
+
+def _foreign_module(elsewhere: str, tree: str) -> str:
+    """A line about a module that was imported from the other version's folder; empty without one.
+
+    An editable installation, for example, may lead there.
+    """
+    if not elsewhere:
+        return ""
+    for name, module in [*sys.modules.items()]:
+        # Some modules of torch, which have no file, name a relative one.
+        path = Path(getattr(module, "__file__", None) or "")
+        is_other = path.is_relative_to(elsewhere) and not path.is_relative_to(tree)
+        if is_other and name != "__main__" and "site-packages" not in path.parts:
+            return f"{name} is imported from {path} and not from this version"
+    return ""
+
+
+def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connection) -> None:
+    """Run trials of all jobs as one sweep, of which the command is the schedule."""
+    from dataclasses import replace
+
+    from fastloop.sweep.measure import sweep_job
+    from fastloop.sweep.progress import Progress
+    from fastloop.sweep.request import job_names
+    from fastloop.sweep.rounds import run_sweep
+    from fastloop.sweep.tracking import SweepTracker
+
+    def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:
+        # The first trial of a job compares all of its data, and its times don't count.
+        for state in states:
+            state.shadow_number = 0
+        run_round(states, None)
+        _send(connection, {"ready": [state.result.name for state in states]})
+        while (number := _receive(connection)["trial"]) is not None:
+            run_round(states, number)
+            _send(connection, {"done": number})
+        return []
+
+    jobs = [
+        sweep_job(replace(each, sweep_folder=folder, folder=folder / str(index)), name, index)
+        for index, (each, name) in enumerate(zip(requests, job_names(requests), strict=True))
+    ]
+    tracking = SweepTracker(requests[0].tracker, folder)
+    run_sweep(jobs, requests[0].sweep, tracking, Progress(), schedule=schedule)
+    _send(connection, {"ended": len(jobs)})
+
+
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def _receive(connection: Connection) -> dict[str, Any]:
+    return json.loads(connection.recv_bytes())
+
+
+def _start() -> None:
+    # Without -P, Python has put this file's folder first on sys.path.
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    serve = serve_side
+    # This version's own code knows its own sweep; versions before it have no such module.
+    with suppress(ImportError):
+        from fastloop.cli.version_side import serve_side as serve
+    connection = Connection(int(sys.argv[1]))
+    try:
+        serve(connection)
+    # The command has closed the connection: nobody waits for an answer.
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        _send(connection, {"error": f"{type(error).__name__}: {lines[0]}"})
+
+
+if __name__ == "__main__":
+    _start()

@@ -1,0 +1,117 @@
+"""Noise of a job's trials that wanders: tests and intervals for trials that resemble each other.
+
+A job's trials are taken for a first-order autoregressive process of an unknown correlation. For a
+known one, `independent_series` turns them into independent trials, for which the usual tests are
+exact. `correlation_weights` tells how probable each correlation is, and p values are averaged with
+these weights (Zellner and Tiao 1964, Bayesian analysis of the regression model with autocorrelated
+errors, Journal of the American Statistical Association 59). experiments/auto_trials/README.md has
+the false claims for each correlation.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+CORRELATIONS = tuple(tenth / 10 for tenth in range(10))
+"""Correlations of successive trials that are thought possible."""
+PRIOR = (0.56, *8 * (0.0125,), 0.34)
+"""How probable each of them is before anything was measured. The last is the largest for which at
+most 5 % of sweeps may make a false claim; the first keeps the power if trials are independent. Both
+were chosen by simulation, see experiments/auto_trials/README.md."""
+NO_NOISE = 1e-20
+"""Sums of squared logarithms below this one are rounding errors."""
+
+
+class _Whitening(NamedTuple):
+    """Maps of a series of n trials for each correlation."""
+
+    to_independent: np.ndarray
+    """(correlations, n, n): makes independent trials of the same mean."""
+    to_residuals: np.ndarray
+    """(correlations, n, n): the quadratic form of a series that is the sum of squared innovations
+    around the mean that fits best."""
+    log_scale: np.ndarray
+    """(correlations,): logarithm of the likelihood's factor that the series doesn't change."""
+
+
+def independent_series(logs: np.ndarray) -> np.ndarray:
+    """(correlations, ..., rounds): for each of `CORRELATIONS`, trials that would be independent.
+
+    logs: (..., rounds). Each result has the mean that is estimated best with that correlation, and
+    the variance with which this mean is known, as of so many independent trials.
+    """
+    maps = _whitening(logs.shape[-1]).to_independent
+    return np.stack([logs @ each.T for each in maps])
+
+
+def correlation_weights(logs: np.ndarray) -> np.ndarray:
+    """(correlations, ...): probability of each of `CORRELATIONS`, one for all jobs of a campaign.
+
+    logs: (..., jobs, rounds), two rounds or more. The level and the scale of each job's noise are
+    integrated out of the likelihood; the prior is `PRIOR`.
+    """
+    *_, jobs, rounds = logs.shape
+    maps = _whitening(rounds)
+    # A disturbance of a whole round cancels in the differences of jobs, so it is taken out here.
+    # The median over the jobs: a mean would carry the noise of one job into all others.
+    series = logs - np.median(logs, axis=-2, keepdims=True)
+    squares = np.stack([((series @ form) * series).sum(axis=-1) for form in maps.to_residuals])
+    scale = maps.log_scale.reshape(-1, *(1,) * (squares.ndim - 1))
+    likelihoods = scale - (rounds - 1) / 2 * np.log(np.maximum(squares, NO_NOISE))
+    # Of the series around the rounds' medians, all but one are independent of each other.
+    prior = np.log(PRIOR).reshape(-1, *(1,) * (squares.ndim - 2))
+    posterior = prior + likelihoods.sum(axis=-1) * (jobs - 1) / jobs
+    weights = np.exp(posterior - posterior.max(axis=0))
+    return weights / weights.sum(axis=0)
+
+
+def interval_growth(differences: np.ndarray, tail: float) -> float:
+    """Factor by which an interval of the mean is wider than Student's, as trials may be correlated.
+
+    differences: (rounds,), logarithms of the ratio of two jobs, three or more. tail: probability
+    beyond each end of the interval.
+    """
+    from scipy.optimize import root_scalar
+    from scipy.special import stdtr, stdtrit
+
+    freedom, spread = len(differences) - 1, differences.std(ddof=1)
+    if spread**2 < NO_NOISE:
+        return 1.0
+    # Student's distribution of the mean, mixed over the correlations
+    weights = correlation_weights(np.stack([np.zeros(len(differences)), differences]))
+    growths = independent_series(differences).std(axis=-1, ddof=1) / spread
+    alone = stdtrit(freedom, 1 - tail)
+
+    def beyond(growth: float) -> float:
+        return float((weights * stdtr(freedom, -alone * growth / growths)).sum()) - tail
+
+    return max(1.0, root_scalar(beyond, bracket=(0, 2 * max(1.0, growths.max()))).root)
+
+
+@cache
+def _whitening(rounds: int) -> _Whitening:
+    ones = np.ones(rounds)
+    unit = ones / math.sqrt(rounds)
+    independent, forms, scales = [], [], []
+    for correlation in CORRELATIONS:
+        # Prais and Winsten 1954: the first trial stays, and each later one leaves its predecessor's
+        # share out; for a process of variance 1 the results are independent, of variance 1.
+        innovation = math.sqrt(1 - correlation**2)
+        white = (np.eye(rounds) - correlation * np.eye(rounds, k=-1)) / innovation
+        white[0, 0] = 1
+        of_mean = white @ ones
+        information = float(of_mean @ of_mean)
+        direction = of_mean / math.sqrt(information)
+        # The least rotation that moves the direction of the mean to that of equal trials. So each
+        # result is mostly made of its own round.
+        both = direction + unit
+        rotation = np.eye(rounds) - np.outer(both, both) / (1 + direction @ unit)
+        rotation += 2 * np.outer(unit, direction)
+        independent.append(math.sqrt(rounds / information) * rotation @ white)
+        forms.append(white.T @ (np.eye(rounds) - np.outer(direction, direction)) @ white)
+        scales.append(-(rounds - 1) * math.log(innovation) - math.log(information) / 2)
+    return _Whitening(np.stack(independent), np.stack(forms), np.array(scales))

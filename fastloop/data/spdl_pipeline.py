@@ -1,0 +1,136 @@
+"""A pipeline of SPDL whose items are whole batches, kept from epoch to epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.core.epochs import Batches, close_on_exit, index_batches
+from fastloop.core.optional import import_optional
+from fastloop.core.plan import Plan
+from fastloop.core.types import Epochs, Tree
+
+INSTALL = "pip install spdl"
+
+GetBatch = Callable[[np.ndarray], Tree]
+
+
+@dataclass(frozen=True)
+class SpdlPipeline:
+    """Settings of a pipeline: batch indices -> `get_batch`, several at once -> a sink.
+
+    Items are batches, because asyncio adds overhead to every item.
+    """
+
+    option: str
+    """The option that needs SPDL, for its message."""
+    get_batch: GetBatch
+    concurrency: int
+    buffer_size: int
+    """Number of batches that the sink buffers."""
+    executor: Executor | None = None
+    """Where get_batch is called; None: in SPDL's threads."""
+
+    @contextmanager
+    def epochs(self, plan: Plan, num_samples: int) -> Iterator[Epochs]:
+        """Yield the epochs of a pipeline that idles between them; ending one early stops it."""
+        idle: list[_RunningPipeline] = []
+
+        def batches(epoch: int) -> Batches:
+            pipeline = idle.pop() if idle else self._start()
+            indices = list(index_batches(plan, num_samples, epoch))
+            try:
+                yield from pipeline.batches(indices)
+            except BaseException:
+                # Requests of the rest of the epoch are still in the queue: the pipeline can't be
+                # used again.
+                pipeline.stop()
+                raise
+            idle.append(pipeline)
+
+        try:
+            with close_on_exit(batches) as epochs:
+                yield epochs
+        finally:
+            for pipeline in idle:
+                pipeline.stop()
+
+    def _start(self) -> _RunningPipeline:
+        spdl = import_optional("spdl.pipeline", self.option, INSTALL)
+        # SPDL polls for the end of a source every 0.1 s; this source waits for more instead.
+        requests: SimpleQueue[np.ndarray | None] = SimpleQueue()
+        pipeline = (
+            spdl.PipelineBuilder()
+            .add_source(_read_requests(requests))
+            # output_order: otherwise batches come in the order in which they are finished.
+            .pipe(
+                partial(_batch_or_failure, self.get_batch),
+                concurrency=self.concurrency,
+                executor=self.executor,
+                output_order="input",
+            )
+            .add_sink(self.buffer_size)
+            .build(
+                num_threads=self.concurrency,
+                task_hook_factory=lambda _: [],
+                use_thread_output_queue=True,
+            )
+        )
+        pipeline.start()
+        return _RunningPipeline(requests, pipeline)
+
+
+def _read_requests(requests: SimpleQueue[np.ndarray | None]) -> Iterator[np.ndarray]:
+    while (indices := requests.get()) is not None:
+        yield indices
+
+
+@dataclass(frozen=True)
+class _RunningPipeline:
+    """A running SPDL pipeline and the queue of its source: indices of batches, None to end it."""
+
+    requests: SimpleQueue[np.ndarray | None]
+    pipeline: Any
+
+    def batches(self, indices: Sequence[torch.Tensor]) -> Iterator[Tree]:
+        for batch_indices in indices:
+            self.requests.put(batch_indices.numpy())
+        for _ in indices:
+            batch = self.pipeline.get_item()
+            if isinstance(batch, _Failure):
+                raise batch.error
+            yield batch
+
+    def stop(self) -> None:
+        """Discard outstanding requests, stop the threads and wait for their end."""
+        with suppress(Empty):
+            while True:
+                self.requests.get_nowait()
+        self.requests.put(None)
+        # Drained, because a thread blocks while the sink is full.
+        with suppress(EOFError):
+            while True:
+                self.pipeline.get_item()
+        self.pipeline.stop()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error in the place of a batch; SPDL would log it and continue without the batch."""
+
+    error: Exception
+
+
+def _batch_or_failure(get_batch: GetBatch, indices: np.ndarray) -> Any:
+    try:
+        return get_batch(indices)
+    except Exception as error:
+        return _Failure(error)

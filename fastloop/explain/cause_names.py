@@ -1,0 +1,46 @@
+"""The names of causes of a slow loop, which explain, attach and tune share, with the limits and the
+facts that more than one of them tells."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from fastloop.core.number_text import show_percent, significant
+
+WAITING = 0.25
+"""Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
+network or a sleep. Samples that compute are above it also if several processes share a core."""
+
+
+class CauseName(StrEnum):
+    """A cause of a slow loop."""
+
+    CORES = "the cores it may use"
+    QUOTA = "a quota of CPU"
+    THREADS = "torch's threads"
+    STEP = "the step"
+    WORKERS = "number of workers"
+    DECODING = "decoding"
+    COLD_FILES = "files not in memory"
+    WAITS = "samples that wait"
+    PER_SAMPLE = "Python per sample"
+    LOCK = "the interpreter's lock"
+    TENSORS = "many tensors a batch"
+    DESCRIPTORS = "file descriptors"
+    SHM = "/dev/shm"
+    TAIL = "a heavy tail"
+    STALL = "the step's own waits"
+
+
+def describe_cores(allowed: int, machine: int) -> str:
+    """The cores by affinity."""
+    return f"{allowed} of {machine} cores (affinity)"
+
+
+def describe_quota(quota: float, throttled: float, visible_cores: int | None = None) -> str:
+    """The quota of a cgroup. throttled: share of its periods in which it stopped the job.
+    visible_cores: number of cores without the quota; None: it is not told."""
+    cores = f"{significant(quota)} cores"
+    if visible_cores is not None:
+        cores = f"{significant(quota)} of {visible_cores} cores"
+    return f"{cores}; it stopped the job in {show_percent(throttled)} of its periods"

@@ -1,0 +1,117 @@
+"""`dataset=hf_arrow`: a Hugging Face Dataset of the user's own, a sample a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Strict
+
+from fastloop.core.optional import import_optional
+from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.data.own_files import files_below, files_fingerprint, own_path, sample_of
+
+NEEDS = "datasets", "dataset=hf_arrow", "pip install datasets"
+
+
+@dataclass
+class ArrowSamples:
+    """The rows of a Dataset in torch format."""
+
+    dataset: Any = field(repr=False)
+    path: Path
+    inputs: tuple[str, ...]
+    label: str | None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Tree:
+        # A negative index would be one from the end.
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._sample(self.dataset[index])
+
+    def __getitems__(self, indices: list[int]) -> list[Tree]:
+        return [self._sample(row) for row in self.dataset.__getitems__(indices)]
+
+    def _sample(self, row: dict[str, Any]) -> Tree:
+        for name, value in row.items():
+            if not isinstance(value, torch.Tensor):
+                kind = self.dataset.features[name]
+                hint = "dataset.columns selects columns that torch's format makes tensors of"
+                raise BadData(f"{self.path}: column {name} is {kind}; {hint}"[:200])
+        label = None if self.label is None else row[self.label]
+        return sample_of({name: row[name] for name in self.inputs}, label)
+
+
+@option
+class HfArrowDataset:
+    """Rows of `load_from_disk(path).with_format("torch")`, which makes int64 of integers and
+    float32 of floats: the value of a single column, else a dict of the columns; with label_column
+    (inputs, label) samples.
+    """
+
+    label: ClassVar[str] = "hf_arrow"
+    uint8_scale: ClassVar[None] = None
+    path: str | None
+    split: str | None
+    columns: Annotated[tuple[str, ...], Strict(False)] | None
+    label_column: str | None
+    ragged: bool
+
+    @property
+    def num_classes(self) -> int | None:
+        """With a label 0: the largest label + 1."""
+        return None if self.label_column is None else 0
+
+    def fetch(self) -> str:
+        """A fingerprint of the files and of the columns; raises BadData for columns that are
+        absent, or that the torch format makes no tensors of."""
+        samples = self.open()
+        samples[0]
+        return files_fingerprint(self.files(), self.columns, self.label_column)
+
+    def files(self) -> list[Path]:
+        """The Arrow files."""
+        return files_below(self._folder(), ".arrow")
+
+    def open(self) -> ArrowSamples:
+        """The samples; each process maps the files itself."""
+        dataset = self._load()
+        names = self.columns or tuple(dataset.column_names)
+        inputs = tuple(name for name in names if name != self.label_column)
+        used = [*inputs, *([] if self.label_column is None else [self.label_column])]
+        for name in used:
+            if name not in dataset.column_names:
+                known = ", ".join(dataset.column_names)[:80]
+                raise BadData(f"{self.path}: column {name} is absent; columns are {known}")
+        if not inputs:
+            raise BadData(f"{self.path}: no column but label_column={self.label_column}")
+        if not len(dataset):
+            raise BadData(f"{self.path}: no rows")
+        formatted = dataset.with_format("torch", columns=used)
+        return ArrowSamples(formatted, self._folder(), inputs, self.label_column)
+
+    def _folder(self) -> Path:
+        content = "a folder of save_to_disk, or Arrow files"
+        path = own_path(self.path, NEEDS[1], content)
+        if not (path / "dataset_dict.json").is_file():
+            return path
+        splits = sorted(each.name for each in path.iterdir() if each.is_dir())
+        if self.split not in splits:
+            allowed = ", ".join(splits)
+            raise Unsupported(f"dataset.split={self.split}: {path} has the splits {allowed}")
+        return path / self.split
+
+    def _load(self) -> Any:
+        datasets, folder = import_optional(*NEEDS), self._folder()
+        try:
+            if (folder / "state.json").is_file():
+                return datasets.load_from_disk(str(folder))
+            parts = [datasets.Dataset.from_file(str(file)) for file in self.files()]
+            return datasets.concatenate_datasets(parts)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{folder}: not a Dataset on disk: {error}") from error

@@ -1,0 +1,155 @@
+"""`dataset=webdataset`: tar files of the user's own in webdataset's layout."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
+from pydantic import Field, Strict
+
+from fastloop.core.protocols import Decoder
+from fastloop.core.source_code import source_fingerprint
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.decode_image import to_floats
+from fastloop.data.image_files import Size, decode_pixels
+from fastloop.data.own_files import files_below, files_fingerprint, own_path
+
+IMAGES = ("jpg", "jpeg", "png", "webp")
+NUMBERS = ("cls", "cls2", "index", "id")
+KINDS = ", ".join((*IMAGES, *NUMBERS, "npy"))
+
+Member = tuple[int, int, int, str]
+"""Number of the tar file, offset and size of the content, and extension."""
+
+
+@dataclass(frozen=True)
+class TarSamples:
+    """A tuple of a sample's parts, or its only one: images as float32 (3, height, width) in 0..1,
+    numbers as int, .npy files as tensors."""
+
+    paths: Sequence[Path]
+    members: Sequence[tuple[Member, ...]]
+    """The files of each sample."""
+    decoder: Decoder
+    size: Size
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, index: int) -> Tree:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        parts = [self._part(member) for member in self.members[index]]
+        return tuple(parts) if len(parts) > 1 else parts[0]
+
+    def read_file(self, index: int) -> bytes:
+        """The first image file of that sample."""
+        return self._read(next(each for each in self.members[index] if each[3] in IMAGES))
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
+        return decode_pixels(data, self.decoder, self.size)
+
+    def _read(self, member: Member) -> bytes:
+        number, offset, size, _ = member
+        with self.paths[number].open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def _part(self, member: Member) -> torch.Tensor | int:
+        data, extension = self._read(member), member[3]
+        try:
+            if extension in IMAGES:
+                return to_floats(self.decode_file(data))
+            if extension in NUMBERS:
+                return int(data)
+            return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+        except (BadData, ValueError, TypeError, EOFError) as error:
+            path, offset = self.paths[member[0]], member[1]
+            raise BadData(f"{path}: the .{extension} file at byte {offset}: {error}") from error
+
+
+@option
+class TarDataset:
+    """Samples of tar files: a sample's files have names that differ in what follows the first dot.
+
+    The tar files are not unpacked; a sample is read at its place in them.
+    """
+
+    label: ClassVar[str] = "webdataset"
+    num_classes: ClassVar[int] = 0
+    path: str | None
+    fields: Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
+    size: Size
+    decoder: Decoder
+
+    @property
+    def decodes(self) -> bool:
+        """True if a part of a sample is an image."""
+        return any(extension in IMAGES for field in self.fields for extension in field.split(";"))
+
+    @property
+    def uint8_scale(self) -> float | None:
+        """255 for samples of images and numbers; None with arrays, which are compared exactly."""
+        return 255.0 if self.decodes and "npy" not in ";".join(self.fields).split(";") else None
+
+    def fetch(self) -> str:
+        """A fingerprint of the tar files, the fields, the decoder and the size.
+
+        Raises BadData for other kinds of files, and for samples that lack a field.
+        """
+        for extension in ";".join(self.fields).split(";"):
+            if extension.rpartition(".")[2] not in (*IMAGES, *NUMBERS, "npy"):
+                raise BadData(f"dataset.fields={extension}: allowed are {KINDS}")
+        self.open()
+        settings = self.fields, self.size, self.decoder.library() if self.decodes else ""
+        return files_fingerprint(self.files(), *settings, source_fingerprint(self.decoder))
+
+    def files(self) -> list[Path]:
+        """The tar files."""
+        path = own_path(self.path, "dataset=webdataset", "a .tar file, or a folder of them")
+        return files_below(path, ".tar")
+
+    def open(self) -> TarSamples:
+        """The samples; the headers of all tar files are read for it."""
+        paths, members = self.files(), []
+        for number, path in enumerate(paths):
+            for key, files in _members(number, path).items():
+                members.append(tuple(self._member(path, key, files, each) for each in self.fields))
+        if not members:
+            raise BadData(f"{self.path}: no sample")
+        return TarSamples(paths, members, self.decoder, self.size)
+
+    def _member(self, path: Path, key: str, files: dict[str, Member], names: str) -> Member:
+        for extension in names.split(";"):
+            if extension in files:
+                return files[extension]
+        found = ", ".join(sorted(files))[:80]
+        raise BadData(f"{path}: sample {key} has no {names} file; it has {found} (dataset.fields)")
+
+
+def _members(number: int, path: Path) -> dict[str, dict[str, Member]]:
+    """Key -> extension -> file of a tar file, in the order in which they lie there."""
+    samples: dict[str, dict[str, Member]] = {}
+    try:
+        # Without ":", a compressed file would be read, in which nothing has a place.
+        with tarfile.open(path, "r:") as archive:
+            for info in archive:
+                folder, _, name = info.name.rpartition("/")
+                stem, _, extension = name.partition(".")
+                # webdataset leaves out hidden files and metadata as well.
+                if not info.isfile() or not stem or name.startswith("__"):
+                    continue
+                last = extension.lower().rpartition(".")[2]
+                member = number, info.offset_data, info.size, last
+                samples.setdefault(f"{folder}/{stem}", {})[extension.lower()] = member
+    except (tarfile.TarError, OSError) as error:
+        raise BadData(f"{path}: not an uncompressed tar file: {error}") from error
+    return samples

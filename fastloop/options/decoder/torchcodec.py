@@ -1,0 +1,61 @@
+"""`decoder=torchcodec`: TorchCodec's decode_image, which decodes into a tensor."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+
+from fastloop.core.optional import import_optional
+from fastloop.core.types import option
+from fastloop.data.decode_image import pixels_of
+from fastloop.fastloader.columns.decoders import decode_by_pillow
+from fastloop.fastloader.columns.image_headers import (
+    Encoded,
+    Encoding,
+    has_end,
+    is_for_pillow,
+    is_whole_png,
+)
+
+NEEDS = "torchcodec", "decoder=torchcodec", "pip install torchcodec"
+EXIF, HEAD_NBYTES = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL), 1 << 16
+"""Beginning of the segment with a JPEG file's orientation, and the bytes in which it is."""
+
+
+@option
+class TorchcodecDecoder:
+    """TorchCodec's `decode_image`, with libraries of its own; FFmpeg, which its decoders of videos
+    need, is not used."""
+
+    def library(self) -> str:
+        """TorchCodec's version; raises Unsupported if it is not installed."""
+        return f"TorchCodec {import_optional(*NEEDS).__version__}"
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData."""
+        return pixels_of(data, _decode)
+
+
+def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
+    if is_for_pillow(data):
+        return decode_by_pillow(data, encoding)
+    decoders, file = import_optional("torchcodec.decoders", *NEEDS[1:]), bytearray(data)
+    # TorchCodec turns an image as its EXIF orientation says; as no decoder here does so, the
+    # segment's marker APP1 is made APP15. In a PNG file this would break a checksum.
+    if encoding.endswith("JPEG"):
+        if found := EXIF.search(file, 0, HEAD_NBYTES):
+            file[found.start() + 1] = 0xEF
+    elif b"eXIf" in file or b"EXIF" in file:
+        return decode_by_pillow(data, encoding)
+    if encoding == "PNG" and not is_whole_png(data):
+        raise ValueError(f"a broken {encoding} (it is cut off, or a checksum is wrong)")
+    if not has_end(bytes(data)):
+        raise ValueError(f"a broken {encoding} (it is cut off)")
+    try:
+        image = decoders.decode_image(torch.frombuffer(file, dtype=torch.uint8), mode="RGB")
+    except (RuntimeError, ValueError) as error:
+        reason = re.sub(r"^.*\.cpp:\d+, ", "", str(error).splitlines()[0])
+        raise ValueError(f"a broken {encoding} ({reason})") from error
+    return image.permute(1, 2, 0).numpy()

@@ -1,0 +1,72 @@
+"""`loader=lance`: torch's DataLoader over a Lance dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows_of_open_file import BatchRows
+
+
+@option
+class LanceLoader:
+    """DataLoader over a Lance dataset, whose `take` reads the rows of a batch by threads of its
+    own; workers open it themselves, and must not be forked."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without Lance."""
+        check_available("lance", "loader=lance", "pip install pylance")
+
+    def check(self, plan: Plan) -> None:
+        """Raise Unsupported for workers that are forked."""
+        workers = plan.loading.num_workers
+        if workers and plan.loading.multiprocessing_context == "fork":
+            hint = "use multiprocessing_context=spawn or forkserver"
+            raise Unsupported(f"num_workers={workers}: Lance is not fork-safe; {hint}")
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker opens the dataset itself."""
+        open_reader = partial(_LanceReader, self.store, prepared.folder)
+        # A broken dataset is reported here, and not by a worker.
+        open_reader().close()
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _LanceReader:
+    """An open Lance dataset."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._rows: Any = store.open(folder)
+        if not hasattr(self._rows, "lance_dataset"):
+            raise Unsupported(
+                "loader=lance reads Lance datasets only: use store@loader.store=lance"
+            )
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        # Copied, because Arrow's memory is read-only, and a batch may be written to.
+        leaves = [torch.tensor(column) for column in self._rows.take(list(map(int, indices)))]
+        return pytree.tree_unflatten(leaves, self._rows.structure)
+
+    def close(self) -> None:
+        """The files are closed with the last reference to the dataset."""
+        del self._rows

@@ -1,0 +1,87 @@
+"""`loader=litdata`: LitData's StreamingDataset, in torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.epochs import Batches, whole_order
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional, isolate_import
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import RandpermOrder, Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.batch_stream import check_shards
+from fastloop.data.dataloader import stream_epochs
+
+NEEDS = "litdata", "loader=litdata", "pip install litdata"
+
+
+@option
+class LitDataLoader:
+    """`StreamingDataset(folder, shuffle, seed)` from a local folder.
+
+    This is not a full shuffle: the chunks are shuffled, and then the samples of each chunk in
+    blocks of 256. Workers make whole batches of the chunks that are dealt to them, so that each has
+    a last batch of its own.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    shuffles_itself: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without LitData."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; raises Unsupported for several ranks, and for fewer chunks than
+        workers."""
+        if plan.world_size > 1:
+            reason = "LitData drops samples so that all ranks have as many"
+            raise Unsupported(f"launcher=torchrun: {reason}; use loader=webdataset")
+        chunks: Any = self.store.open(prepared.folder)
+        if not hasattr(chunks, "num_chunks"):
+            raise Unsupported(
+                "loader=litdata reads LitData's chunks only: use store@loader.store=litdata"
+            )
+        check_shards(plan, chunks.num_chunks)
+        import_optional(*NEEDS)
+        with stream_epochs(partial(self._batches, chunks, plan), plan) as epochs:
+            yield epochs
+
+    def _batches(self, chunks: Any, plan: Plan, epoch: int) -> Batches:
+        """The batches of this process, which LitData knows as a worker of a DataLoader."""
+        loading = plan.loading
+        dataset = import_optional(*NEEDS).StreamingDataset(
+            str(chunks.folder),
+            shuffle=isinstance(whole_order(plan), RandpermOrder),
+            seed=plan.seed % 2**32,
+            drop_last=False,
+        )
+        dataset.set_batch_size(loading.batch_size)
+        dataset.set_num_workers(loading.num_workers)
+        # LitData makes tensors of read-only memory, of which torch warns once a process.
+        with isolate_import():
+            torch.frombuffer(bytes(1), dtype=torch.uint8)
+        # LitData counts epochs from 1.
+        dataset.set_epoch(epoch + 1)
+        batch: list[list[torch.Tensor]] = []
+        for leaves in dataset:
+            batch.append(leaves)
+            if len(batch) == loading.batch_size:
+                yield _collate(chunks.structure, batch)
+                batch = []
+        if batch and not loading.drop_last:
+            yield _collate(chunks.structure, batch)
+
+
+def _collate(structure: Any, samples: list[list[torch.Tensor]]) -> Tree:
+    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
+    return pytree.tree_unflatten(leaves, structure)

@@ -1,0 +1,83 @@
+"""`loader=spdl_process`: Meta's SPDL with a pool of processes, with whole batches as items."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastloop.core.bounds import PositiveDepth, PositiveThreads
+from fastloop.core.optional import check_available
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.rows import batch_getter
+from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
+from fastloop.processes.lifecycle import tie_worker_to_parent
+
+_get_batch: Callable[[np.ndarray], Tree] | None = None
+"""The function of a process of the pool, which the process sets when it starts."""
+
+
+@option
+class SpdlProcessLoader:
+    """SPDL pipeline whose `executor` is a ProcessPoolExecutor: batch indices -> `num_processes`
+    processes -> `buffer_size` batches, which come in shared memory.
+
+    The processes gather a batch by numpy or, with store=null, decode its samples. There is no
+    loader of SPDL's subinterpreters, which can import neither NumPy nor PyTorch.
+    """
+
+    store: Store | None
+    num_processes: PositiveThreads
+    buffer_size: PositiveDepth
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without SPDL."""
+        check_available("spdl", "loader=spdl_process", INSTALL)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the processes start with the first one, and end on exit."""
+        # A store that can't be gathered from is reported here, and not by a process.
+        batch_getter(self.store, prepared, in_memory=False)
+        pool = ProcessPoolExecutor(
+            self.num_processes,
+            multiprocessing.get_context(),
+            initializer=_prepare_process,
+            initargs=(self.store, prepared),
+        )
+        pipeline = SpdlPipeline(
+            "loader=spdl_process", _call, self.num_processes, self.buffer_size, pool
+        )
+        with pool, pipeline.epochs(plan, prepared.num_samples) as epochs:
+            yield lambda epoch: _start_first(pool, epochs, epoch)
+
+
+def _start_first(pool: ProcessPoolExecutor, epochs: Epochs, epoch: int) -> Any:
+    """The batches of an epoch, after the processes have started: SPDL's threads are not to be
+    forked."""
+    pool.submit(_is_ready).result()
+    return epochs(epoch)
+
+
+def _prepare_process(store: Store | None, prepared: PreparedData) -> None:
+    tie_worker_to_parent(0)
+    global _get_batch  # noqa: PLW0603 - a process of the pool has no other place to keep it
+    _get_batch = batch_getter(store, prepared, in_memory=False)
+
+
+def _is_ready() -> bool:
+    return _get_batch is not None
+
+
+def _call(indices: np.ndarray) -> Tree:
+    assert _get_batch is not None
+    return _get_batch(indices)

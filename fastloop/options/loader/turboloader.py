@@ -1,0 +1,82 @@
+"""`loader=turboloader`: turboloader's MapDataLoader over rows or over the dataset itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from torch.utils.data import default_collate
+
+from fastloop.core.bounds import PositiveDepth, PositiveThreads
+from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Samples, Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.rows import Rows
+
+NEEDS = "turboloader", "loader=turboloader", "pip install turboloader"
+
+
+@option
+class TurboLoaderLoader:
+    """`turboloader.MapDataLoader(samples, collate_fn=default_collate)`, which takes any dataset.
+
+    The order is that of the job, as a view of the samples. Its loader of image files is not used:
+    it resizes all images by its own filter, so that the pixels are not those of other loaders.
+    """
+
+    store: Store | None
+    num_threads: PositiveThreads
+    prefetch_batches: PositiveDepth
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without turboloader."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the threads are started and ended with each epoch."""
+        library, loading = import_optional(*NEEDS), plan.loading
+        if self.store is None and prepared.returns_batches:
+            reason = f"the __getitems__ of {prepared.label} returns a whole batch"
+            raise Unsupported(f"loader=turboloader fetches sample by sample: {reason}")
+        samples = (
+            prepared.dataset.open()
+            if self.store is None
+            else Rows(partial(self.store.open, prepared.folder))
+        )
+
+        def batches(epoch: int) -> Batches:
+            order = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch).tolist()
+            yield from library.MapDataLoader(
+                _Ordered(samples, order),
+                loading.batch_size,
+                num_workers=self.num_threads,
+                collate_fn=default_collate,
+                drop_last=loading.drop_last,
+                prefetch_batches=self.prefetch_batches,
+            )
+
+        with close_on_exit(batches) as epochs:
+            yield epochs
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Samples in the order of an epoch."""
+
+    samples: Samples | Any
+    order: list[int]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.samples[self.order[index]]

@@ -1,0 +1,85 @@
+"""`store=lance`: a Lance dataset, with a column for each leaf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.data.arrow_columns import array_of_column, table_of
+from fastloop.data.rows import structure_text
+
+NEEDS = "lance", "store=lance", "pip install pylance"
+ROWS, LAYOUT = "rows.lance", "layout.json"
+OPTION, ALTERNATIVE = "store=lance", "store=torch_storage"
+
+
+@dataclass(frozen=True)
+class LanceRows:
+    """A Lance dataset of which only the manifest has been read."""
+
+    lance_dataset: Any
+    shapes: list[list[int]]
+    """Shape of a row of each column."""
+    structure: Any
+    """torch's TreeSpec of a sample."""
+
+    def take(self, indices: list[int]) -> list[Any]:
+        """The columns of these rows, in their order, as arrays."""
+        table = self.lance_dataset.take(indices)
+        return [array_of_column(table.column(str(k)), shape) for k, shape in enumerate(self.shapes)]
+
+
+@option
+class LanceStore:
+    """A Lance dataset by `lance.write_dataset`; leaf k is the column `k`, of values or of lists of
+    fixed length. Lance reads single rows at their place, also of a large file."""
+
+    format_version: ClassVar[int] = 1
+    root: str
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without Lance."""
+        check_available(*NEEDS)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
+        """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
+        lacks."""
+        lance, chunks = import_optional(*NEEDS), iter(chunks)
+        pyarrow = import_optional("pyarrow", *NEEDS[1:])
+        first = next(chunks)
+        leaves, structure = pytree.tree_flatten(first)
+        shapes = [list(leaf.shape[1:]) for leaf in leaves]
+        text = structure_text(structure, OPTION)
+        (folder / LAYOUT).write_text(json.dumps({"shapes": shapes, "structure": text}))
+        tables = (table_of(pyarrow, chunk, OPTION, ALTERNATIVE) for chunk in chain([first], chunks))
+        first_table = next(tables)
+        rows = chain([first_table], tables)
+        batches = chain.from_iterable(table.to_batches() for table in rows)
+        reader = pyarrow.RecordBatchReader.from_batches(first_table.schema, batches)
+        try:
+            lance.write_dataset(reader, str(folder / ROWS))
+        except (OSError, ValueError, NotImplementedError) as error:
+            # Lance says this of Arrow's types that it does not have.
+            if "nsupported" not in str(error):
+                raise
+            reason = str(error).splitlines()[0][:100]
+            raise Unsupported(f"{OPTION}: {reason}; {ALTERNATIVE} holds any dtype") from error
+
+    def open(self, folder: Path) -> LanceRows:
+        """The dataset; raises Unsupported without Lance, and BadData for another folder."""
+        lance = import_optional(*NEEDS)
+        try:
+            layout = json.loads((folder / LAYOUT).read_text())
+            structure = pytree.treespec_loads(layout["structure"])
+            return LanceRows(lance.dataset(str(folder / ROWS)), layout["shapes"], structure)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise BadData(f"{folder}: not written by store=lance: {reason}") from error

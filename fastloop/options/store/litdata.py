@@ -1,0 +1,83 @@
+"""`store=litdata`: chunks of LitData, with a list of the leaves of each sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import PositiveInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.rows import array_of, structure_text
+
+NEEDS = "litdata", "store=litdata", "pip install litdata"
+INDEX, LAYOUT = "index.json", "layout.json"
+OPTION, ALTERNATIVE = "store=litdata", "store=torch_storage"
+
+
+@dataclass(frozen=True)
+class LitDataChunks:
+    """Chunks that are not yet read, and how samples lie in them."""
+
+    folder: Path
+    num_chunks: int
+    structure: Any
+    """torch's TreeSpec of a sample."""
+
+
+@option
+class LitDataStore:
+    """Chunks by the writer that `litdata.optimize` runs in its workers; a sample is the list of its
+    leaves, tensors.
+
+    num_shards: workers share whole chunks, so that each needs at least one; shuffling begins with
+    the order of the chunks.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+    num_shards: PositiveInt
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without LitData."""
+        check_available(*NEEDS)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append sample after sample; raises Unsupported without LitData, and for dtypes that numpy
+        lacks."""
+        import_optional(*NEEDS)
+        cache = import_optional("litdata.streaming.cache", *NEEDS[1:]).Cache(
+            str(folder), chunk_size=-(-num_samples // self.num_shards)
+        )
+        count = 0
+        for chunk in chunks:
+            leaves, structure = pytree.tree_flatten(chunk)
+            for leaf in leaves:
+                array_of(leaf, OPTION, ALTERNATIVE)
+            if not count:
+                text = structure_text(structure, OPTION)
+                (folder / LAYOUT).write_text(json.dumps({"structure": text}))
+            for row in zip(*leaves, strict=True):
+                cache._add_item(count, [leaf.clone() for leaf in row])
+                count += 1
+        cache.done()
+        cache.merge(1)
+
+    def open(self, folder: Path) -> LitDataChunks:
+        """The chunks; raises BadData unless the folder has some with their layout, and for chunks
+        of anything but tensors, which could be pickles."""
+        try:
+            structure = json.loads((folder / LAYOUT).read_text())["structure"]
+            index = json.loads((folder / INDEX).read_text())
+            formats = index["config"]["data_format"]
+            if not all("tensor" in each for each in formats):
+                raise ValueError(f"data_format is {formats}")
+            count = len(index["chunks"])
+            return LitDataChunks(folder, count, pytree.treespec_loads(structure))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{folder}: not written by store=litdata: {error}") from error

@@ -1,0 +1,333 @@
+"""Virtual environments for options that the main environment can't hold, as their libraries
+exclude others.
+
+Such an environment sees the packages of the main environment: a .pth file in its site-packages
+adds the main one's after its own. So torch, which takes gigabytes, is installed once, and a
+requirement still takes precedence over another version in the main environment. A virtual
+environment with --system-site-packages would not do, as it shows the packages of the base
+interpreter, which has none if the main environment is a virtual one itself.
+
+pip installs the requirements. It takes the packages that it sees as installed, and does not
+uninstall those outside of the environment. uv would install torch again: it ignores all packages
+outside of the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import site
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from fastloop.core.files import fingerprint, hold_lock, outputs_folder, remove, write_beside
+from fastloop.core.printable import shorten_words
+from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
+from fastloop.processes.lifecycle import die_with_parent
+
+FORMAT = 1
+"""Increased when environments are built in another way, so that none of before is used."""
+DESCRIPTION = "environment.json"
+"""File in an environment with its contents, written last."""
+SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
+"""Packages, and other ones that have the same modules and versions."""
+COMPILED_FOR = ("torch", "numpy")
+"""Packages of the main environment for which compiled requirements are built."""
+SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
+"""The parts of a folder of fastloop that its wheel is built from."""
+QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
+DESCRIBE = """
+import importlib.metadata, json, sys, sysconfig
+folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+packages = {each.name: each.version for each in importlib.metadata.distributions(path=folders)}
+print(json.dumps({"path": sys.path, "packages": packages}))
+"""
+"""Program that prints the import path of an interpreter and the packages of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What a virtual environment is made of; `build_environment` makes it.
+
+    requirements: arguments of pip install, such as `webdataset==0.2.100` or the path of a wheel.
+    One that begins with options, such as `--no-deps ffcv`, is installed after the others by a call
+    of its own. fastloop: a wheel or a checkout of fastloop that the environment has instead of the
+    main one's; its dependencies are not installed.
+    """
+
+    requirements: tuple[str, ...] = ()
+    fastloop: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash of what the environment is made of; of files, also of their content."""
+        files = [_digest(path) for path in _local_files(self)]
+        compiled_for = [(name, _version(name)) for name in COMPILED_FOR]
+        parts = (sorted(self.requirements), files, compiled_for)
+        return fingerprint(FORMAT, sys.version, sys.prefix, *parts)
+
+    @property
+    def folder(self) -> Path:
+        """The environment's folder, below environments/ in the outputs folder."""
+        return environments_folder() / self.key
+
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def is_built(self) -> bool:
+        """True if the environment exists."""
+        return (self.folder / DESCRIPTION).is_file()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltEnvironment:
+    """An environment that exists, as its folder describes it."""
+
+    folder: Path
+    environment: Environment
+    path: tuple[str, ...]
+    """Folders that its interpreter imports from, the main environment's last."""
+    packages: dict[str, str]
+    """Names and versions of the packages that were installed in it."""
+
+    @property
+    def label(self) -> str:
+        """What it was made of, for a list."""
+        made_of = self.environment
+        own = [f"fastloop of {made_of.fastloop}"] if made_of.fastloop else []
+        return ", ".join([*made_of.requirements, *own])
+
+
+def environments_folder() -> Path:
+    """The folder of all environments, in the outputs folder."""
+    return outputs_folder() / "environments"
+
+
+def build_environment(environment: Environment) -> BuiltEnvironment:
+    """The environment, which is built first if it does not exist.
+
+    A build that fails or is interrupted leaves nothing. Raises Unsupported with the reason.
+
+    >>> build_environment(Environment(requirements=("webdataset==0.2.100",))).packages
+    {'webdataset': '0.2.100', 'braceexpand': '0.1.7'}
+    """
+    for path in _local_files(environment):
+        if not path.exists():
+            raise Unsupported(f"no environment: {path}: no such file or folder")
+    folder = environment.folder
+    # One lock for all: pip calls that run at a time would disturb each other, and a failed build
+    # would leave its own lock.
+    with hold_lock(environments_folder()):
+        remove_unfinished()
+        if not environment.is_built:
+            try:
+                with write_beside(folder) as beside:
+                    _build(environment, beside, folder)
+            finally:
+                # rmdir fails if there are other environments
+                with suppress(OSError):
+                    environments_folder().rmdir()
+    return read_environment(folder)
+
+
+def read_environment(folder: Path) -> BuiltEnvironment:
+    """The environment in that folder. Raises Unsupported if it is not there."""
+    try:
+        values: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unsupported(f"no environment in {folder}: {error.strerror}") from error
+    made_of = Environment(
+        requirements=tuple(values["requirements"]),
+        fastloop=Path(values["fastloop"]) if values["fastloop"] else None,
+    )
+    return BuiltEnvironment(
+        folder=folder,
+        environment=made_of,
+        path=tuple(values["path"]),
+        packages=values["packages"],
+    )
+
+
+def list_environments() -> list[BuiltEnvironment]:
+    """All environments in the outputs folder, by their names."""
+    folders = sorted(path.parent for path in environments_folder().glob(f"*/{DESCRIPTION}"))
+    return [read_environment(folder) for folder in folders]
+
+
+def remove_unfinished() -> None:
+    """Remove what killed builds have left. The caller must hold the lock of all environments."""
+    for path in environments_folder().glob(".*.partial"):
+        remove(path)
+
+
+def environment_for(requirements: Sequence[str]) -> Environment | None:
+    """The environment for these requirements; None if this process can import them already."""
+    missing = not all(_is_satisfied(requirement) for requirement in requirements)
+    return Environment(requirements=tuple(requirements)) if missing and not is_inside() else None
+
+
+def is_inside() -> bool:
+    """True if this process runs in an environment that `build_environment` has made."""
+    return (Path(sys.prefix) / DESCRIPTION).is_file()
+
+
+@contextmanager
+def spawn_from(folder: Path) -> Iterator[None]:
+    """Inside the context, multiprocessing's start method spawn starts the interpreter of the
+    environment in this folder, with its import path. Raises JobFailed if it does not exist.
+
+    The folders from which the program itself imports come first, as they do in every child.
+    """
+    try:
+        built = read_environment(folder)
+    except Unsupported as error:
+        failure = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
+        raise JobFailed(failure) from error
+    # A spawned process gets the import path of its parent, not that of its own interpreter.
+    path, own = [each for each in sys.path if each not in built.path], list(built.path)
+    if built.environment.fastloop is not None:
+        path = [each for each in path if not (Path(each) / "fastloop/__init__.py").exists()]
+    before = sys.path, spawn.get_executable()
+    spawn.set_executable(str(folder / "bin" / "python"))
+    sys.path = [*path, *own]
+    try:
+        yield
+    finally:
+        sys.path = before[0]
+        spawn.set_executable(before[1])
+
+
+def _build(environment: Environment, beside: Path, folder: Path) -> None:
+    """Build the environment in the folder `beside`, which is then renamed to `folder`."""
+    venv.create(beside, symlinks=True, with_pip=False)
+    python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
+    # addsitedir also reads the .pth files of the main environment, such as those of editable
+    # installations. The name is last of all names of this folder, in whose order they are read.
+    lines = [f"import site; site.addsitedir({each!r})" for each in _main_packages()]
+    (own / "zz_main_environment.pth").write_text("".join(f"{line}\n" for line in lines))
+    if _run([str(python), "-I", "-c", "import pip"]).returncode:
+        _check([str(python), "-I", "-m", "ensurepip"])
+    for arguments in _pip_calls(environment):
+        _check([str(python), "-I", "-m", "pip", "install", *QUIET, *arguments])
+    described = json.loads(_check([str(python), "-I", "-c", DESCRIBE]))
+    text = json.dumps(asdict(environment) | described, default=str, ensure_ascii=False)
+    (beside / DESCRIPTION).write_text(text.replace(str(beside), str(folder)), encoding="utf-8")
+    _move_scripts(beside, folder)
+
+
+def _pip_calls(environment: Environment) -> list[list[str]]:
+    """Arguments of each call of pip install that the environment needs."""
+    plain = [each for each in environment.requirements if not each.startswith("-")]
+    with_options = [each for each in environment.requirements if each.startswith("-")]
+    calls = [plain] if plain else []
+    calls += [shlex.split(each) for each in with_options]
+    if environment.fastloop is not None:
+        # pip would leave out a wheel of the version that the main environment has
+        calls.append(["--no-deps", "--ignore-installed", str(environment.fastloop)])
+    return calls
+
+
+def _move_scripts(beside: Path, folder: Path) -> None:
+    """Let the scripts of a new environment name its future folder."""
+    for path in (beside / "bin").iterdir():
+        if not path.is_symlink():
+            content = path.read_bytes()
+            path.write_bytes(content.replace(beside.name.encode(), folder.name.encode()))
+
+
+def _check(command: list[str]) -> str:
+    """The output of a command; raises Unsupported with the line of its output that tells why it
+    has failed."""
+    done = _run(command)
+    if done.returncode:
+        raise Unsupported(f"no environment: {_reason(done.stderr + done.stdout)}")
+    return done.stdout
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # A command that is killed takes pip with it, which would go on writing to the folder.
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
+    )
+
+
+def _reason(output: str) -> str:
+    """pip's first error, without the list of all versions that exist."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error:")]
+    line = (errors or lines[-1:] or ["pip has failed without a word"])[0]
+    return shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
+
+
+def _main_packages() -> list[str]:
+    """Folders with the packages of this process's environment, in the order of import."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [each for each in [*user, *site.getsitepackages()] if Path(each).is_dir()]
+
+
+def _local_files(environment: Environment) -> list[Path]:
+    """Files and folders that the environment is made of."""
+    words = [word for each in environment.requirements for word in shlex.split(each)]
+    is_path = re.compile(r"(?!-)(?!.*://).*(/|\.whl$|\.tar\.gz$)")
+    paths = [Path(word) for word in words if is_path.match(word)]
+    return [*paths, *([environment.fastloop] if environment.fastloop else [])]
+
+
+def _digest(path: Path) -> str:
+    """A hash of a file, or of the files of a folder that a wheel is built from."""
+    if path.is_file():
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    names = [name for name in SOURCES if (path / name).exists()]
+    tops = [path / name for name in names] if "fastloop" in names else [path]
+    files = [each for top in tops for each in [top, *top.rglob("*")] if _is_source(each, path)]
+    digests = [(str(file.relative_to(path)), _digest(file)) for file in sorted(files)]
+    return fingerprint(*digests)
+
+
+def _is_source(file: Path, folder: Path) -> bool:
+    """True for a file below the folder that is neither hidden nor compiled."""
+    parts = file.relative_to(folder).parts
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+    return file.is_file() and not hidden and file.suffix != ".so"
+
+
+def _is_satisfied(requirement: str) -> bool:
+    """True if this process's environment has that requirement."""
+    try:
+        # With options it is the last word.
+        words = shlex.split(requirement) if requirement.startswith("-") else [requirement]
+        needed = Requirement(words[-1])
+    except InvalidRequirement:
+        # A path does not tell name and version.
+        return False
+    if needed.marker is not None and not needed.marker.evaluate():
+        return True
+    found = _version(needed.name) or _version(SAME_MODULES.get(needed.name, needed.name))
+    return found is not None and needed.url is None and needed.specifier.contains(found, True)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,92 @@
+"""Commits of the user's git repository in folders of their own, which are removed again."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fastloop.core.files import remove
+from fastloop.core.types import UsageError
+
+WORKTREE, LOCK = "worktree", ".worktree.lock"
+"""Names of a commit's folder, and of the lock beside it that its command holds."""
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
+"""Settings of git: no hook of the user's runs, such as one that installs what a commit needs."""
+
+
+def find_repository(folder: Path) -> Path | None:
+    """The top folder of the repository that contains the folder; None without one, or without
+    git."""
+    found = _git(folder, "rev-parse", "--show-toplevel")
+    return Path(found).resolve() if found else None
+
+
+def find_commit(folder: Path, name: str) -> str:
+    """The hash of the commit that a hash, tag or branch, or HEAD~1, names; empty if there is
+    none."""
+    return _git(
+        folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+    )
+
+
+@contextmanager
+def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
+    """A worktree of that commit in the folder, until the context ends.
+
+    Raises UsageError if git can't make one. A command that is killed leaves it;
+    `remove_left_worktrees` removes it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    worktree = folder / WORKTREE
+    with FileLock(folder / LOCK):
+        try:
+            made = _call(
+                repository, *NO_HOOKS, "worktree", "add", "--detach", str(worktree), commit
+            )
+            if made.returncode:
+                reason = (made.stderr.strip().splitlines() or ["git has failed"])[-1]
+                raise UsageError(f"{commit}: git makes no worktree: {reason}")
+            yield worktree
+        finally:
+            _remove_worktree(repository, folder)
+
+
+def remove_left_worktrees(repository: Path, parent: Path) -> None:
+    """Remove the worktrees below this folder that killed commands have left."""
+    for lock in parent.glob(f"*/{LOCK}"):
+        # A command that still runs holds the lock, which the kernel releases when a command ends.
+        with suppress(Timeout), FileLock(lock, timeout=0):
+            _remove_worktree(repository, lock.parent)
+
+
+def _remove_worktree(repository: Path, folder: Path) -> None:
+    remove(folder / WORKTREE)
+    # git forgets the worktrees without a folder.
+    _call(repository, "worktree", "prune")
+    (folder / LOCK).unlink(missing_ok=True)
+    # rmdir fails if there are results, which stay.
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """The output of git; empty if it fails."""
+    try:
+        done = _call(folder, *arguments)
+    except OSError:
+        return ""
+    return "" if done.returncode else done.stdout.strip()
+
+
+def _call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,99 @@
+"""The change from one version to another, told from interleaved rounds while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fastloop.core import stats
+from fastloop.core.looks import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
+from fastloop.core.pair_tests import holm, pair_p_values
+from fastloop.reporting.comparison import Change
+
+FACTOR_TOLD = 1.05
+"""A version that takes this many times as long is told from one that takes as long."""
+FEWEST_ROUNDS = LOOKS[0]
+"""With fewer rounds nothing is told."""
+Told = Literal["slower", "no slower", ""]
+"""Empty: nothing is sure yet."""
+RoundTimes = tuple[Sequence[float], Sequence[float]]
+"""Seconds of the base and of the candidate, a value a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionChange:
+    """The change of one benchmark of one job."""
+
+    change: Change
+
+    def tell(self, fail_above: float) -> Told:
+        """What is sure: the candidate is slower by more than `fail_above` percent, or it is not."""
+        if self.change.is_regression(fail_above):
+            return "slower"
+        ratio = self.change.ratio
+        if ratio is None:
+            return ""
+        # A change that is sure, but smaller than what is allowed, is as good as none.
+        is_sure = self.change.is_slower or self.change.is_faster
+        largest = max(FACTOR_TOLD, 1 + fail_above / 100)
+        return "no slower" if is_sure or ratio.high < largest else ""
+
+
+def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
+    """The geometric mean of the trials of each round, of which each has `pairs` trials.
+
+    >>> round_means([1.0, 4.0, 3.0, 3.0], 2)
+    [2.0, 3.0]
+    """
+    return np.exp(np.log(seconds).reshape(-1, pairs).mean(axis=1)).tolist()
+
+
+def are_told(
+    times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, fail_above: float
+) -> bool:
+    """True if the rounds end with these: all jobs are told, or as many as are allowed have run.
+
+    It is False between two looks of trials=auto: a test after every round would tell equal versions
+    apart too often.
+    """
+    if num_rounds not in LOOKS:
+        return False
+    changes = find_version_changes(times)
+    return num_rounds == MOST_ROUNDS or all(each.tell(fail_above) for each in changes)
+
+
+def find_version_changes(times: Mapping[tuple[str, str], RoundTimes]) -> list[VersionChange]:
+    """The changes by (job, benchmark), after a round in which trials=auto would look.
+
+    Two equal versions are told apart at any look in at most 3 % of cases, however many jobs are
+    compared (Holm 1979).
+    """
+    logs = {key: np.log(each) for key, each in times.items()}
+    rounds = min((each.shape[-1] for each in logs.values()), default=0)
+    # Student's t has no value for one round, and before the first look nothing is tested.
+    if rounds < FEWEST_ROUNDS:
+        return [_change(key, each, is_significant=False) for key, each in times.items()]
+    p_values = np.array([pair_p_values(each, allows_serial=True)[0] for each in logs.values()])
+    significant = holm(p_values, DIFFERENCES * share_of_look(rounds)).tolist()
+    return [
+        _change(key, times[key], is_significant=is_significant)
+        for key, is_significant in zip(times, significant, strict=True)
+    ]
+
+
+def _change(key: tuple[str, str], times: RoundTimes, *, is_significant: bool) -> VersionChange:
+    (job, benchmark), (base, new) = key, times
+    ratio = stats.ratio(new, base, in_looks=True) if len(base) >= FEWEST_ROUNDS else None
+    return VersionChange(
+        change=Change(
+            job=job,
+            benchmark=benchmark,
+            base_s=stats.median(base),
+            new_s=stats.median(new),
+            ratio=ratio,
+            is_significant=is_significant,
+        )
+    )

@@ -1,0 +1,194 @@
+"""The outcome of `fastloop check against=` in words: sentences for a terminal, and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastloop.core.result import Result
+from fastloop.reporting.comparable import delivers_same
+from fastloop.reporting.comparison import (
+    Change,
+    describe_times,
+    format_changes,
+    no_longer_finishes,
+    other_differences,
+)
+from fastloop.reporting.report_files import markdown_row
+from fastloop.reporting.report_tables import outcome
+from fastloop.reporting.version_changes import VersionChange
+
+NO_SLOWER, SLOWER, OTHER_SAMPLES, NOT_JUDGED = 0, 1, 3, 4
+"""Exit statuses, which are those of a check with a recorded base."""
+MARKER = "<!-- fastloop check -->"
+"""First line of the Markdown, by which a workflow finds its own comment."""
+Results = Mapping[str, Result]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionOutcome:
+    """The trials of two versions, and what they tell."""
+
+    base_label: str
+    new_label: str
+    base: Results
+    new: Results
+    changes: Sequence[VersionChange]
+    fail_above: float
+    """Allowed regression in percent."""
+    effort: str
+    """What was run, such as `20 rounds of 4 trials each in 312 s`."""
+    load: Sequence[str] = ()
+    """Sentences about the load of the machine."""
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        if self.other_samples:
+            return OTHER_SAMPLES
+        told = [each.tell(self.fail_above) for each in self.changes]
+        if self.broken or "slower" in told:
+            return SLOWER
+        # A job that can't be judged keeps the check from passing.
+        everything = len({each.change.job for each in self.changes}) == len(self.base)
+        return NO_SLOWER if told and all(told) and everything else NOT_JUDGED
+
+    @property
+    def other_samples(self) -> list[str]:
+        """Names of the jobs that do not deliver the same samples in both versions."""
+        return find_other_samples(self.base, self.new)
+
+    @property
+    def broken(self) -> list[str]:
+        """Names of the jobs that finish in the base alone."""
+        return [
+            name
+            for name, before in self.base.items()
+            if name in self.new and no_longer_finishes(before, self.new[name])
+        ]
+
+
+def find_other_samples(base: Results, new: Results) -> list[str]:
+    """Names of the jobs that do not deliver the same samples in both sets."""
+    pairs = {name: (base[name], new[name]) for name in base if name in new}
+    return [
+        name
+        for name, (before, after) in pairs.items()
+        # A job that has failed before its data was known has no samples.
+        if before.num_samples
+        and after.num_samples
+        and (before.num_samples != after.num_samples or not delivers_same(before, after))
+    ]
+
+
+def answer_versions(found: VersionOutcome) -> str:
+    """The answer in a sentence."""
+    answer = _answer(found)
+    # A label such as `webdataset 1.0.1` is a name.
+    return answer[0].upper() + answer[1:] if answer.startswith("the ") else answer
+
+
+def _answer(found: VersionOutcome) -> str:
+    if names := found.other_samples:
+        before, after = found.base[names[0]], found.new[names[0]]
+        return (
+            f"{names[0]} delivers other samples in {found.new_label} than in {found.base_label} "
+            f"({_samples(after)} against {_samples(before)}): their times can't be compared."
+        )
+    if names := found.broken:
+        reason = found.new[names[0]].status_reason
+        return f"{names[0]} no longer finishes in {found.new_label}: {reason}."
+    told = {"slower": [], "no slower": [], "": []}
+    for each in found.changes:
+        told[each.tell(found.fail_above)].append(each.change)
+    if told["slower"]:
+        worst = max(told["slower"], key=lambda each: each.new_s / each.base_s)
+        return f"{found.new_label} is slower than {found.base_label}: {_takes(worst)}."
+    if found.status == NOT_JUDGED:
+        return _no_answer(found, told[""])
+    nearest = max(told["no slower"], key=lambda each: each.new_s / each.base_s)
+    return f"{found.new_label} is no slower than {found.base_label}: {_takes(nearest)}."
+
+
+def _no_answer(found: VersionOutcome, unknown: Sequence[Change]) -> str:
+    failed = {
+        label: next((each for each in results.values() if each.status != "FINISHED"), None)
+        for label, results in ((found.base_label, found.base), (found.new_label, found.new))
+    }
+    for label, result in failed.items():
+        if result is not None:
+            reason = " ".join(outcome(result))
+            return f"It can't be told whether {found.new_label} is slower: {label}: {reason}."
+    widest = max(unknown, key=_width, default=None)
+    if widest is None or widest.ratio is None:
+        few = "there were too few rounds, which more seconds= allow"
+        return f"It can't be told whether {found.new_label} is slower: {few}."
+    return f"It can't be told whether {found.new_label} is slower: {_takes(widest)}."
+
+
+def _width(change: Change) -> float:
+    return change.ratio.high / change.ratio.low if change.ratio else 0.0
+
+
+def _takes(change: Change) -> str:
+    """The ratio of a change with its interval and both times."""
+    times = describe_times(change)
+    if change.ratio is None:
+        return f"{change.benchmark} of {change.job} takes {times}"
+    ratio, job = change.ratio, f"{change.benchmark} of {change.job}"
+    bounds = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}"
+    return f"{job} takes {ratio.estimate:.3f} times as long ({times}; {bounds})"
+
+
+def _samples(result: Result) -> str:
+    return f"{result.num_samples:,} samples, digest {result.content[:8] or 'unknown'}"
+
+
+def describe_versions(found: VersionOutcome) -> str:
+    """Everything for a terminal, the answer first."""
+    changes = [each.change for each in found.changes]
+    blocks = [answer_versions(found), *found.load]
+    if table := format_changes(changes, found.fail_above):
+        blocks.append(table.rstrip())
+    blocks.append(
+        f"base: {found.base_label}\nnew:  {found.new_label}\n"
+        f"{found.effort}; slower counts from {found.fail_above:g} % on"
+    )
+    blocks += _differences(found)
+    return "\n\n".join(blocks)
+
+
+def versions_markdown(found: VersionOutcome) -> str:
+    """A comment for a pull request."""
+    word = {NO_SLOWER: "no slower", SLOWER: "slower", OTHER_SAMPLES: "other samples"}
+    title = word.get(found.status, "not judged")
+    rows = [
+        ["job", "benchmark", "base", "new", "new / base", "95 %"],
+        ["---", "---", *["---:"] * 4],
+    ]
+    for change in (each.change for each in found.changes):
+        new, base = describe_times(change).split(" a sample against ")
+        ratio = change.ratio
+        shown = [f"{ratio.estimate:.3f}"] if ratio else ["-"]
+        shown += [f"{ratio.low:.3f} to {ratio.high:.3f}"] if ratio else ["-"]
+        rows.append([change.job, change.benchmark, base, new, *shown])
+    first = next(iter([*found.new.values(), *found.base.values()]), None)
+    machine = first.environment if first else {}
+    where = f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores_usable', '?')} cores"
+    blocks = [f"### fastloop check: {title}", answer_versions(found)]
+    if len(rows) > 2:
+        blocks.append("\n".join(markdown_row(row) for row in rows))
+    blocks.append(
+        f"Base: {found.base_label}. New: {found.new_label}. Both were measured on the same machine "
+        f"({where}), {found.effort}. Times are of a sample."
+    )
+    blocks += [*found.load, *_differences(found)]
+    # A name may contain HTML, which Markdown would pass on.
+    return "\n\n".join([MARKER, *(each.replace("<", "&lt;") for each in blocks)]) + "\n"
+
+
+def _differences(found: VersionOutcome) -> list[str]:
+    base, new = dict(found.base), dict(found.new)
+    pairs = {name: (base[name], new[name]) for name in base if name in new}
+    lines = other_differences(pairs, base, new)
+    return ["\n".join(lines)] if lines else []

@@ -1,0 +1,284 @@
+"""Claims of loaders' pages and threads, each a declaration that two jobs of one sweep test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastloop.core import stats
+from fastloop.suite.document import Cell, SuiteFile
+from fastloop.suite.workloads import Row, Workload
+
+Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
+ROWS = ("dataset=mydataset", "dataset.count=10000", "dataset.shape=[5]", "batch_size=256")
+"""The data of pytorch#10260: 10,000 rows of five floats."""
+SMALL_ROWS = ("dataset=mydataset", "dataset.count=20000", "batch_size=1024")
+JPEGS = ("dataset=photos", "dataset.count=200", "dataset.crop=[375,500]", "batch_size=32")
+CROPS = (*JPEGS, "transform=random_resized_crop")
+PR_10260 = "https://github.com/pytorch/pytorch/pull/10260"
+PR_166732 = "https://github.com/pytorch/pytorch/pull/166732"
+SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A published sentence that one way is faster than another by some factor."""
+
+    name: str
+    says: str
+    source: str
+    date: str
+    """Day of the source, or the day on which an undated page was read."""
+    condition: str
+    """What was measured here, and how it differs from the source."""
+    common: tuple[str, ...]
+    slow: Row
+    fast: Row
+    least: float
+    """The least factor by which `fast` is faster, according to the claim."""
+
+    @property
+    def workload(self) -> Workload:
+        """The two jobs as a workload of the suite."""
+        overrides = (*self.common, "epochs=2")
+        rows = (self.slow, self.fast)
+        return Workload(name=self.name, title=self.says, overrides=overrides, quick=(), rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A claim, and what was measured."""
+
+    claim: Claim
+    outcome: Outcome
+    factor: stats.Ratio | None
+    """Seconds of `slow` / seconds of `fast`, paired by round; None if it was not measured."""
+    reason: str = ""
+    """The reason why it was not measured; empty if it was."""
+
+
+def _row(loader: str, *overrides: str) -> Row:
+    return Row(loader=loader, configuration="tuned", overrides=overrides)
+
+
+CLAIMS = (
+    Claim(
+        name="batched_access",
+        says="Indexing a TensorDataset once a batch is 15 times as fast as once a row",
+        source=PR_10260,
+        date="2018-08-06",
+        condition="no workers, 10,000 rows of 5 floats, batches of 256, as there",
+        common=ROWS,
+        slow=_row("dataloader"),
+        fast=_row("getitems"),
+        least=15.0,
+    ),
+    Claim(
+        name="batched_access_one_worker",
+        says="With one worker it is 1.48 times as fast",
+        source=PR_10260,
+        date="2018-08-06",
+        condition="one worker, the same data",
+        common=ROWS,
+        slow=_row("dataloader", "num_workers=1"),
+        fast=_row("getitems", "num_workers=1"),
+        least=1.48,
+    ),
+    Claim(
+        name="batched_access_two_workers",
+        says="With two workers it is 1.35 times as fast",
+        source=PR_10260,
+        date="2018-08-06",
+        condition="two workers, the same data",
+        common=ROWS,
+        slow=_row("dataloader", "num_workers=2"),
+        fast=_row("getitems", "num_workers=2"),
+        least=1.35,
+    ),
+    Claim(
+        name="no_worker_for_rows",
+        says="Rows in memory load 4.3 times as fast without a worker as with one",
+        source=PR_10260,
+        date="2018-08-06",
+        condition="the same data",
+        common=ROWS,
+        slow=_row("dataloader", "num_workers=1"),
+        fast=_row("dataloader"),
+        least=4.3,
+    ),
+    Claim(
+        name="slicing",
+        says="Slicing tensors is about 4 times as fast as a DataLoader over a TensorDataset",
+        source="https://github.com/shenweichen/DeepCTR-Torch/issues/70",
+        date="2019-12-08",
+        condition="20,000 rows of 784 floats in batches of 1,024; the source names large batches",
+        common=SMALL_ROWS,
+        slow=_row("dataloader"),
+        fast=_row("index_loop"),
+        least=4.0,
+    ),
+    Claim(
+        name="slicing_at_least_3",
+        says="A DataLoader over tensors in memory is 3 to 124 times as slow as slicing",
+        source="https://github.com/pytorch/pytorch/pull/181501",
+        date="2026-04-26",
+        condition="two workers, as the source compares num_workers > 0; 784 floats a row",
+        common=SMALL_ROWS,
+        slow=_row("dataloader", "num_workers=2"),
+        fast=_row("index_loop"),
+        least=3.0,
+    ),
+    Claim(
+        name="getitems_of_tensordict",
+        says="TensorDict's own indexing of a batch is much faster than an access for each row",
+        source="https://github.com/pytorch/tensordict/issues/374",
+        date="2023-05-08",
+        condition="a tensorclass in memory; the source gives no factor, 1 is tested",
+        common=SMALL_ROWS,
+        slow=_row("preload"),
+        fast=_row("tensorclass"),
+        least=1.0,
+    ),
+    Claim(
+        name="spdl_images",
+        says="SPDL iterates over images 74 % faster than PyTorch's DataLoader",
+        source="https://arxiv.org/abs/2504.20067",
+        date="2025-04-23",
+        condition="random crops of photographs, DataLoader with two workers; the source: ImageNet",
+        common=CROPS,
+        slow=_row("raw", "num_workers=2"),
+        fast=_row("spdl"),
+        least=1.74,
+    ),
+    Claim(
+        name="spdl_three_times",
+        says="It is not uncommon to see 3 times the throughput after a switch to SPDL",
+        source="https://facebookresearch.github.io/spdl/0.4.0/migration/why.html",
+        date="2026-11-25",
+        condition="plain JPEG files, DataLoader with two workers; the source names no data",
+        common=JPEGS,
+        slow=_row("raw", "num_workers=2"),
+        fast=_row("spdl"),
+        least=3.0,
+    ),
+    Claim(
+        name="stateful_no_slower",
+        says="Statefulness does not make a DataLoader slower",
+        source=PR_166732,
+        date="2025-10-31",
+        condition="torchdata's StatefulDataLoader without workers; 5 % are allowed",
+        common=("dataset=mydataset", "dataset.count=20000", "batch_size=256"),
+        slow=_row("raw"),
+        fast=_row("torchdata"),
+        least=0.95,
+    ),
+    Claim(
+        name="stateful_no_slower_with_workers",
+        says="Statefulness does not make a DataLoader with 4 workers slower",
+        source=PR_166732,
+        date="2025-10-31",
+        condition="torchdata's StatefulDataLoader with four workers; 5 % are allowed",
+        common=("dataset=mydataset", "dataset.count=20000", "batch_size=256"),
+        slow=_row("raw", "num_workers=4"),
+        fast=_row("torchdata", "num_workers=4"),
+        least=0.95,
+    ),
+    Claim(
+        name="workers_for_images",
+        says="Set num_workers > 0 for speed",
+        source=SPEED,
+        date="2026-11-25",
+        condition="random crops of photographs, two workers; the source names no data",
+        common=CROPS,
+        slow=_row("raw"),
+        fast=_row("raw", "num_workers=2"),
+        least=1.0,
+    ),
+    Claim(
+        name="workers_for_rows",
+        says="Set num_workers > 0 for speed",
+        source=SPEED,
+        date="2026-11-25",
+        condition="rows in memory, two workers; the source names no data",
+        common=SMALL_ROWS,
+        slow=_row("raw"),
+        fast=_row("raw", "num_workers=2"),
+        least=1.0,
+    ),
+    Claim(
+        name="turbojpeg_twice",
+        says="libjpeg-turbo decodes JPEG files 2 to 3 times as fast as Pillow",
+        source="https://github.com/roboflow/rf-detr/issues/1391",
+        date="2026-08-22",
+        condition="the whole loop over files of 375x500, by simplejpeg",
+        common=JPEGS,
+        slow=_row("raw", "decoder=pil"),
+        fast=_row("raw", "decoder=turbojpeg"),
+        least=2.0,
+    ),
+    Claim(
+        name="simplejpeg_arrays",
+        says="simplejpeg decodes 1.3 to 1.8 times as fast where an array is wanted",
+        source="https://github.com/roboflow/rf-detr/pull/1473",
+        date="2026-09-16",
+        condition="the whole loop over files of 256x256, which include reading and batching",
+        common=("dataset=photos", "dataset.count=400", "batch_size=64"),
+        slow=_row("raw", "decoder=pil"),
+        fast=_row("raw", "decoder=turbojpeg"),
+        least=1.3,
+    ),
+    Claim(
+        name="pillow_against_opencv",
+        says="Pillow is very slow compared to OpenCV",
+        source="https://pypi.org/project/simplejpeg/1.7.1",
+        date="2026-11-25",
+        condition="the whole loop over files of 375x500; the source gives no factor, 1 is tested",
+        common=JPEGS,
+        slow=_row("raw", "decoder=pil"),
+        fast=_row("raw", "decoder=opencv"),
+        least=1.0,
+    ),
+    Claim(
+        name="opencv_against_pillow",
+        says="Pillow loads JPEG images about 10 % faster than OpenCV",
+        source="https://github.com/chaiNNer-org/chaiNNer/pull/1664",
+        date="2023-03-21",
+        condition="the whole loop over files of 375x500",
+        common=JPEGS,
+        slow=_row("raw", "decoder=opencv"),
+        fast=_row("raw", "decoder=pil"),
+        least=1.1,
+    ),
+)
+CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
+
+
+def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
+    """The claim as the windows of a file decide it.
+
+    It holds if the whole 95 % interval of the factor is at least what was claimed, and does not
+    hold if the whole interval is below that.
+    """
+    cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}
+    slow, fast = cells.get(claim.slow.label), cells.get(claim.fast.label)
+    reason = _why_null(slow) or _why_null(fast)
+    if reason or slow is None or fast is None:
+        return JudgedClaim(claim=claim, outcome="not measured", factor=None, reason=reason)
+    factor = stats.ratio_or_range(_seconds(slow), _seconds(fast))
+    outcome: Outcome = "undecided"
+    if factor and factor.is_interval and factor.low >= claim.least:
+        outcome = "holds"
+    elif factor and factor.is_interval and factor.high < claim.least:
+        outcome = "does not hold"
+    return JudgedClaim(claim=claim, outcome=outcome, factor=factor)
+
+
+def _seconds(cell: Cell) -> list[float]:
+    return [cell.windows[number].seconds for number in sorted(cell.windows)]
+
+
+def _why_null(cell: Cell | None) -> str:
+    """The reason why a cell decides nothing; empty if it has comparable windows."""
+    if cell is None:
+        return "this file does not have it"
+    return cell.null_reason or cell.unranked_reason

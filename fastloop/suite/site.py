@@ -1,0 +1,162 @@
+"""The suite's page: one static file of all rounds and machines, which needs no network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from fastloop.core.number_text import significant
+from fastloop.core.stats import percent
+from fastloop.suite.claims import CLAIMS, judge
+from fastloop.suite.document import Cell, SuiteFile, load_suite
+from fastloop.suite.verify import check_file
+
+PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"
+ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
+"""Patterns of the files in the folder of results."""
+YEAR_MS = 365 * 24 * 3600 * 1000
+"""A cell that was measured longer ago is grey."""
+WORST_RATIO = 30.0
+"""Ratios from here on have the last colour of the scale."""
+BEST_HUE, WORST_HUE = 150, 15
+"""Ends of the scale of colours: green and red."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRound:
+    """A file of a round, by its names."""
+
+    round: str
+    machine: str
+    document: SuiteFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCell:
+    """A cell with the texts that the page shows."""
+
+    cell: Cell
+    machine: str
+    round: str
+    scope: str
+    code: str
+    """Address of the option's code."""
+    is_old: bool
+    rank: str
+    ratio: str
+    interval: str
+    hue: int | None
+    """Colour of the ratio; None without one."""
+    rate: str
+    share: str
+    memory: str
+    first_batch: str
+    shuffle: str
+
+    @property
+    def tie(self) -> str:
+        """The labels of the cells of the same rank, for a reader who asks."""
+        figures = self.cell.figures
+        return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
+
+
+def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
+    """The verified files <results>/<round>/<machine>.json, oldest round first.
+
+    pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if one was altered.
+    """
+    rounds = []
+    for path in sorted(results.glob(pattern)):
+        document = load_suite(path)
+        check_file(document, str(path))
+        name = path.relative_to(results).parts[0]
+        rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
+    return rounds
+
+
+def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: bool = False) -> str:
+    """The page. A cell is the newest of its machine, workload and row, also if it is null.
+
+    now_ms: the present, in milliseconds since 1970. code: address before the path of code.
+    has_claims: True if there is a page of claims beside it.
+    """
+    newest: dict[tuple[str, str, str], ShownCell] = {}
+    titles: dict[str, str] = {}
+    for each in rounds:
+        titles |= {workload.name: workload.title for workload in each.document.workloads}
+        for cell in each.document.cells:
+            newest[each.machine, cell.workload, cell.label] = _show(each, cell, now_ms, code)
+    cells = sorted(newest.values(), key=lambda shown: _order(shown, [*titles]))
+    machines = {each.machine: each for each in rounds}
+    return _template(PAGE).render(
+        cells=cells,
+        titles=titles,
+        machines=[*machines.values()],
+        labels=[*dict.fromkeys(shown.cell.label for shown in sorted(cells, key=_label))],
+        by_place={(each.machine, each.cell.label, each.cell.workload): each for each in cells},
+        filled=sum(each.cell.figures is not None for each in cells),
+        has_claims=has_claims,
+    )
+
+
+def render_claims(rounds: list[LoadedRound]) -> str:
+    """The page of claims: the newest round of each machine."""
+    newest = {each.machine: each for each in rounds}
+    judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
+    return _template(CLAIMS_PAGE).render(judged=judged, machines=[*newest.values()])
+
+
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def _label(shown: ShownCell) -> str:
+    return shown.cell.label
+
+
+def _order(shown: ShownCell, workloads: list[str]) -> tuple:
+    """Workload after workload, the fastest first and cells without figures last."""
+    figures = shown.cell.figures
+    seconds = figures.seconds if figures else math.inf
+    return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label
+
+
+def _show(each: LoadedRound, cell: Cell, now_ms: int, code: str) -> ShownCell:
+    figures, shuffling = cell.figures, cell.shuffling
+    ratio = figures.ratio if figures else None
+    interval = figures.ratio_interval if figures else None
+    share = figures.limit_share if figures else None
+    rank = figures.rank if figures else None
+    return ShownCell(
+        cell=cell,
+        machine=each.machine,
+        round=each.round,
+        scope=each.document.scope,
+        code=f"{code.rstrip('/')}/{cell.code}",
+        is_old=cell.measured_ms is not None and now_ms - cell.measured_ms > YEAR_MS,
+        rank="" if rank is None else f"{rank} =" if figures and figures.tied_with else f"{rank}",
+        ratio="" if ratio is None else f"{ratio:.2f}",
+        interval="" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+        hue=None if ratio is None else _hue(ratio),
+        rate=significant(figures.samples_per_s) if figures else "",
+        share="" if share is None else f"{percent(share)} %",
+        memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",
+        first_batch="" if cell.first_batch_s is None else significant(1e3 * cell.first_batch_s),
+        shuffle="" if shuffling is None else f"{shuffling.distance:.2f}",
+    )
+
+
+def _hue(ratio: float) -> int:
+    """Hue of a ratio, by its logarithm."""
+    part = math.log(max(1.0, ratio)) / math.log(WORST_RATIO)
+    return round(BEST_HUE + (WORST_HUE - BEST_HUE) * min(1.0, part))

@@ -1,0 +1,200 @@
+"""The seven workloads of the suite, and the rows of each: the loaders by default, and tuned ones.
+
+A workload is a declaration of overrides. Its data are generated, or come with a package, and
+nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fastloop.core.types import UsageError
+
+SUITE = "1.0"
+"""Version of the workloads: figures of different versions are never compared."""
+Configuration = Literal["default", "tuned"]
+Scope = Literal["quick", "full", "claims"]
+COMMON = ("benchmark=traversal", "tracker=none", "report=false", "device=cpu", "cache=warm")
+"""Overrides of all jobs: the page cache is warm, so that every loader finds its files in memory.
+Datasets that have no files say cache=as_is."""
+OF_SCOPE: dict[Scope, tuple[str, ...]] = {
+    "quick": ("trials=3", "min_window_s=0.1", "seconds=45", "trial_timeout_s=60"),
+    "full": ("trials=7", "min_window_s=0.3", "seconds=400", "trial_timeout_s=300"),
+    "claims": ("trials=7", "min_window_s=0.3", "seconds=120", "trial_timeout_s=300"),
+}
+"""Overrides of the jobs of each scope. `seconds` bounds the rounds of a workload, so that a slow
+machine measures fewer of them."""
+QUICK_SHARE = "the quick suite leaves this loader out, the whole one measures it"
+NOT_QUICK = (
+    *("batch_sampler", "dataloader", "getitems", "index_loop", "numpy_loop", "python_loop"),
+    *("tensorclass_memmap", "torch_storage", "hdf5", "zarr", "tfrecord", "torchdata", "ffcv"),
+)
+"""Loaders that only the whole suite measures: each has a near relative in the quick one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a workload: a loader by default, or as an author has tuned it."""
+
+    loader: str
+    configuration: Configuration = "default"
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name of the row within its workload: `raw`, or `raw num_workers=2`."""
+        return " ".join((self.loader, *(self.overrides if self.configuration == "tuned" else ())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A named kind of data and work."""
+
+    name: str
+    title: str
+    overrides: tuple[str, ...]
+    """The dataset, its size, and all that defines the work."""
+    quick: tuple[str, ...]
+    """Overrides of the quick suite in addition, which make the data smaller."""
+    reads_samples: bool = False
+    """True if loaders read the dataset's samples themselves: a store would not have their cost."""
+    per_loader: tuple[tuple[str, str], ...] = ()
+    """(loader, override) without which that loader can't run this workload."""
+    rows: tuple[Row, ...] = ()
+    """The only rows of this workload; empty: every loader by default, and those of TUNED."""
+
+
+WORKLOADS = (
+    Workload(
+        name="small_rows",
+        title="Small rows: 28x28 float32 in memory",
+        overrides=("dataset=mydataset", "dataset.count=60000", "batch_size=256", "epochs=1"),
+        quick=("dataset.count=20000",),
+    ),
+    Workload(
+        name="bytes_to_floats",
+        title="Bytes to floats: 3x32x32 uint8, normalized",
+        overrides=(
+            *("dataset=synthetic", "dataset.dtype=uint8", "dataset.shape=[3,32,32]"),
+            *("dataset.count=20000", "transform=peers/to_floats", "cache=as_is"),
+            *("batch_size=256", "epochs=1"),
+        ),
+        quick=("dataset.count=8000",),
+    ),
+    Workload(
+        name="jpeg_crops",
+        title="JPEG files, cropped at random to 224x224",
+        overrides=(
+            *("dataset=photos", "dataset.count=400", "dataset.crop=[375,500]"),
+            *("transform=random_resized_crop", "batch_size=32", "epochs=1"),
+        ),
+        quick=("dataset.count=96",),
+    ),
+    Workload(
+        name="tokens",
+        title="Tokens: windows of 256 of a flat file",
+        overrides=("dataset=tokens", "dataset.num_tokens=4000000", "batch_size=64", "epochs=1"),
+        quick=("dataset.num_tokens=1000000",),
+    ),
+    Workload(
+        name="table",
+        title="Table: 40 columns from Parquet",
+        overrides=(
+            *("dataset=table", "dataset.count=20000", "placement=pytree"),
+            *("batch_size=256", "epochs=1"),
+        ),
+        quick=("dataset.count=4000",),
+    ),
+    Workload(
+        name="ragged_text",
+        title="Ragged text with a heavy tail, padded",
+        overrides=(
+            *("dataset=texts", "dataset.count=20000", "dataset.max_length=4096"),
+            *("collate=pad", "batch_size=64", "epochs=1"),
+        ),
+        quick=("dataset.count=4000",),
+    ),
+    Workload(
+        name="slow_reads",
+        title="Slow I/O: 2 ms until a sample arrives",
+        overrides=(
+            *("dataset=slow_reads", "dataset.count=500", "cache=as_is"),
+            *("batch_size=32", "epochs=1"),
+        ),
+        quick=("dataset.count=150",),
+        reads_samples=True,
+        per_loader=(("fastloop", "loader.store=null"),),
+    ),
+)
+TUNED: dict[str, tuple[Row, ...]] = {
+    "jpeg_crops": (Row(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
+    "ragged_text": (Row(loader="raw", configuration="tuned", overrides=("num_workers=2",)),),
+    "slow_reads": (
+        Row(
+            loader="raw",
+            configuration="tuned",
+            overrides=("num_workers=8", "persistent_workers=true"),
+        ),
+        Row(
+            loader="fastloop",
+            configuration="tuned",
+            overrides=("loader.store=null", "loader.num_threads=16"),
+        ),
+    ),
+}
+"""Workload -> rows that an author has tuned; a further one is a line here."""
+
+
+def choose_workloads(
+    names: str, workloads: tuple[Workload, ...] = WORKLOADS
+) -> tuple[Workload, ...]:
+    """Those of the workloads that a comma-separated list names, in their order; all for an empty
+    one.
+
+    Raises UsageError for an unknown name.
+    """
+    allowed = [each.name for each in workloads]
+    chosen = names.split(",") if names else allowed
+    for name in chosen:
+        if name not in allowed:
+            raise UsageError(f"workloads={name}: allowed: {', '.join(allowed)}")
+    return tuple(each for each in workloads if each.name in chosen)
+
+
+def rows_of(workload: Workload, loaders: Sequence[str]) -> list[Row]:
+    """The rows of a workload: each of these loaders by default, then the tuned ones."""
+    if workload.rows:
+        return [row for row in workload.rows if row.loader in loaders]
+    needed = dict(workload.per_loader)
+    rows = [
+        Row(loader=name, overrides=(needed[name],) if name in needed else ()) for name in loaders
+    ]
+    return rows + [row for row in TUNED.get(workload.name, ()) if row.loader in loaders]
+
+
+def overrides_of(workload: Workload, row: Row, scope: Scope, changes: Sequence[str]) -> list[str]:
+    """The overrides of a row's job, the later ones taking the place of earlier ones.
+
+    changes: overrides of this command, which come last.
+    """
+    quick = workload.quick if scope == "quick" else ()
+    every = (*COMMON, *OF_SCOPE[scope], *workload.overrides, *quick, *row.overrides, *changes)
+    by_name = {each.partition("=")[0]: each for each in (f"loader={row.loader}", *every)}
+    return [*by_name.values()]
+
+
+def reason_to_leave_out(
+    workload: Workload, row: Row, scope: Scope, with_store: Sequence[str]
+) -> str:
+    """The reason why the row is not measured; empty if it is.
+
+    with_store: the loaders that read a store by default.
+    """
+    if scope == "quick" and row.loader in NOT_QUICK:
+        return QUICK_SHARE
+    has_no_store = "loader.store=null" in row.overrides
+    if workload.reads_samples and row.loader in with_store and not has_no_store:
+        return "it reads a store, which has none of the latency that is measured"
+    return ""

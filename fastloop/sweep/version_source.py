@@ -1,0 +1,223 @@
+"""What `against=` names: a commit, a tag, a version, a wheel or a folder; and how it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion
+from packaging.version import Version as PackageVersion
+
+from fastloop.core.types import Unsupported, UsageError
+from fastloop.processes.environments import Environment, build_environment
+from fastloop.processes.git_worktree import (
+    check_out,
+    find_commit,
+    find_repository,
+    remove_left_worktrees,
+)
+from fastloop.sweep.version_sides import BASE, CANDIDATE, Version
+
+OWN = "fastloop"
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+ALLOWED = "a commit, tag or branch of this repository, a version such as 1.0.1, a wheel, a folder"
+NATIVE = Path("fastloop/fastloader/native")
+"""Folder of the sources of fastloop's native parts, in a checkout of fastloop."""
+Kind = Literal["commit", "version", "wheel", "folder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSource:
+    """What `against=` names."""
+
+    kind: Kind
+    against: str
+    """The value of `against=`."""
+    package: str = ""
+    """The package of which it is a version; empty: it is one of the user's own modules."""
+    commit: str = ""
+    """The hash of the commit."""
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        # The name of a wheel begins with that of its package.
+        if self.kind == "wheel":
+            return Path(self.against).name
+        name = f"{self.against} ({self.commit[:8]})" if self.commit else self.against
+        return f"{self.package} {name}".strip()
+
+
+def find_source(against: str, package: str, here: Path) -> VersionSource:
+    """What `against=` names in this folder, without making anything of it.
+
+    package: the package that it is a version of; empty: of the user's modules. Raises UsageError
+    with what is allowed.
+
+    >>> find_source("1.0.1", "webdataset", Path()).kind
+    'version'
+    """
+    if package and not PACKAGE_NAME.fullmatch(package):
+        raise UsageError(f"package={package}: allowed: the name of an installed package")
+    path = Path(against).expanduser()
+    if against.endswith(".whl"):
+        return _find_wheel(path, package)
+    is_path = against.startswith((".", "/", "~"))
+    if package and not is_path and _is_version(against):
+        return VersionSource(kind="version", against=against, package=package)
+    if not is_path and (commit := find_commit(here, against)):
+        return VersionSource(kind="commit", against=against, package=package, commit=commit)
+    if path.is_dir():
+        return VersionSource(kind="folder", against=str(path), package=package)
+    # A version without a package is one of fastloop.
+    if _is_version(against):
+        return VersionSource(kind="version", against=against, package=OWN)
+    shallow = ""
+    if find_repository(here) and not is_path:
+        shallow = "; CI checks out one commit only, and the others with fetch-depth: 0"
+    raise UsageError(
+        f"against={against}: no such commit, file or folder; allowed: {ALLOWED}{shallow}"
+    )
+
+
+def _find_wheel(path: Path, package: str) -> VersionSource:
+    if not path.is_file():
+        raise UsageError(f"against={path}: no such file; allowed: {ALLOWED}")
+    try:
+        name = parse_wheel_filename(path.name)[0]
+    except InvalidWheelFilename:
+        raise UsageError(
+            f"against={path}: allowed: the name that the wheel was built with"
+        ) from None
+    if package and canonicalize_name(package) != name:
+        raise UsageError(f"package={package} against={path}: this is a wheel of {name}")
+    return VersionSource(kind="wheel", against=str(path), package=package or name)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        PackageVersion(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+@contextmanager
+def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
+    """Both versions, by BASE and CANDIDATE: what `against=` names, and what is here now.
+
+    here: the working folder. folder: below the outputs folder, for a worktree that ends with the
+    context. Raises UsageError if the version can't be made.
+    """
+    repository = find_repository(here)
+    if repository:
+        remove_left_worktrees(repository, folder.parent)
+    if source.kind != "commit":
+        yield _versions(source, here, here, Path(source.against).absolute())
+        return
+    # find_source has found the commit in it.
+    assert repository is not None
+    with check_out(repository, source.commit, folder) as worktree:
+        tree = worktree / here.resolve().relative_to(repository)
+        if not tree.is_dir():
+            raise UsageError(f"against={source.against}: this commit has no folder {here.name}")
+        yield _versions(source, here, repository, worktree)
+
+
+def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
+    """top, tree: the folder that holds the user's code, and the one that takes its place."""
+    path = _import_path(here)
+    if source.package:
+        candidate = Version(label=f"{source.package} {_installed(source.package)}", path=path)
+        return {BASE: _packaged(source, path, tree), CANDIDATE: candidate}
+    top, tree = top.resolve(), tree.resolve()
+    _keep_native_parts(source, top, tree)
+    # Folders of the user's code that an editable installation has added are moved as well.
+    moved = [str(tree / Path(each).relative_to(top)) for each in path if _is_below(each, top)]
+    base = Version(
+        label=source.label,
+        path=(*dict.fromkeys([*moved, *(each for each in path if not _is_below(each, top))]),),
+        tree=str(tree),
+        elsewhere=str(top),
+    )
+    return {BASE: base, CANDIDATE: Version(label="the working folder", path=path)}
+
+
+def _import_path(here: Path) -> tuple[str, ...]:
+    """The folders of sys.path that are not of Python or its packages, the working folder first."""
+    given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    own = [each for each in sys.path if each and Path(each).is_dir()]
+    folders = [Path(each).resolve() for each in [here, *given, *own]]
+    return (*dict.fromkeys(str(each) for each in folders if not _is_of_python(each)),)
+
+
+def _is_of_python(folder: Path) -> bool:
+    is_standard = any(folder.is_relative_to(Path(each).resolve() / "lib") for each in _PREFIXES)
+    return is_standard or bool({"site-packages", "dist-packages"} & {*folder.parts})
+
+
+_PREFIXES = {sys.prefix, sys.base_prefix}
+
+
+def _is_below(folder: str, top: Path) -> bool:
+    return Path(folder).is_relative_to(top)
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise UsageError(
+            f"package={package}: it is not installed; allowed: a package that is"
+        ) from None
+
+
+def _packaged(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
+    """The version of a package, in an environment of its own."""
+    is_own = canonicalize_name(source.package) == OWN
+    if source.kind == "version":
+        environment = Environment(requirements=(f"{source.package}=={source.against}",))
+    elif is_own:
+        environment = Environment(fastloop=tree)
+    else:
+        # pip leaves out a wheel of the version that is installed already.
+        place = f"--no-deps --ignore-installed {shlex.quote(str(tree))}"
+        environment = Environment(requirements=(place,))
+    try:
+        built = build_environment(environment)
+    except Unsupported as error:
+        raise UsageError(f"against={source.against}: {error}") from None
+    if is_own:
+        path = [each for each in path if not (Path(each) / OWN / "__init__.py").exists()]
+    python = str(built.folder / "bin" / "python")
+    return Version(label=source.label, python=python, path=tuple(path))
+
+
+def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:
+    """Give a tree of fastloop the compiled parts of the working folder, if their sources are equal.
+
+    Raises UsageError if they differ: without them the version would be slower than it is.
+    """
+    parts = [*(top / NATIVE.parent).glob("*.so")]
+    if not parts or not (tree / NATIVE).is_dir() or source.kind != "commit":
+        return
+    if _texts(top / NATIVE) != _texts(tree / NATIVE):
+        remedy = f"package={OWN} against={source.against} compiles them"
+        raise UsageError(f"against={source.against}: the native parts differ: {remedy}")
+    for part in parts:
+        shutil.copy(part, tree / NATIVE.parent / part.name)
+
+
+def _texts(folder: Path) -> dict[str, bytes]:
+    files = [each for each in sorted(folder.rglob("*")) if each.suffix in (".c", ".h")]
+    return {str(each.relative_to(folder)): each.read_bytes() for each in files}

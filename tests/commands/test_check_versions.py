@@ -1,0 +1,216 @@
+"""fastloop check against=: two versions in real repositories, folders and wheels."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import module_and_arguments, run_fastloop
+from fork_server import start
+from tiny_wheels import write_wheel
+
+from fastloop.core.result_io import load_results
+
+pytestmark = pytest.mark.slow
+DATASET = """\
+import time
+
+import torch
+
+
+class Images:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep({seconds})
+        return torch.full((2, 2), float(index) + {shift}), index
+"""
+FILE = """\
+job: >-
+  dataset._target_=images.Images loader=raw benchmark=traversal epochs=1 min_window_s=0
+  isolation=inline batch_size=4
+fail_above: 100
+"""
+"""Twice as slow is allowed: a busy machine is no regression, ten times as slow is."""
+FAST_S, SLOW_S = 0.002, 0.02
+
+
+def write_dataset(folder: Path, seconds: float = FAST_S, shift: int = 0) -> None:
+    (folder / "images.py").write_text(DATASET.format(seconds=seconds, shift=shift))
+
+
+def check(folder: Path, *arguments: str):
+    return run_fastloop(*arguments, "seconds=60", cwd=folder, command="check")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")
+    command = ["git", *identity, *arguments]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def worktrees(folder: Path) -> int:
+    return len(git(folder, "worktree", "list").splitlines())
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with a job and one commit."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    write_dataset(folder)
+    (folder / "fastloop.yaml").write_text(FILE)
+    (folder / ".gitignore").write_text("outputs/\n__pycache__/\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "Fast")
+    git(folder, "tag", "first")
+    return folder
+
+
+def test_slower_working_folder_is_found_and_leaves_no_worktree(repository):
+    write_dataset(repository, SLOW_S)
+    process = check(repository, "against=HEAD", "markdown=comment.md")
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert process.stdout.startswith("The working folder is slower than HEAD (")
+    assert worktrees(repository) == 1
+    (folder,) = (repository / "outputs/check").iterdir()
+    assert {each.name for each in folder.iterdir()} == {"base", "candidate"}
+    base, new = (load_results(folder / side, "side") for side in ("base", "candidate"))
+    assert base[0].content == new[0].content != ""
+    assert base[0].fingerprint != new[0].fingerprint
+    assert "is slower than" in (repository / "comment.md").read_text()
+
+
+@pytest.mark.heavy
+def test_faster_commit_is_told_by_tag(repository):
+    write_dataset(repository, SLOW_S)
+    git(repository, "commit", "-q", "-a", "-m", "Slow")
+    write_dataset(repository)
+    process = check(repository, "against=HEAD")
+    assert process.returncode == 0, process.stdout + process.stderr
+    process = check(repository, "against=first")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "is no slower than first (" in process.stdout
+
+
+def test_other_samples_are_told_and_not_judged(repository):
+    write_dataset(repository, SLOW_S, shift=1)
+    process = check(repository, "against=HEAD")
+    assert process.returncode == 3, process.stdout + process.stderr
+    assert "delivers other samples in the working folder" in process.stdout
+    assert "SLOWER" not in process.stdout
+
+
+def test_commit_that_fails_to_import_is_one_line(repository):
+    (repository / "images.py").write_text("import no_such_module\n")
+    git(repository, "commit", "-q", "-a", "-m", "Break it")
+    write_dataset(repository)
+    process = check(repository, "against=HEAD")
+    assert process.returncode == 4
+    assert process.stdout == ""
+    last = process.stderr.strip().splitlines()[-1]
+    assert last.startswith("HEAD (")
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in last
+    assert "Traceback" not in process.stderr
+    assert worktrees(repository) == 1
+    assert not (repository / "outputs" / "check").exists()
+
+
+def test_folder_takes_the_place_of_the_working_folder(repository, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    write_dataset(other, SLOW_S)
+    process = check(repository, f"against={other}", "fail_above=50")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert f"is no slower than {other}" in process.stdout
+
+
+def test_module_of_the_other_version_is_refused(repository):
+    # As an import hook of an editable installation does.
+    (repository / "elsewhere").mkdir()
+    write_dataset(repository / "elsewhere")
+    (repository / "images.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(repository / 'elsewhere')!r})\n"
+        "del sys.modules['images']\nfrom images import Images\n"
+    )
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "Import from a fixed folder")
+    process = check(repository, "against=HEAD")
+    assert process.returncode == 4
+    assert "images is imported from" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("against=nothing",), "against=nothing: no such commit, file or folder; allowed:"),
+        (("against=--help",), "against=--help: no such commit"),
+        (("against=a.whl",), "against=a.whl: no such file"),
+        (("against=first", "package=-x"), "package=-x: allowed: the name of"),
+        (("against=1.0", "package=no-such-package"), "package=no-such-package: it is not inst"),
+        (("against=first", "record=true"), "record=true with against="),
+        (("against=first", "markdown=no/such/file"), "markdown=no/such/file: allowed:"),
+        (("against=first", "fail_above=much"), "fail_above=much: allowed:"),
+        (("seconds=5",), "seconds=5: allowed: with against="),
+    ],
+)
+def test_wrong_values_are_one_line(repository, arguments, line):
+    process = run_fastloop(*arguments, cwd=repository, command="check")
+    assert process.returncode == 4
+    assert process.stderr.startswith(line)
+    assert process.stderr.count("\n") == 1
+    assert not (repository / "outputs").exists()
+
+
+@pytest.mark.heavy
+def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(repository):
+    # The candidate is a package that pytest needs, and the wheel another version of it.
+    wheel = write_wheel(repository, "0.0.1", "iniconfig")
+    (repository / "images.py").write_text(
+        DATASET.format(seconds="SECONDS", shift=0)
+        + "\n\nimport iniconfig\n\nSECONDS = 0.002 if hasattr(iniconfig, 'VERSION') else 0.02\n"
+    )
+    process = check(repository, f"against={wheel.name}")
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "is slower than iniconfig-0.0.1-py3-none-any.whl: " in process.stdout
+    assert [*(repository / "outputs/environments").glob("*/environment.json")]
+
+
+def _start_check(repository: Path):
+    write_dataset(repository, 0.05)
+    module, arguments = module_and_arguments("check", ("against=HEAD",))
+    command = start(module, arguments, repository, dict(os.environ))
+    command.wait_until(lambda: [*repository.glob("outputs/check/*/base/0/result.json")])
+    return command, command.process.children(recursive=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends children")
+def test_killed_command_leaves_no_process_and_the_next_one_removes_its_worktree(repository):
+    command, children = _start_check(repository)
+    command.process.send_signal(signal.SIGKILL)
+    command.wait()
+    for child in children:
+        child.wait(30)
+    assert worktrees(repository) == 2
+    write_dataset(repository, SLOW_S)
+    check(repository, "against=HEAD")
+    assert worktrees(repository) == 1
+    assert not [*repository.glob("outputs/check/*/worktree")]
+
+
+@pytest.mark.heavy
+def test_interrupted_command_leaves_nothing_behind(repository):
+    command, children = _start_check(repository)
+    command.process.send_signal(signal.SIGINT)
+    done = command.wait()
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert worktrees(repository) == 1
+    assert not any(child.is_running() and child.status() != "zombie" for child in children)

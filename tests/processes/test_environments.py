@@ -1,0 +1,238 @@
+"""Environments that fastloop creates for options: their packages, reuse, and ends of a build."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from options import CONF, REPOSITORY
+from tiny_wheels import write_wheel
+
+from fastloop.core.types import FailureKind, JobFailed, Unsupported
+from fastloop.options.launcher.single import SingleLauncher
+from fastloop.processes import environments
+from fastloop.processes.environments import (
+    Environment,
+    build_environment,
+    environment_for,
+    environments_folder,
+    list_environments,
+    read_environment,
+    spawn_from,
+)
+
+OPTIONS_WITH_LIBRARIES = [
+    path
+    for group in ("loader", "store")
+    for path in sorted((CONF / group).glob("*.yaml"))
+    if "requirements:" in path.read_text()
+]
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch, outputs) -> Path:
+    """A folder of wheels that pip knows alone."""
+    folder = tmp_path / "wheels"
+    write_wheel(folder, "1.0")
+    write_wheel(folder, "2.0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def left_over() -> list[str]:
+    folder = environments_folder()
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
+
+
+def version_here(module: str) -> tuple[str, str, str]:
+    return import_module(module).VERSION, torch.__file__, sys.prefix
+
+
+def in_environment(folder: Path, module: str) -> tuple[str, str, str]:
+    context = multiprocessing.get_context("spawn")
+    with spawn_from(folder), ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(version_here, module).result()
+
+
+@pytest.mark.heavy
+def test_two_environments_hold_versions_that_exclude_each_other(index):
+    before = [*sys.path], multiprocessing.spawn.get_executable()
+    for number in ("1.0", "2.0"):
+        built = build_environment(Environment(requirements=(f"pins_demo=={number}",)))
+        assert built.packages == {"pins_demo": number}
+        version, torch_file, prefix = in_environment(built.folder, "pins_demo")
+        assert (version, torch_file, prefix) == (number, torch.__file__, str(built.folder))
+    assert len(list_environments()) == 2
+    assert (sys.path, multiprocessing.spawn.get_executable()) == before
+
+
+@pytest.mark.heavy
+def test_an_environment_is_built_once(index, monkeypatch):
+    environment = Environment(requirements=("pins_demo==1.0",))
+    assert not environment.is_built
+    built = build_environment(environment)
+    assert environment.is_built
+    assert built == read_environment(environment.folder)
+    # Nothing could be installed any more.
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    assert build_environment(environment) == built
+
+
+@pytest.mark.heavy
+def test_a_requirement_precedes_the_version_of_the_main_environment(index):
+    # Nothing of fastloop or pytest imports it.
+    write_wheel(index, "0.1", name="webdataset")
+    built = build_environment(Environment(requirements=("webdataset==0.1",)))
+    assert in_environment(built.folder, "webdataset")[0] == "0.1"
+
+
+@pytest.mark.heavy
+def test_libraries_of_the_main_environment_are_not_installed_again(index):
+    write_wheel(index, "1.0", name="needs_torch", needs="torch>=2")
+    built = build_environment(Environment(requirements=("needs_torch",)))
+    assert built.packages == {"needs_torch": "1.0"}
+
+
+@pytest.mark.heavy
+def test_a_requirement_may_have_options_of_pip(index):
+    write_wheel(index, "3.0", needs="no_such_package")
+    with pytest.raises(Unsupported, match="no_such_package"):
+        build_environment(Environment(requirements=("pins_demo==3.0",)))
+    built = build_environment(Environment(requirements=("--no-deps pins_demo==3.0",)))
+    assert built.packages == {"pins_demo": "3.0"}
+
+
+@pytest.mark.heavy
+def test_scripts_start_with_the_interpreter_of_the_environment(index):
+    environment = Environment(requirements=("pins_demo==1.0",))
+    build_environment(environment)
+    files = [path for path in (environment.folder / "bin").iterdir() if not path.is_symlink()]
+    assert files
+    assert not any(b".partial" in path.read_bytes() for path in files)
+
+
+@pytest.mark.heavy
+def test_a_failed_build_leaves_nothing_and_says_why_in_one_line(index):
+    with pytest.raises(Unsupported, match=r"no environment: .*pins_demo==9") as caught:
+        build_environment(Environment(requirements=("pins_demo==9",)))
+    assert "\n" not in str(caught.value)
+    assert not left_over()
+
+
+@pytest.mark.heavy
+def test_requirements_that_exclude_each_other_fail(index):
+    with pytest.raises(Unsupported, match=r"pins_demo==1\.0 and pins_demo==2\.0"):
+        build_environment(Environment(requirements=("pins_demo==1.0", "pins_demo==2.0")))
+    assert not left_over()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_build_leaves_nothing_to_the_next_one(index, monkeypatch, tmp_path, number):
+    # A server that never answers keeps pip waiting.
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+        program = (
+            "from fastloop.processes.environments import Environment, build_environment\n"
+            "build_environment(Environment(requirements=('absent_package',)))"
+        )
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+        connection, _ = server.accept()
+        process.send_signal(number)
+        process.wait()
+        # pip has ended with it: its end of the connection is closed.
+        while connection.recv(1 << 16):
+            pass
+        connection.close()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_INDEX_URL")
+    if number == signal.SIGINT:
+        assert not left_over()
+    built = build_environment(Environment(requirements=("pins_demo==1.0",)))
+    assert left_over() == [built.folder.name]
+
+
+@pytest.mark.heavy
+def test_a_wheel_of_another_content_is_another_environment(index):
+    path = write_wheel(index / "own", "1.0", name="pins_demo")
+    first = Environment(requirements=(str(path),))
+    key = first.key
+    write_wheel(index / "own", "1.0", needs="numpy")
+    assert first.key != key
+    assert build_environment(first).packages == {"pins_demo": "1.0"}
+
+
+@pytest.mark.heavy
+def test_an_environment_may_have_a_fastloop_of_its_own(index, tmp_path):
+    wheel = write_wheel(tmp_path / "own", "9.9", name="fastloop")
+    built = build_environment(Environment(fastloop=wheel))
+    assert built.packages == {"fastloop": "9.9"}
+    command = [
+        str(built.folder / "bin/python"),
+        "-I",
+        "-c",
+        "import fastloop; print(fastloop.VERSION)",
+    ]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "9.9\n"
+
+
+def test_a_path_that_does_not_exist_is_named(outputs):
+    with pytest.raises(Unsupported, match="no such file"):
+        build_environment(Environment(requirements=("absent-1.0-py3-none-any.whl",)))
+
+
+def test_no_process_starts_from_an_environment_that_was_removed(outputs):
+    launcher = SingleLauncher(isolation="forkserver", environment=outputs / "environments" / "gone")
+    with pytest.raises(JobFailed, match="unsupported: no environment in") as caught:
+        launcher.call(int)
+    assert caught.value.failure.kind == FailureKind.UNSUPPORTED
+
+
+def test_no_environment_is_needed_for_what_the_main_one_has(outputs):
+    assert environment_for([]) is None
+    assert environment_for(["numpy", "torch>=2", "absent; python_version < '3'"]) is None
+
+
+@pytest.mark.parametrize(
+    "requirement", ["numpy<1", "absent_package", "--no-deps absent_package", "a/path"]
+)
+def test_an_environment_is_needed_for_what_the_main_one_lacks(outputs, requirement):
+    expected = Environment(requirements=("numpy", requirement))
+    assert environment_for(["numpy", requirement]) == expected
+
+
+def test_the_name_does_not_depend_on_the_order_of_requirements():
+    keys = {Environment(requirements=each).key for each in [("a", "b"), ("b", "a")]}
+    assert len(keys) == 1
+    assert Environment(requirements=("a",)).key not in keys
+
+
+def test_environments_lie_in_the_outputs_folder(outputs):
+    environment = Environment(requirements=("a",))
+    assert environment.folder.parent == outputs / "environments"
+    assert environments.list_environments() == []
+
+
+@pytest.mark.parametrize(
+    "path", OPTIONS_WITH_LIBRARIES, ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_requirements_of_an_option_are_those_of_an_extra(path):
+    requirements = yaml.safe_load(path.read_text())["requirements"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = [{*extra} for extra in project["optional-dependencies"].values()]
+    plain = {each for each in requirements if not each.startswith("-")}
+    assert plain in extras

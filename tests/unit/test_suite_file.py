@@ -1,0 +1,337 @@
+"""The suite's file: its schema, its figures, and what `fastloop suite verify` refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastloop.config.catalogue import options_of
+from fastloop.core import result_io
+from fastloop.core.result import Measurement
+from fastloop.core.types import UsageError
+from fastloop.suite.claims import CLAIMS, Claim, judge
+from fastloop.suite.document import (
+    FILE,
+    SCHEMA_FILE,
+    Cell,
+    SuiteFile,
+    WorkloadRecord,
+    load_suite,
+    save_suite,
+    schema_text,
+)
+from fastloop.suite.figures import with_figures
+from fastloop.suite.seals import seal
+from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
+from fastloop.suite.verify import find_problems
+from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
+
+REASON = "unsupported: <b>needs</b> a library"
+NOW_MS = 1_800_000_000_000
+OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
+
+
+def measured_cell(label: str, seconds: list[float], **changes) -> Cell:
+    windows = {
+        number: Measurement(
+            start_ns=1000,
+            stop_ns=1000 + int(each * 1e9),
+            epochs=1,
+            samples=500,
+            limit_samples_per_s=9000.0,
+        )
+        for number, each in enumerate(seconds)
+    }
+    cell = Cell(
+        workload="small_rows",
+        label=label,
+        loader=label,
+        configuration="default",
+        overrides=[],
+        code=f"fastloop/options/loader/{label}.py",
+        cache="warm",
+        null_reason="",
+        measured_ms=NOW_MS,
+        content="ab",
+        windows=windows,
+        first_batch_s=0.25,
+        peak_pss_mib=300.0,
+        caveats=["unstable"],
+    )
+    return replace(cell, **changes)
+
+
+def document_of(*cells: Cell) -> SuiteFile:
+    workload = WorkloadRecord(
+        name="small_rows",
+        title="Small rows",
+        overrides=["dataset=mydataset"],
+        samples=500,
+        sample_nbytes=3136,
+        undetermined="",
+    )
+    document = SuiteFile(
+        schema=1,
+        suite="1.0",
+        round="2026-11",
+        scope="full",
+        complete=True,
+        machine={"cpu": "a processor", "cores_usable": 2, "python": "3.11"},
+        versions={"torch": "2.9", "numpy": None},
+        commit="0123456789abcdef",
+        code="cd",
+        workloads=[workload],
+        cells=list(cells),
+    )
+    return seal(with_figures(document))
+
+
+def null_cell(label: str) -> Cell:
+    empty = {"windows": {}, "measured_ms": None, "content": "", "first_batch_s": None}
+    return measured_cell(label, [], null_reason=REASON, peak_pss_mib=None, **empty)
+
+
+FAST, EQUAL, SLOW = [1.0, 1.01, 1.0, 1.02, 1.0], [1.0, 1.01, 1.01, 1.0, 1.0], [3.0, 3.1, 3, 3, 3]
+
+
+def example() -> SuiteFile:
+    cells = measured_cell("raw", SLOW), measured_cell("grain", FAST), measured_cell("spdl", EQUAL)
+    return document_of(*cells, null_cell("ffcv"))
+
+
+def leaves(node, path=()):
+    if isinstance(node, dict | list) and node:
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, each in items:
+            yield from leaves(each, (*path, key))
+    elif not isinstance(node, dict | list):
+        yield path, node
+
+
+def altered(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else 1
+
+
+def change(plain: dict, path: tuple, value) -> dict:
+    changed = copy.deepcopy(plain)
+    node = changed
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    return changed
+
+
+def complaints(plain: dict, folder) -> str:
+    path = folder / "file.json"
+    path.write_text(json.dumps(plain))
+    try:
+        return "\n".join(find_problems(load_suite(path)))
+    except UsageError as error:
+        return str(error)
+
+
+def test_figures_follow_from_the_windows():
+    figures = {cell.label: cell.figures for cell in example().cells}
+    assert figures["ffcv"] is None
+    assert figures["grain"].seconds == pytest.approx(1.0)
+    assert figures["grain"].samples_per_s == pytest.approx(500)
+    assert figures["grain"].limit_share == pytest.approx(500 / 9000)
+    assert (figures["grain"].rank, figures["grain"].tied_with) == (1, ["spdl"])
+    assert (figures["spdl"].rank, figures["raw"].rank) == (1, 3)
+    assert figures["raw"].ratio == pytest.approx(3, rel=0.02)
+    low, high = figures["raw"].ratio_interval
+    assert low <= figures["raw"].ratio <= high
+
+
+def test_a_cell_without_rank_takes_no_part_in_ranks():
+    fastest = measured_cell("raw", [0.1] * 5, unranked_reason="it delivers other data")
+    document = document_of(fastest, measured_cell("grain", FAST), measured_cell("spdl", SLOW))
+    figures = {cell.label: cell.figures for cell in document.cells}
+    assert (figures["raw"].rank, figures["raw"].ratio) == (None, None)
+    assert (figures["grain"].rank, figures["grain"].ratio) == (1, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_windows_give_no_ranks_and_say_why(count):
+    cells = measured_cell("raw", SLOW[:count]), measured_cell("grain", FAST[:count])
+    document = document_of(*cells)
+    assert document.workloads[0].undetermined
+    assert all(cell.figures.rank is None for cell in document.cells)
+    assert find_problems(document) == []
+
+
+def test_written_files_are_read_again_as_they_were(tmp_path):
+    save_suite(example(), tmp_path / "a.json")
+    assert load_suite(tmp_path / "a.json") == example()
+    assert find_problems(load_suite(tmp_path / "a.json")) == []
+
+
+def test_each_altered_field_is_refused_by_its_name(tmp_path):
+    plain = FILE.dump_python(example(), mode="json")
+    assert complaints(plain, tmp_path) == ""
+    for path, value in leaves(plain):
+        told = complaints(change(plain, path, altered(value)), tmp_path)
+        # In a cell the field's name follows the cell's number; a seal is named by what it seals.
+        in_cell = path[0] == "cells"
+        name = path[2] if in_cell else path[0]
+        assert str(path[-1] if name == "seals" else name) in told, (path, told)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.floats(0.001, 100), min_size=1, max_size=7), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_any_file_passes_until_any_field_is_altered(tmp_path_factory, rows, data):
+    cells = [measured_cell(f"loader{number}", each) for number, each in enumerate(rows)]
+    plain = FILE.dump_python(document_of(*cells), mode="json")
+    folder = tmp_path_factory.getbasetemp()
+    assert complaints(plain, folder) == ""
+    path, value = data.draw(st.sampled_from([*leaves(plain)]))
+    assert complaints(change(plain, path, altered(value)), folder)
+
+
+@pytest.mark.parametrize("part", ["cells", "workloads"])
+def test_a_removed_part_is_missed(tmp_path, part):
+    plain = FILE.dump_python(example(), mode="json")
+    plain[part] = plain[part][1:]
+    assert part in complaints(plain, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1}', "\x00"])
+def test_other_files_are_refused_in_one_line(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UsageError) as error:
+        load_suite(tmp_path / "a.json")
+    assert "\n" not in str(error.value)
+
+
+def test_the_schema_files_are_those_of_the_classes():
+    assert SCHEMA_FILE.read_text() == schema_text()
+    assert result_io.SCHEMA_FILE.read_text() == result_io.schema_text()
+
+
+class Cells(HTMLParser):
+    """The rows of the table of all cells, by (workload, label), with their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[tuple, dict] = {}
+        self.now: dict | None = None
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        if tag == "tr" and "data-configuration" in values:
+            self.now = {"class": values.get("class", ""), "text": "", "links": []}
+            self.rows[values["data-workload"], values["data-loader"]] = self.now
+        elif tag == "a" and self.now is not None:
+            self.now["links"].append(values["href"])
+
+    def handle_data(self, data):
+        if self.now is not None:
+            self.now["text"] += data
+
+    def handle_endtag(self, tag):
+        if tag == "tr":
+            self.now = None
+
+
+def page_of(*rounds: LoadedRound) -> tuple[str, dict]:
+    page = render_site([*rounds], NOW_MS, "https://code")
+    parser = Cells()
+    parser.feed(page)
+    return page, parser.rows
+
+
+def test_the_page_has_every_cell_with_its_figures_or_its_reason():
+    document = example()
+    page, rows = page_of(LoadedRound(round="2026-11", machine="box", document=document))
+    assert list(rows) == [("small_rows", name) for name in ("grain", "spdl", "raw", "ffcv")]
+    for cell in document.cells:
+        row = rows[cell.workload, cell.label]
+        assert row["links"] == [f"https://code/fastloop/options/loader/{cell.loader}.py"]
+        assert cell.null_reason in row["text"]
+        if cell.figures:
+            assert f"{cell.figures.ratio:.2f}" in row["text"]
+    assert "1 =" in rows["small_rows", "grain"]["text"]
+    assert "<b>needs" not in page
+
+
+def test_cells_older_than_a_year_are_grey_until_they_are_measured_again():
+    old = document_of(
+        measured_cell("raw", SLOW, measured_ms=OLD_MS),
+        measured_cell("grain", FAST, measured_ms=OLD_MS),
+    )
+    new = document_of(measured_cell("grain", FAST))
+    _, rows = page_of(
+        LoadedRound(round="2025-10", machine="box", document=old),
+        LoadedRound(round="2026-11", machine="box", document=new),
+    )
+    assert rows["small_rows", "raw"]["class"] == "old"
+    assert rows["small_rows", "grain"]["class"] == ""
+
+
+def test_no_page_is_made_of_an_altered_file(tmp_path):
+    (tmp_path / "2026-11").mkdir()
+    save_suite(replace(example(), round="2027-01"), tmp_path / "2026-11" / "box.json")
+    with pytest.raises(UsageError, match=r"box\.json: round: "):
+        load_rounds(tmp_path)
+
+
+def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
+    loaders = options_of("loader")
+    assert len(WORKLOADS) == len({each.name for each in WORKLOADS}) == 7
+    assert set(NOT_QUICK) <= set(loaders)
+    assert set(TUNED) <= {each.name for each in WORKLOADS}
+    for workload in WORKLOADS:
+        labels = [row.label for row in rows_of(workload, loaders)]
+        assert len(labels) == len(set(labels))
+
+
+def claimed_file(claim: Claim, slow: list[float], fast: list[float]) -> SuiteFile:
+    document = document_of(
+        measured_cell(claim.slow.label, slow, workload=claim.name),
+        measured_cell(claim.fast.label, fast, workload=claim.name),
+    )
+    return replace(document, scope="claims")
+
+
+@pytest.mark.parametrize(
+    ("factors", "outcome"),
+    [
+        ([1.5, 1.51, 1.49, 1.5, 1.52], "holds"),
+        ([0.5, 0.51, 0.49, 0.5, 0.52], "does not hold"),
+        ([0.9, 1.2, 0.8, 1.1, 1.0], "undecided"),
+        ([9.0, 9.0], "undecided"),
+    ],
+)
+def test_a_claim_is_decided_by_the_whole_interval(factors, outcome):
+    claim = CLAIMS[0]
+    fast = [1.0, 1.01, 0.99, 1.0, 1.02][: len(factors)]
+    slow = [claim.least * each * factor for each, factor in zip(fast, factors, strict=True)]
+    judged = judge(claim, claimed_file(claim, slow, fast))
+    assert judged.outcome == outcome
+    assert judged.factor.estimate == pytest.approx(claim.least * factors[0], rel=0.2)
+
+
+def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
+    assert len(CLAIMS) >= 12
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.source.startswith("https://") and claim.date for claim in CLAIMS)
+    assert all(claim.slow.label != claim.fast.label for claim in CLAIMS)
+    loaders = options_of("loader")
+    assert all(len(rows_of(claim.workload, loaders)) == 2 for claim in CLAIMS)
+    document = claimed_file(CLAIMS[0], SLOW, FAST)
+    page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
+    assert all(f'data-claim="{claim.name}"' in page for claim in CLAIMS)
+    assert page.count("not measured") >= len(CLAIMS) - 1
