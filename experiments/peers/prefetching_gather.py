@@ -17,7 +17,7 @@ import numpy as np
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.fastloader.column_source import column_source
-from fastloop.fastloader.columns.engine import gather_into, open_column
+from fastloop.fastloader.columns.native_rows import gather_into, open_column
 
 BUFFER_NBYTES = 512 << 10
 

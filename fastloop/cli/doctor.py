@@ -143,8 +143,8 @@ def _accelerator() -> str:
 def _software() -> Iterator[tuple[str, str]]:
     import torch
 
-    from fastloop.fastloader.columns.engine import has_core
     from fastloop.fastloader.columns.jpeg import INSTALL, describe_native_decoder, has_jpeg
+    from fastloop.fastloader.columns.native_rows import has_core
 
     compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"

@@ -19,13 +19,29 @@ from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.chunked_rows import is_library_array, library_array
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
-Fill = Callable[[Column, np.ndarray, np.ndarray], None]
-"""Writes a column's samples at some indices to an array of their bytes."""
 
+@dataclass(frozen=True)
+class RowsToFill:
+    """The rows of each column for some indices, in memory that is yet to be filled."""
 
-def fill_alone(column: Column, indices: np.ndarray, out: np.ndarray) -> None:
-    """Write the column's samples in the calling thread."""
-    column.fill(indices, out)
+    columns: Sequence[Column]
+    indices: np.ndarray
+    memory: Sequence[torch.Tensor | None]
+    """(num_rows, row_nbytes) uint8 of each column; None: its rows are views of the source's."""
+    tensors: Sequence[torch.Tensor]
+    """The rows with their dtype and shape."""
+
+    def fill(self, part: slice = slice(None), *, with_cheap: bool = True) -> None:
+        """Fill a part of the rows of slow columns. Cheap columns are filled as a whole, and by the
+        thread of one part alone: the others are called without `with_cheap`.
+        """
+        for column, memory in zip(self.columns, self.memory, strict=True):
+            if memory is None:
+                continue
+            if is_slow(column):
+                column.fill(self.indices[part], memory.numpy()[part])
+            elif with_cheap:
+                column.fill(self.indices, memory.numpy())
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,6 @@ class ColumnSource:
     shows_views: bool = False
     """True if batches are views of the source's memory if possible, which it is for consecutive
     rows. A view is as safe as the source, to which only its owner writes."""
-    fill: Fill = fill_alone
     memory: BatchMemory = field(default_factory=BatchMemory)
 
     def __len__(self) -> int:
@@ -61,13 +76,30 @@ class ColumnSource:
         """The batches of these indices."""
         return self.split(self.gather(group), group)
 
-    def gather(self, group: Sequence[np.ndarray]) -> list[torch.Tensor]:
+    def gather(self, group: Sequence[np.ndarray]) -> Sequence[torch.Tensor]:
         """Each column's rows of all these batches, in new memory."""
-        indices = group[0] if len(group) == 1 else np.concatenate(group)
         # Off, as in a new thread: it must not matter whether the consumer or a thread makes a
         # batch.
         with torch.inference_mode(False):
-            return [self._rows(column, indices) for column in self.columns]
+            rows = self.allocate(group)
+            rows.fill()
+            return rows.tensors
+
+    def allocate(self, group: Sequence[np.ndarray]) -> RowsToFill:
+        """Memory for each column's rows of all these batches."""
+        indices = group[0] if len(group) == 1 else np.concatenate(group)
+        memory, tensors = [], []
+        for column in self.columns:
+            if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
+                start = int(indices[0])
+                memory.append(None)
+                # .data makes it a tensor with a version counter of its own, see split().
+                tensors.append(column.memory[start : start + len(indices)].data)
+                continue
+            rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
+            memory.append(rows)
+            tensors.append(column.spec.view(rows))
+        return RowsToFill(self.columns, indices, memory, tensors)
 
     def split(self, rows: Sequence[torch.Tensor], group: Sequence[np.ndarray]) -> list[Tree]:
         """The batches of these rows.
@@ -81,15 +113,6 @@ class ColumnSource:
         if self.unflatten is None:
             return list(parts[0])
         return [self.unflatten(leaves) for leaves in zip(*parts, strict=True)]
-
-    def _rows(self, column: Column, indices: np.ndarray) -> torch.Tensor:
-        if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
-            start = int(indices[0])
-            # .data makes it a tensor with a version counter of its own, see split().
-            return column.memory[start : start + len(indices)].data
-        rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
-        self.fill(column, indices, rows.numpy())
-        return column.spec.view(rows)
 
 
 def is_slow(column: Column) -> bool:

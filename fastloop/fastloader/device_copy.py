@@ -14,9 +14,9 @@ prevents that. See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-str
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -57,9 +57,12 @@ def receive_copies(copied: Any, tensors: Iterable[torch.Tensor], device: torch.d
         tensor.record_stream(stream)
 
 
-Copied = tuple[Any, Tree, Any]
-"""An item of work, the tree on the device that was made of it, and the CUDA event recorded after
-its copies."""
+class Copied(NamedTuple):
+    """A tree on the device, of which copies may still be pending."""
+
+    tree: Tree
+    event: Any
+    """The CUDA event recorded after the copies; None: they are complete."""
 
 
 class DeviceCopies:
@@ -68,22 +71,28 @@ class DeviceCopies:
     def __init__(self, device: torch.device) -> None:
         self._device, self._thread = device, threading.local()
 
-    def make(self, make: Callable[[Any], Tree], item: Any) -> Copied:
-        """Copy the tensors of make(item); the copies may still be pending."""
-        if not hasattr(self._thread, "stream"):
-            self._thread.stream = CopyStream(self._device)
-        stream = self._thread.stream
-        with stream.current():
-            placed = pytree.tree_map_only(torch.Tensor, self._place, make(item))
-            return item, placed, stream.record()
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """The context of the calling thread's stream, in which copy() is called."""
+        return self._stream.current()
+
+    def copy(self, tree: Tree) -> Copied:
+        """Queue copies of the tree's tensors."""
+        placed = pytree.tree_map_only(torch.Tensor, self._place, tree)
+        return Copied(placed, self._stream.record())
 
     def receive(self, copied: Copied) -> Tree:
         """The tree, handed over to the consumer's current stream."""
-        _, placed, event = copied
+        placed, event = copied
         if event is not None:
             tensors = [leaf for leaf in pytree.tree_leaves(placed) if torch.is_tensor(leaf)]
             receive_copies(event, tensors, self._device)
         return placed
+
+    @property
+    def _stream(self) -> CopyStream:
+        if not hasattr(self._thread, "stream"):
+            self._thread.stream = CopyStream(self._device)
+        return self._thread.stream
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         # Only CUDA has the streams and events that make an unfinished copy safe.

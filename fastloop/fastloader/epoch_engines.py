@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_settings import WORKER_SETTINGS, LoaderSettings
-from fastloop.fastloader.native import (
+from fastloop.fastloader.native_stream import (
     Delivery,
     MemoryPools,
     NativeColumns,
@@ -30,14 +30,15 @@ from fastloop.fastloader.native import (
     open_columns,
     open_stream,
 )
+from fastloop.fastloader.open_source import open_source
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.process_reading import ProcessReading, open_reading, start_reading
+from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
-from fastloop.fastloader.tuning import Tuning, tune
+from fastloop.fastloader.tuning import Tuning, slow_down, tune
 
 
 @dataclass
@@ -63,28 +64,55 @@ def open_natively(source: object) -> NativeSource | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """The processes, threads and steps by which a loader reads its source in each epoch."""
+    """A loader's opened source, and the processes, threads and stages that read it in each epoch.
 
+    It stays until a setting is assigned to that says how the source is read.
+    """
+
+    source: BatchSource | IterableSource
+    native: NativeSource | None
+    """The source's columns in the core; None: only Python can make its batches."""
     processes: ProcessReading | None
     """The processes that read a Dataset; None: threads do."""
     pipeline: Pipeline
-    """The steps by which Python makes batches from groups of indices; it also has the number of
+    """The stages by which Python makes batches from groups of indices; it also has the number of
     threads, which the core uses too."""
     moments: DrawMoments
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle all but the source, which another process opens anew."""
+        return self.__dict__ | {"source": None, "native": None}
 
     def copy(self) -> Reading:
         """The reading of another loader, or of one in another process."""
         return replace(self, pipeline=self.pipeline.copy())
 
+    def reopen(self, settings: LoaderSettings) -> Reading:
+        """Open the source anew, to be read as before."""
+        source = open_source(settings)
+        return replace(self, source=source, native=open_natively(source))
 
-def choose_reading(
-    settings: LoaderSettings, source: BatchSource | IterableSource, native: NativeSource | None
-) -> Reading:
-    """The processes, threads and device of a loader of this source.
+    def settings_in_use(self, engine: NativeEpochs | PythonEpochs) -> Sequence[str]:
+        """The settings of DataLoader's worker processes that have an effect."""
+        if self.processes is not None:
+            return (*WORKER_SETTINGS, "in_order")
+        is_python = isinstance(engine, PythonEpochs) and not self.pipeline.in_order
+        if is_python and self.pipeline.tuning.num_threads > 1:
+            return ("in_order",)
+        if isinstance(self.source, IterableSource) and self.source.workers is not None:
+            # Its processes start with each epoch, and never persist.
+            return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
+        return ()
+
+
+def open_reading(settings: LoaderSettings) -> Reading:
+    """Open a loader's source, and choose the processes, threads and device of its batches.
 
     Raises ValueError for settings that are invalid on this system, or with this source.
     """
-    processes, target = open_reading(settings, source), resolve_target(settings.device)
+    source = open_source(settings)
+    native = open_natively(source)
+    processes, target = choose_processes(settings, source), resolve_target(settings.device)
     tuning = tune(
         settings,
         source,
@@ -95,57 +123,41 @@ def choose_reading(
     # An iterable's end is known only when all of its samples before it have come.
     in_order = settings.is_in_order or isinstance(source, IterableSource)
     pipeline = Pipeline(tuning, target, settings.pins, in_order)
-    return Reading(processes, pipeline, choose_moments(settings))
-
-
-def settings_in_use(
-    source: BatchSource | IterableSource, reading: Reading, engine: NativeEpochs | PythonEpochs
-) -> Sequence[str]:
-    """The settings of DataLoader's worker processes that have an effect."""
-    if reading.processes is not None:
-        return (*WORKER_SETTINGS, "in_order")
-    is_python = isinstance(engine, PythonEpochs) and not reading.pipeline.in_order
-    if is_python and reading.pipeline.tuning.num_threads > 1:
-        return ("in_order",)
-    if isinstance(source, IterableSource) and source.workers is not None:
-        # Its processes start with each epoch, and never persist.
-        return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
-    return ()
+    return Reading(source, native, processes, pipeline, choose_moments(settings))
 
 
 def choose_engine(
-    settings: LoaderSettings,
-    source: BatchSource | IterableSource,
-    native: NativeSource | None,
-    reading: Reading,
-    order: EpochOrder,
+    settings: LoaderSettings, reading: Reading, order: EpochOrder
 ) -> NativeEpochs | PythonEpochs:
-    """The engine of the batches of this order: the native core if it can make them, else Python."""
-    shows_views = not settings.copy and order.is_sequential and reading.pipeline.is_plain
-    is_native = (
-        native is not None
-        # The core delivers rows in ordinary memory, as they are.
-        and settings.transform is None
-        and reading.pipeline.is_plain
-        and not shows_views
-        # The core asks for indices when it needs them, not when DataLoader would.
-        and not order.is_paced
-        # Large files in an order with long stretches are read faster past the page cache.
-        and not may_read_directly(source, order.shuffle)
-    )
-    if is_native and native is not None and isinstance(order, LoaderOrder):
-        plan = StreamPlan(
-            columns=native.columns,
-            batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
-            drop_last=order.drop_last,
-            num_threads=reading.pipeline.tuning.num_threads,
-            ahead=settings.prefetch_factor,
-            is_lazy=order.is_lazy,
-        )
-        return NativeEpochs(native, plan)
+    """The engine of the batches of this order: the native core if it can make them, else Python.
+
+    This is the only place that chooses.
+    """
+    native, is_plain = reading.native, reading.pipeline.is_plain
+    shows_views = not settings.copy and order.is_sequential and is_plain
     is_batched = not settings.is_unbatched or settings.asks_for_lists
-    transform = settings.transform
-    return PythonEpochs(source, reading, transform, is_batched, shows_views)
+    python = PythonEpochs(reading, settings.transform, is_batched, shows_views)
+    # A tree with columns that the core can't make, a Dataset, or an iterable.
+    if native is None or not isinstance(order, LoaderOrder):
+        return python
+    # The core delivers rows as they are, in new memory of the CPU.
+    if settings.transform is not None or not is_plain or shows_views:
+        return python
+    # The core asks for indices when it needs them, not when DataLoader would.
+    if order.is_paced:
+        return python
+    # Large files in an order with long stretches are read faster past the page cache.
+    if may_read_directly(reading.source, order.shuffle):
+        return python
+    plan = StreamPlan(
+        columns=native.columns,
+        batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
+        drop_last=order.drop_last,
+        num_threads=reading.pipeline.tuning.num_threads,
+        ahead=settings.prefetch_factor,
+        is_lazy=order.is_lazy,
+    )
+    return NativeEpochs(native, plan)
 
 
 @dataclass(frozen=True)
@@ -188,12 +200,22 @@ def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, 
     return native_order, start
 
 
+class EpochPlan(NamedTuple):
+    """The way in which Python makes the batches of an epoch."""
+
+    source: BatchSource | StreamBatches
+    groups: Groups
+    tuning: Tuning
+    draw_for: Callable[[int], None] | None = None
+    """Reads a user's sampler at DataLoader's moments, if there is one: called with the number of
+    each batch before it is delivered."""
+
+
 @dataclass(frozen=True)
 class PythonEpochs:
     """Threads of Python, or processes, which make batches of Datasets and iterables, apply
     transforms, and bring batches to a device."""
 
-    source: BatchSource | IterableSource
     reading: Reading
     transform: Callable[[Tree], Tree] | None
     is_batched: bool
@@ -212,45 +234,43 @@ class PythonEpochs:
 
         finish: called after the last one.
         """
-        seeds, pipeline, paced = begin.seeds, self.reading.pipeline, None
+        seeds = begin.seeds
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
+        # The first draws of a sampler or an order are part of the start of the epoch, so they are
+        # made inside the context that restores the random generators.
         with begin.restored:
-            # The first draws of a sampler or an order are part of the start of the epoch, so they
-            # are made inside the context that restores the random generators.
-            if isinstance(order, LoaderOrder) and order.is_paced:
-                order, paced = _open_sampler(order, begin, int(state["delivered"]))
-            if paced is None:
-                source, groups = self.plan(order, state, draws, seeds.order)
-                # A group is drawn when it is asked for; the first one is asked for here.
-                first = list(islice(groups, 1))
-            else:
-                assert not isinstance(self.source, IterableSource)
-                source, groups, first = self.source, paced, []
-                pipeline = _slow_down(self.reading, begin.lead)
-        source = prepare_source(source, pipeline.tuning.num_threads, draws)
+            plan = self.plan(order, state, begin, draws)
+        source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
-        processes = self.reading.processes
-        batches, groups = start_reading(processes, source, chain(first, groups), draws)
-        running = pipeline.start(batches, groups, transform)
-        return running.deliver(state, finish, paced.draw_for if paced else None)
+        batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
+        pipeline = replace(self.reading.pipeline, tuning=plan.tuning)
+        return pipeline.start(batches, groups, transform).deliver(state, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, state: State, draws: SampleDraws, seed: int
-    ) -> tuple[BatchSource | StreamBatches, Groups]:
-        """Return the source of the rest of an epoch, and the groups of its batches."""
+        self, order: EpochOrder, state: State, begin: EpochBegin, draws: SampleDraws
+    ) -> EpochPlan:
+        """The plan of the rest of an epoch, of which the first batch's indices have been drawn."""
         delivered, tuning = int(state["delivered"]), self.reading.pipeline.tuning
-        source = self.source
+        source = self.reading.source
         if isinstance(order, StreamOrder):
             assert isinstance(source, IterableSource)
-            return source.start(order, state, draws), number_batches(order, delivered)
+            batches = source.start(order, state, draws)
+            return EpochPlan(batches, number_batches(order, delivered), tuning)
         assert not isinstance(source, IterableSource)
-        planned, groups = _plan_epoch(source, order, (seed, delivered), tuning)
+        if order.is_paced:
+            order, paced = _open_sampler(order, begin, delivered)
+            if paced is not None:
+                by_processes = self.reading.processes is not None
+                tuning = slow_down(tuning, begin.lead, by_processes=by_processes)
+                return EpochPlan(source, paced, tuning, paced.draw_for)
+        planned, groups = _plan_reads(source, order, (begin.seeds.order, delivered), tuning)
         if self.shows_views and planned is source and isinstance(source, ColumnSource):
             planned = replace(source, shows_views=True)
-        return planned, groups
+        # A group is drawn when it is asked for; the first one is asked for here.
+        return EpochPlan(planned, chain(list(islice(groups, 1)), groups), tuning)
 
 
-def _plan_epoch(
+def _plan_reads(
     source: BatchSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
     """The source of this rank's batches, with direct reads if they pay, and the batches' groups.
@@ -289,15 +309,3 @@ def _open_sampler(
         return drawn, None
     batches = islice(read_batches(order, opened), delivered, None)
     return order, PacedGroups(batches, order.num_samples, begin.lead)
-
-
-def _slow_down(reading: Reading, lead: int) -> Pipeline:
-    """The reading's pipeline with no more batches in its threads than the sampler's lead.
-
-    Otherwise a thread would ask the sampler earlier than DataLoader does.
-    """
-    pipeline, most = reading.pipeline, 0 if reading.processes else max(0, lead - 1)
-    num_threads = min(pipeline.tuning.num_threads, most)
-    ahead = most // max(1, num_threads) or 1
-    tuning = replace(pipeline.tuning, num_threads=num_threads, prefetch_factor=ahead)
-    return replace(pipeline, tuning=tuning)

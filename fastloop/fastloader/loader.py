@@ -18,7 +18,7 @@ from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 from fastloop.fastloader.dataset_source import CollateFn
-from fastloop.fastloader.epoch_engines import choose_reading, open_natively, settings_in_use
+from fastloop.fastloader.epoch_engines import open_reading
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
 from fastloop.fastloader.loader_settings import (
@@ -27,8 +27,8 @@ from fastloop.fastloader.loader_settings import (
     LoaderSettings,
     warn_of_settings,
 )
-from fastloop.fastloader.native import PieceTimes
-from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples, open_source
+from fastloop.fastloader.native_stream import PieceTimes
+from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.random_transforms import draws_once
@@ -160,8 +160,7 @@ class FastLoader(Generic[T_co]):
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
         settings = self._open()
-        engine = self._epochs.engine
-        warn_of_settings(settings, settings_in_use(self._source, self._reading, engine))
+        warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
@@ -189,11 +188,9 @@ class FastLoader(Generic[T_co]):
         Raises ValueError and TypeError for settings that are invalid.
         """
         settings = self._settings
-        self._source = open_source(settings)
-        self._native = open_natively(self._source)
-        self._reading = choose_reading(settings, self._source, self._native)
+        self._reading = open_reading(settings)
         # Made here also for its errors: an order that is invalid is not left to the first epoch.
-        self._last_epochs = open_epochs(settings, self._source, self._native, self._reading)
+        self._last_epochs = open_epochs(settings, self._reading)
         return settings
 
     def __len__(self) -> int:
@@ -203,7 +200,7 @@ class FastLoader(Generic[T_co]):
     @property
     def num_samples(self) -> int | None:
         """The number of samples, as the source says now; None if an iterable does not say."""
-        return count_samples(self._source)
+        return count_samples(self._reading.source)
 
     @property
     def dataset(self) -> Dataset:
@@ -272,21 +269,20 @@ class FastLoader(Generic[T_co]):
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
-            last = open_epochs(self._settings, self._source, self._native, self._reading)
+            last = open_epochs(self._settings, self._reading)
             self._last_epochs = last
         return last
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle settings and position; another process opens source, threads and buffers anew."""
         copies = {"_reading": self._reading.copy(), "_position": self._position.copy()}
-        here = dict.fromkeys(["_source", "_native", "_last_epochs"])
-        return self.__dict__ | here | copies | {"source": pack_maps(self.source)}
+        anew = {"_last_epochs": None, "source": pack_maps(self.source)}
+        return self.__dict__ | copies | anew
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.source = unpack_maps(self.source)
-        self._source = open_source(self._settings)
-        self._native = open_natively(self._source)
+        self._reading = self._reading.reopen(self._settings)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""

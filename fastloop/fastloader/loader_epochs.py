@@ -14,10 +14,8 @@ from typing import Any
 
 from fastloop.fastloader.checkpoint import PENDING, RandomSources, State, States, initial_state
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.epoch_engines import (
     NativeEpochs,
-    NativeSource,
     PythonEpochs,
     Reading,
     choose_engine,
@@ -26,8 +24,8 @@ from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
-from fastloop.fastloader.pipeline import SharedBatches
 from fastloop.fastloader.process_group import is_in_group
+from fastloop.fastloader.running_epoch import SharedBatches
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -150,21 +148,18 @@ class LoaderEpochs:
         return SharedBatches(draw_before(batches, count, draw))
 
 
-def open_epochs(
-    settings: LoaderSettings,
-    source: BatchSource | IterableSource,
-    native: NativeSource | None,
-    reading: Reading,
-) -> LoaderEpochs:
+def open_epochs(settings: LoaderSettings, reading: Reading) -> LoaderEpochs:
     """The epochs of a loader with these settings.
 
-    native: the source's columns in the core, if it can make them. Raises ValueError for settings
-    of the order that are invalid with this source, or with this process's rank.
+    Raises ValueError for settings of the order that are invalid with this source, or with this
+    process's rank.
     """
+    source = reading.source
     if isinstance(source, IterableSource):
         order = order_of_stream(settings, source.num_samples, is_sharded=source.is_sharded)
     else:
         order = order_of_indices(settings, len(source))
     sources = RandomSources(settings.generator, settings.user_sampler)
-    engine = choose_engine(settings, source, native, reading, order)
-    return LoaderEpochs(settings, order, sources, engine, reading.moments)
+    return LoaderEpochs(
+        settings, order, sources, choose_engine(settings, reading, order), reading.moments
+    )

@@ -23,9 +23,9 @@ from fastloop.fastloader.batching import (
     skip_indices,
 )
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.columns.engine import has_core
+from fastloop.fastloader.columns.native_rows import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.native import (
+from fastloop.fastloader.native_stream import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,

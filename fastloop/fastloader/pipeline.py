@@ -1,41 +1,49 @@
-"""Batches of an epoch made in Python: by threads or the consumer, with a transform, on a device.
+"""Batches of an epoch made in Python: a list of stages, done by threads and by the loop.
 
-Random draws of the samples and of the transform depend on no thread, see map_seeded.
+Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
+transforms draw from global generators, which threads would have to share, the loop does the stages
+that draw. What a sample or a transform draws depends on no thread, see sample_draws.py.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import RLock
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
-from fastloop.fastloader.column_source import ColumnSource, is_slow
-from fastloop.fastloader.columns.column import Column, Tree
-from fastloop.fastloader.dataset_source import BatchSource
-from fastloop.fastloader.device_copy import Copied, DeviceCopies
-from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
+from fastloop.fastloader.column_source import ColumnSource
+from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
-from fastloop.fastloader.thread_map import map_ahead
+from fastloop.fastloader.stages import (
+    ApplyTransform,
+    Batches,
+    CopyToDevice,
+    DividedGather,
+    Gather,
+    GatherRows,
+    Group,
+    ReceiveCopies,
+    SplitRows,
+    Stage,
+    StagedGroup,
+    Transform,
+    pass_stages,
+    pin,
+)
+from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.tuning import Tuning
 
-Group = Sequence[np.ndarray]
-Make = Callable[[Group], Any]
-Batches = BatchSource | StreamBatches | ProcessBatches
-Transform = Callable[[Tree, list[int]], Tree]
-"""(batch, indices of its samples) -> the delivered batch."""
+Results = Generator[StagedGroup, None, None]
 
 
 @dataclass
@@ -71,275 +79,172 @@ class Pipeline:
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
-        num_threads, receive = self.tuning.num_threads, _as_it_is
-        is_seeded = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
+        num_threads = self.tuning.num_threads
+        # Columns have seeds of their own, and processes draw there.
+        draws = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
             # A copy to a GPU runs beside the loop only from pinned memory.
-            source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
-            if source.shows_views and not is_seeded:
+            source = replace(source, is_pinned=self.pins or is_on_cuda)
+            if source.shows_views and not source.is_slow and not draws:
                 # A view costs nothing: there is nothing to make ahead.
                 num_threads = 0
-        make = partial(_make_batches, source, transform)
-        if self.pins:
-            make = partial(_pin, make)
-        if self.target is not None:
-            copies = DeviceCopies(self.target)
-            receive = copies.receive
-            # The rows of a group's batches are copied to the device at once, and divided there.
-            # Batches of images are copied one by one, as one of them may fail.
-            if not is_seeded and isinstance(source, ColumnSource) and not source.is_slow:
-                make, receive = source.gather, partial(_split_copied, source, copies)
-            make = partial(copies.make, make)
+        copies = None if self.target is None else DeviceCopies(self.target)
+        stages, receiving = self._list_stages(source, transform, copies, draws=draws)
+        work = Work(
+            stages,
+            num_threads,
+            self.tuning.prefetch_factor,
+            nullcontext if copies is None else copies.on_stream,
+            self.draws if draws else None,
+            self.in_order,
+        )
+        if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
+            results = work.divide(source, groups)
+        else:
+            results = work.map(groups)
         end = source.end if isinstance(source, ProcessBatches) else _end_nothing
-        return Running(self._map(make, groups, num_threads, is_seeded), receive, end)
+        return Running(results, partial(_receive, receiving), end)
 
-    def _map(
-        self, make: Make, groups: Groups, num_threads: int, is_seeded: bool
-    ) -> Generator[Any, None, None]:
-        if num_threads:
-            # OpenMP's threads wait for each other, and one busy core holds up all of them.
-            make = partial(_in_one_torch_thread, make)
-        ahead, in_order = self.tuning.prefetch_factor, self.in_order
-        if is_seeded:
-            return map_seeded(make, groups, num_threads, ahead, self.draws, in_order=in_order)
-        return map_ahead(make, groups, num_threads, ahead, in_order=in_order)
-
-
-class SharedBatches:
-    """The batches of an epoch, which several threads may ask for at the same time.
-
-    The error of a FailedBatch is raised in its turn.
-    """
-
-    def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
-        # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
-        # collector may close the epoch in the thread that holds it.
-        self._batches, self._lock = batches, RLock()
-
-    def __iter__(self) -> SharedBatches:
-        return self
-
-    def __next__(self) -> Tree:
-        with self._lock:
-            batch = next(self._batches)
-        if not isinstance(batch, FailedBatch):
-            return batch
-        error = batch.error
-        del self, batch  # or the error's traceback would keep the epoch, and its threads, alive
-        try:
-            raise error
-        finally:
-            del error
-
-    def close(self) -> None:
-        """End the epoch."""
-        self._batches.close()
+    def _list_stages(
+        self,
+        source: Batches,
+        transform: Transform | None,
+        copies: DeviceCopies | None,
+        *,
+        draws: bool,
+    ) -> tuple[Sequence[Stage], Sequence[Stage]]:
+        """The stages that threads may do, and those that the loop's thread does."""
+        ahead: list[Stage] = [Gather(source)]
+        receiving: list[Stage] = [] if copies is None else [ReceiveCopies(copies)]
+        if copies and isinstance(source, ColumnSource) and not source.is_slow and not draws:
+            # The rows of a group's batches are copied to the device at once, and split there.
+            # Batches of images are copied one by one, as one of them may fail.
+            ahead = [GatherRows(source)]
+            receiving.append(SplitRows(source))
+        if transform is not None:
+            ahead.append(ApplyTransform(transform, may_end=isinstance(source, StreamBatches)))
+        if self.pins:
+            ahead.append(pin)
+        if copies is not None:
+            ahead.append(CopyToDevice(copies))
+        return ahead, receiving
 
 
 @dataclass(frozen=True)
-class Running:
-    """An epoch with threads that have started."""
+class Work:
+    """The stages of an epoch's groups, and the threads that do them ahead of the loop."""
 
-    results: Generator[Any, None, None]
-    receive: Callable[[Any], Sequence[Tree]]
-    """result -> the group's batches; called in the loop's thread."""
-    end: Callable[[], None]
-    """Called when the threads have ended; ends processes."""
+    stages: Sequence[Stage]
+    num_threads: int
+    ahead: int
+    """Groups that each thread makes ahead."""
+    on_stream: Callable[[], AbstractContextManager[Any]]
+    """The context in which a thread copies to a device."""
+    draws: GlobalDraws | None
+    """None: nothing is drawn in these stages."""
+    in_order: bool
+    """False: groups come as they get ready."""
 
-    def deliver(
-        self,
-        state: dict[str, Any],
-        finish: Callable[[], None],
-        draw_for: Callable[[int], None] | None = None,
-    ) -> Iterator[Tree]:
-        """The batches, each counted in the state; closing this ends the threads.
+    def map(self, groups: Groups) -> Results:
+        """All stages of each group, of which a thread makes one at a time."""
+        if self.draws is None:
+            return self._map(self._finish, groups, self.num_threads)
+        if not self.num_threads or self.draws.names:
+            return self._map(self._finish_globally, groups, 0)
+        if self.draws.names is None:
+            return self._find_and_map(groups)
+        return self._map(self._finish_privately, groups, self.num_threads)
 
-        One that has failed is counted when the next one is asked for: a program that ends with the
-        error is resumed with that batch.
+    def _map(
+        self, finish: Callable[[StagedGroup], StagedGroup], groups: Groups, num_threads: int
+    ) -> Results:
+        def make(group: Group) -> StagedGroup:
+            return finish(StagedGroup(group))
 
-        finish: called after the last one. draw_for: called before each batch is delivered, with its
-        number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
-        and a lock of theirs may have been held when it was made.
+        return map_ahead(make, groups, num_threads, self.ahead, in_order=self.in_order)
+
+    def _find_and_map(self, groups: Groups) -> Results:
+        """The loop's thread makes the loader's first group, to find which generators it uses."""
+        for group in groups:
+            first = self._finish_and_find(StagedGroup(group))
+            rest = self.map(groups)
+            with closing(rest):
+                yield first
+                # Otherwise this frame would hold them while the threads make others.
+                del first, group
+                yield from rest
+            return
+
+    def divide(self, source: ColumnSource, groups: Groups) -> Results:
+        """All stages of each group of slow columns, of which each thread makes a part.
+
+        Columns have seeds of their own: threads gather also if the loop does the other stages.
         """
-        return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
 
-    def _deliver(
-        self,
-        state: dict[str, Any],
-        finish: Callable[[], None],
-        draw_for: Callable[[int], None] | None,
-        pid: int,
-    ) -> Generator[Tree | FailedBatch, None, None]:
-        first = state["delivered"]
-        try:
-            _refuse_fork(pid)
-            for result in self.results:
-                batch, batches = None, self.receive(result)
-                del result
-                if not batches:
-                    # A group without batches is an iterable's end.
-                    break
-                for batch in batches:
-                    has_failed = isinstance(batch, FailedBatch)
-                    state["delivered"] += not has_failed
-                    if draw_for is not None:
-                        draw_for(state["delivered"] + has_failed - first)
-                    yield batch
-                    # Asked again after each batch: the fork may have been made while the loop had
-                    # it.
-                    _refuse_fork(pid)
-                    state["delivered"] += has_failed
-                # Otherwise this frame would hold the last batch while the next ones are made.
-                del batches, batch
-            finish()
-        finally:
-            self.results.close()
-            self.end()
+        def divide(group: Group) -> list[Part]:
+            return DividedGather(source, group, self._go_on).divide(self.num_threads)
+
+        num_threads, in_order = self.num_threads, self.in_order
+        results = map_parts_ahead(divide, groups, num_threads, self.ahead, in_order=in_order)
+        return results if self.draws is None else self._go_on_in_loop(results)
+
+    def _go_on(self, gathered: StagedGroup) -> StagedGroup:
+        """Go on with a group in the thread that has gathered its last part."""
+        if self.draws is None:
+            return self._finish(gathered)
+        # Threads would share generators, or it is not known yet if they would.
+        if self.draws.names is None or self.draws.names:
+            return gathered
+        return self._finish_privately(gathered)
+
+    def _go_on_in_loop(self, results: Results) -> Results:
+        with closing(results):
+            for staged in map(self._finish_in_loop, results):
+                yield staged
+                # Otherwise this frame would hold the batches while it waits for the next.
+                del staged
+
+    def _finish_in_loop(self, staged: StagedGroup) -> StagedGroup:
+        """Do the stages that a thread has left to the loop."""
+        assert self.draws is not None
+        if staged.num_done == len(self.stages):
+            return staged
+        is_first = self.draws.names is None
+        return self._finish_and_find(staged) if is_first else self._finish_globally(staged)
+
+    def _finish(self, staged: StagedGroup) -> StagedGroup:
+        """Do the stages that the group has not passed."""
+        # OpenMP's threads wait for each other, and one busy core holds up all of them.
+        single = one_torch_thread() if self.num_threads else nullcontext()
+        with single, self.on_stream():
+            return pass_stages(staged, self.stages)
+
+    def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
+        with draw_privately():
+            return self._finish(staged)
+
+    def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
+        with draw_globally():
+            return self._finish(staged)
+
+    def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
+        found: set[str] = set()
+        with find_global_draws(found):
+            finished = self._finish(staged)
+        assert self.draws is not None
+        self.draws.names = found
+        _warn(found)
+        return finished
 
 
-def _refuse_fork(pid: int) -> None:
-    if os.getpid() != pid:
-        problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
-        raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
+    """The batches of a group, after the stages of the loop's thread."""
+    return pass_stages(StagedGroup(staged.group, 0, staged.made), receiving).made
 
 
 def _end_nothing() -> None:
     return
-
-
-def _as_it_is(batches: Sequence[Tree]) -> Sequence[Tree]:
-    return batches
-
-
-def _split_copied(source: ColumnSource, copies: DeviceCopies, copied: Copied) -> Sequence[Tree]:
-    return source.split(copies.receive(copied), copied[0])
-
-
-def _in_one_torch_thread(make: Callable[..., Any], *arguments: Any) -> Any:
-    with one_torch_thread():
-        return make(*arguments)
-
-
-def _make_batches(
-    source: Batches, transform: Transform | None, group: Group
-) -> Sequence[Tree | FailedBatch]:
-    if isinstance(source, ColumnSource):
-        batches = _read_columns(source, group)
-    elif isinstance(source, ProcessBatches):
-        # If any order will do, these are the batches of other indices.
-        batches, group = source.take(len(group))
-    else:
-        batches = source.batches(group)
-    if transform is None:
-        return batches
-    may_have_ended = isinstance(source, StreamBatches)
-    pairs = zip(batches, group, strict=not may_have_ended)
-    return [try_batch(_apply, transform, batch, indices.tolist()) for batch, indices in pairs]
-
-
-def _read_columns(source: ColumnSource, group: Group) -> Sequence[Tree | FailedBatch]:
-    """The batches of a group: all at once, and one by one if one of them fails."""
-    batches = try_batch(source.batches, group)
-    if not isinstance(batches, FailedBatch):
-        return batches
-    if len(group) == 1:
-        return [batches]
-    return [batch for indices in group for batch in _read_columns(source, [indices])]
-
-
-def _apply(transform: Transform, batch: Tree, indices: list[int]) -> Tree:
-    if isinstance(batch, FailedBatch):
-        return batch
-    try:
-        return transform(batch, indices)
-    except StopIteration as error:
-        raise refuse_stop("the transform", indices) from error
-
-
-def _pin(make: Make, group: Group) -> Sequence[Tree]:
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.is_pinned() else tensor.pin_memory()
-
-    return [pytree.tree_map_only(torch.Tensor, pin, batch) for batch in make(group)]
-
-
-def _divide(source: ColumnSource, num_threads: int) -> ColumnSource:
-    """The source with each batch of its slow columns divided among threads.
-
-    The first batch is then ready as soon as all threads together can make it, and each batch is
-    finished before later ones.
-    """
-    if num_threads < 2 or not source.is_slow:
-        return source
-    # Its threads end when nobody refers to it any more.
-    executor = ThreadPoolExecutor(num_threads)
-    return replace(source, fill=partial(_fill_together, executor, num_threads))
-
-
-def _fill_together(
-    executor: ThreadPoolExecutor,
-    num_parts: int,
-    column: Column,
-    indices: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    if not is_slow(column):
-        column.fill(indices, out)
-        return
-    step = max(1, -(-len(indices) // num_parts))
-    parts = [slice(start, start + step) for start in range(0, len(indices), step)]
-    fill = partial(_in_one_torch_thread, column.fill)
-    for future in [executor.submit(fill, indices[part], out[part]) for part in parts]:
-        future.result()
-
-
-def map_seeded(
-    make: Make,
-    items: Iterable[Any],
-    num_threads: int,
-    ahead: int,
-    draws: GlobalDraws,
-    *,
-    in_order: bool = True,
-) -> Generator[Any, None, None]:
-    """make(item) for each item, in order unless any will do, by threads unless these would have to
-    share a generator.
-
-    The loop's thread makes a loader's first item, to find out.
-    """
-    if num_threads and draws.names is None:
-        return _find_and_map(make, iter(items), num_threads, ahead, draws, in_order=in_order)
-    if num_threads and not draws.names:
-        by_thread = partial(_make_privately, make)
-        return map_ahead(by_thread, items, num_threads, ahead, in_order=in_order)
-    return map_ahead(lambda item: _make_globally(make, item), items, 0, ahead)
-
-
-def _find_and_map(
-    make: Make,
-    items: Iterator[Any],
-    num_threads: int,
-    ahead: int,
-    draws: GlobalDraws,
-    *,
-    in_order: bool,
-) -> Generator[Any, None, None]:
-    found: set[str] = set()
-    for item in items:
-        with find_global_draws(found):
-            result = make(item)
-        draws.names = found
-        _warn(found)
-        rest = map_seeded(make, items, num_threads, ahead, draws, in_order=in_order)
-        try:
-            yield result
-            # Otherwise this frame would hold them while the threads make others.
-            del result, item
-            yield from rest
-        finally:
-            rest.close()
-        return
 
 
 def _warn(found: set[str]) -> None:
@@ -347,14 +252,4 @@ def _warn(found: set[str]) -> None:
         names = " and ".join(sorted(found))
         problem = f"samples are drawn from the global generators of {names}, which threads share"
         advice = "seed a generator with fastloop.sample_seed() to have them read ahead"
-        warnings.warn(f"{problem}: they are read in the loop itself; {advice}", stacklevel=4)
-
-
-def _make_privately(make: Make, item: Any) -> Any:
-    with draw_privately():
-        return make(item)
-
-
-def _make_globally(make: Make, item: Any) -> Any:
-    with draw_globally():
-        return make(item)
+        warnings.warn(f"{problem}: they are read in the loop itself; {advice}", stacklevel=5)

@@ -347,7 +347,7 @@ class ProcessBatches:
             self._pool.close()
 
 
-def open_reading(settings: LoaderSettings, source: object) -> ProcessReading | None:
+def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
     """The processes that read a Dataset, if any do.
 
     Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may

@@ -1,5 +1,8 @@
 """A map with work that threads do ahead of its use, while the loop's own thread draws the items.
 
+The unit of a thread's work is an item, or a part of one: several threads then make the same item,
+and the thread that makes its last part completes it. No thread waits for another.
+
 Samplers and batch samplers are read by the loop alone, as DataLoader reads them: they need not be
 thread-safe, and draw from torch's global generator at the same places of a program.
 """
@@ -9,9 +12,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
@@ -25,6 +29,10 @@ LEAVE_S = 5.0
 not finished by then is left behind: it ends with its batch, which nobody gets."""
 INTERRUPTED_S = 0.5
 """The same after a KeyboardInterrupt: a Dataset may block for ever."""
+UNFINISHED: Any = object()
+"""Returned by the part of an item that is not the last one to be made."""
+Part = Callable[[], Any]
+"""Makes a part of an item. Returns the item's result, or UNFINISHED."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
@@ -57,8 +65,28 @@ def map_ahead(
     """
     if not num_threads:
         return _map_here(work, items)
+
+    def divide(item: W) -> list[Part]:
+        return [partial(work, item)]
+
+    return map_parts_ahead(divide, items, num_threads, ahead, in_order=in_order)
+
+
+def map_parts_ahead(
+    divide: Callable[[W], Sequence[Part]],
+    items: Iterable[W],
+    num_threads: int,
+    ahead: int,
+    *,
+    in_order: bool = True,
+) -> Generator[Any, None, None]:
+    """The result of each item, of which threads make the parts that `divide` returns.
+
+    Exactly one part of an item returns its result. Otherwise this is map_ahead; there is at least
+    one thread.
+    """
     limit = num_threads * ahead
-    results = _map_by_threads(work, items, num_threads, limit, in_order=in_order)
+    results = _map_by_threads(divide, items, num_threads, limit, in_order=in_order)
     OPEN_MAPS.add(results)
     next(results)
     return results
@@ -87,23 +115,23 @@ def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any
 
 
 def _map_by_threads(
-    work: Callable[[Any], Any],
+    divide: Callable[[Any], Sequence[Part]],
     items: Iterable[Any],
     num_threads: int,
     limit: int,
     *,
     in_order: bool,
 ) -> Generator[Any, None, None]:
-    tasks: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
+    tasks: SimpleQueue[tuple[int, Part] | None] = SimpleQueue()
     results: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-    arguments = work, tasks, results
+    arguments = tasks, results
     threads = [Thread(target=_run, args=arguments, daemon=True) for _ in range(num_threads)]
     pid = os.getpid()
     try:
         for thread in threads:
             thread.start()
         # Results come in any order, and are delivered by number unless any order will do.
-        drawn, ready = enumerate(_catch(items)), {}
+        drawn, ready = enumerate(_catch(map(divide, items))), {}
         count, received = _put(tasks, islice(drawn, limit)), 0
         yield None  # the generator has begun: close() ends the threads from now on
         while received < count:
@@ -127,25 +155,28 @@ def _map_by_threads(
             _end(threads, tasks)
 
 
-def _catch(items: Iterable[Any]) -> Iterator[Any]:
-    """The items, and an error in the place of the items that it prevents from being drawn."""
+def _catch(divided: Iterable[Sequence[Part]]) -> Iterator[Sequence[Part]]:
+    """The parts of each item. The error of an item that can't be drawn takes the place of its
+    part."""
     try:
-        yield from items
+        yield from divided
     except Exception as error:
-        yield ItemsFailure(error)
+        failure = ItemsFailure(error)
+        yield [lambda: failure]
 
 
-def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Any]]) -> int:
-    """Hand these items over to the threads, and return their number."""
+def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Sequence[Part]]]) -> int:
+    """Hand the parts of these items over to the threads, and return the number of items."""
     count = 0
-    for task in drawn:
-        tasks.put(task)
+    for number, parts in drawn:
+        for part in parts:
+            tasks.put((number, part))
         count += 1
     return count
 
 
 def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
-    """Take back the tasks that no thread has taken, and let the threads end."""
+    """Take back the parts that no thread has taken, and let the threads end."""
     with suppress(Empty):
         while True:
             tasks.get_nowait()
@@ -165,13 +196,14 @@ def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
             patience = 0
 
 
-def _run(work: Callable[[Any], Any], tasks: SimpleQueue, results: SimpleQueue) -> None:
+def _run(tasks: SimpleQueue, results: SimpleQueue) -> None:
     while (task := tasks.get()) is not None:
-        number, item = task
+        number, part = task
         try:
-            result = item if isinstance(item, TaskFailure) else work(item)
+            result = part()
         except BaseException as error:
             result = TaskFailure(error)
-        results.put((number, result))
+        if result is not UNFINISHED:
+            results.put((number, result))
         # Otherwise this frame would hold the last item and its batch until the next task comes.
-        del task, item, result
+        del task, part, result

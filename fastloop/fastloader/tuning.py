@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,7 +31,8 @@ class Tuning:
     rows, without the native core.
 
     prefetch_factor: two batches ahead for each thread, or one if two would exceed AHEAD_BYTES in
-    all. The native core's own look-ahead is in bytes, see native.py; a given one is of blocks.
+    all. The native core's own look-ahead is in bytes, see native_stream.py; a given one is of
+    blocks.
     """
 
     num_threads: int
@@ -105,6 +106,18 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         # A thread also waits for the processes, if some read it; num_workers=0 asks for none.
         num_threads = 1 if source.workers or settings.num_workers is None else 0
     return Tuning(num_threads, settings.prefetch_factor or 2)
+
+
+def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
+    """The tuning with no more batches in the threads than the sampler is ahead of the loop.
+
+    Otherwise a thread would ask the sampler earlier than DataLoader does. Processes are ahead of
+    the loop by themselves: their batches need no thread.
+    """
+    most = 0 if by_processes else max(0, lead - 1)
+    num_threads = min(tuning.num_threads, most)
+    ahead = most // max(1, num_threads) or 1
+    return replace(tuning, num_threads=num_threads, prefetch_factor=ahead)
 
 
 def choose_tuning(

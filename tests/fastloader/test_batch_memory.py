@@ -56,7 +56,7 @@ def hold_last_batch() -> tuple[int, int, bool]:
     for batch in loader:
         last = batch
     del batch
-    free_nbytes = loader._source.memory.pool.free_nbytes()
+    free_nbytes = loader._reading.source.memory.pool.free_nbytes()
     # addresses, as the system may have taken idle pages out of the resident memory before
     before = psutil.Process().memory_info().vms
     del loader

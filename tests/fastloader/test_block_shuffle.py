@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from fastloop.fastloader.columns.mapped_file import (
 )
 from fastloop.fastloader.large_files import DirectColumn
 from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.torch_draws import EpochBegin, EpochSeeds
 
 
 @given(
@@ -215,9 +217,10 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 
 def plan_epoch(loader, epoch):
     """What an epoch is made of, and the groups of its batches."""
-    return loader._epochs.engine.plan(
-        loader._epochs.order, {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch), epoch
-    )
+    state, draws = {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch)
+    begin = EpochBegin(EpochSeeds(epoch, 0, is_base=False), nullcontext())
+    plan = loader._epochs.engine.plan(loader._epochs.order, state, begin, draws)
+    return plan.source, plan.groups
 
 
 def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):

@@ -328,8 +328,8 @@ def test_thousands_of_small_epochs_leak_nothing():
         assert sorted(check_rows(kept[-stop:] if stop else [])) is not None
     assert os_threads.falls_to(threads)
     assert process.num_fds() < files + 10  # threads of other tests may hold a few
-    if loader._native is not None:
-        pools = loader._native.pools
+    if loader._reading.native is not None:
+        pools = loader._reading.native.pools
         assert pools.batches.free_nbytes() + pools.orders.free_nbytes() < 1 << 20
 
 

@@ -15,8 +15,8 @@ from fastloop import Windows, converted
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
-from fastloop.fastloader.columns.engine import gather_into, open_column
-from fastloop.fastloader.native import (
+from fastloop.fastloader.columns.native_rows import gather_into, open_column
+from fastloop.fastloader.native_stream import (
     Delivery,
     FeistelOrder,
     MemoryPools,

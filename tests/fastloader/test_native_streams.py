@@ -21,14 +21,14 @@ from native_core import needs_core
 from fastloop.core.spans import now_ns
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.array import array_column
-from fastloop.fastloader.native import (
+from fastloop.fastloader.native_stream import (
     MemoryPools,
     PieceTimes,
     SeededOrder,
     StreamPlan,
     open_columns,
 )
-from fastloop.fastloader.native import open_stream as open_native
+from fastloop.fastloader.native_stream import open_stream as open_native
 
 pytestmark = needs_core
 COUNT = 20_000
@@ -285,8 +285,8 @@ OPEN_AT_EXIT = """
 import sys
 import torch
 from fastloop.fastloader.columns.array import array_column
-from fastloop.fastloader.native import *
-from fastloop.fastloader.native import SeededOrder
+from fastloop.fastloader.native_stream import *
+from fastloop.fastloader.native_stream import SeededOrder
 rows = torch.rand(200_000, 100)
 columns, order = open_columns([array_column(rows)]), SeededOrder(200_000, 0)
 plan = StreamPlan(columns=columns, batch_size=8, num_threads=3)

@@ -21,7 +21,7 @@ def assert_same(source, **settings) -> None:
 
 
 def column_of(loader: FastLoader, number: int = 0):
-    return loader._source.columns[number]
+    return loader._reading.source.columns[number]
 
 
 class TestArrow:

@@ -81,7 +81,7 @@ def folder(root, transform=TRAINING, **settings) -> datasets.ImageFolder:
 
 
 def is_native(loader: FastLoader) -> bool:
-    columns = getattr(loader._source, "columns", ())
+    columns = getattr(loader._reading.source, "columns", ())
     return any(isinstance(column, FolderImages) for column in columns)
 
 

@@ -7,7 +7,6 @@ import time
 from io import BytesIO
 
 import numpy as np
-import os_threads
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +15,6 @@ from PIL import Image
 
 from fastloop import FastLoader, Images, converted
 from fastloop.fastloader import tuning
-from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.tuning import (
     AHEAD_BYTES,
     GROUP_BYTES,
@@ -207,41 +205,6 @@ def test_slow_samples_use_every_thread(monkeypatch):
     slow = Images(png_files(6), decoder="pil")
     assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
     assert FastLoader(torch.arange(6), 2).num_threads == 0
-
-
-class SlowNumbers:
-    """A slow column whose first batch needs two threads at once."""
-
-    slow, spec = True, SampleSpec(torch.int64, ())
-
-    def __init__(self) -> None:
-        self.barrier, self.threads = threading.Barrier(2), set()
-
-    def __len__(self) -> int:
-        return 24
-
-    def fill(self, indices, out):
-        self.threads.add(threading.get_ident())
-        if 0 in indices or 4 in indices:
-            self.barrier.wait(60)
-        out.view(np.int64)[:, 0] = indices
-
-
-@pytest.mark.parametrize("transform", [None, lambda batch: batch])
-def test_batch_of_slow_samples_is_divided_among_threads(transform):
-    column = SlowNumbers()
-    loader = FastLoader(column, 8, num_threads=2, transform=transform)
-    assert torch.cat(list(loader)).tolist() == list(range(24))
-    assert len(column.threads) == 2
-    assert threading.get_ident() not in column.threads
-
-
-def test_threads_that_divide_batches_end_with_the_epoch():
-    before = os_threads.count_threads()
-    running = iter(FastLoader(Images(png_files(40), decoder="pil"), 4, num_threads=3))
-    next(running)
-    del running
-    assert os_threads.falls_to(before)
 
 
 def png_files(count: int) -> list[bytes]:

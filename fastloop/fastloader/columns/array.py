@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.engine import describe_rows, fill_rows
 from fastloop.fastloader.columns.mapped_file import FileRegion, MappedFile, find_file, region_of
+from fastloop.fastloader.columns.native_rows import describe_rows, fill_rows
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
+from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows, fill_rows
 
 NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
 

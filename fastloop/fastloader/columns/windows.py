@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.mapped_file import find_file, pack_maps, unpack_maps
+from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows, fill_rows
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}

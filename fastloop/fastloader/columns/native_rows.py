@@ -1,4 +1,4 @@
-"""The choice between the native core and Python, and rows gathered by the native core."""
+"""The native core, if it is there, and the columns of which it can make the rows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""The delivery of an epoch's batches to the loop, which may be several threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.failed_batch import FailedBatch
+
+
+class SharedBatches:
+    """The batches of an epoch, which several threads may ask for at the same time.
+
+    The error of a FailedBatch is raised in its turn.
+    """
+
+    def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
+        # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
+        # collector may close the epoch in the thread that holds it.
+        self._batches, self._lock = batches, RLock()
+
+    def __iter__(self) -> SharedBatches:
+        return self
+
+    def __next__(self) -> Tree:
+        with self._lock:
+            batch = next(self._batches)
+        if not isinstance(batch, FailedBatch):
+            return batch
+        error = batch.error
+        del self, batch  # or the error's traceback would keep the epoch, and its threads, alive
+        try:
+            raise error
+        finally:
+            del error
+
+    def close(self) -> None:
+        """End the epoch."""
+        self._batches.close()
+
+
+@dataclass(frozen=True)
+class Running:
+    """An epoch with threads that have started."""
+
+    results: Generator[Any, None, None]
+    receive: Callable[[Any], Sequence[Tree]]
+    """result -> the group's batches; called in the loop's thread."""
+    end: Callable[[], None]
+    """Called when the threads have ended; ends processes."""
+
+    def deliver(
+        self,
+        state: dict[str, Any],
+        finish: Callable[[], None],
+        draw_for: Callable[[int], None] | None = None,
+    ) -> Iterator[Tree]:
+        """The batches, each counted in the state; closing this ends the threads.
+
+        One that has failed is counted when the next one is asked for: a program that ends with the
+        error is resumed with that batch.
+
+        finish: called after the last one. draw_for: called before each batch is delivered, with its
+        number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
+        and a lock of theirs may have been held when it was made.
+        """
+        return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
+
+    def _deliver(
+        self,
+        state: dict[str, Any],
+        finish: Callable[[], None],
+        draw_for: Callable[[int], None] | None,
+        pid: int,
+    ) -> Generator[Tree | FailedBatch, None, None]:
+        first = state["delivered"]
+        try:
+            _refuse_fork(pid)
+            for result in self.results:
+                batch, batches = None, self.receive(result)
+                del result
+                if not batches:
+                    # A group without batches is an iterable's end.
+                    break
+                for batch in batches:
+                    has_failed = isinstance(batch, FailedBatch)
+                    state["delivered"] += not has_failed
+                    if draw_for is not None:
+                        draw_for(state["delivered"] + has_failed - first)
+                    yield batch
+                    # Asked again after each batch: the fork may have been made while the loop had
+                    # it.
+                    _refuse_fork(pid)
+                    state["delivered"] += has_failed
+                # Otherwise this frame would hold the last batch while the next ones are made.
+                del batches, batch
+            finish()
+        finally:
+            self.results.close()
+            self.end()
+
+
+def _refuse_fork(pid: int) -> None:
+    if os.getpid() != pid:
+        problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
+        raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
