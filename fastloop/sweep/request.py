@@ -53,16 +53,39 @@ class JobRequest:
 
 
 def job_names(requests: Sequence[JobRequest]) -> list[str]:
-    """Names of the jobs: `<loader> <dataset>`, and the overrides that vary in the sweep."""
+    """Names of the jobs: `<loader> <dataset>`, and the overrides that vary in the sweep.
+
+    The charts of MLflow show only the beginning of a name. So the overrides that tell a job from
+    others of its loader and dataset come first, and a setting is named by its last part, such as
+    `num_threads=2` for `loader.num_threads=2`, if no other one that varies has that part.
+    """
     common = set.intersection(*(set(request.overrides) for request in requests))
-    names = []
-    for request in requests:
-        varying = [
-            override
+    beginnings = [f"{each.choices['loader']} {each.choices['dataset']}" for each in requests]
+    varying = [
+        {
+            override.lstrip("+").partition("=")[0]: override
             for override in request.overrides
             if override not in common and not override.lstrip("+").startswith(NAME_PREFIXES)
+        }
+        for request in requests
+    ]
+    settings = [*dict.fromkeys(setting for values in varying for setting in values)]
+    last_parts = [setting.rpartition(".")[2] for setting in settings]
+    names = []
+    for beginning, overrides in zip(beginnings, varying, strict=True):
+        alike = [
+            each for each, other in zip(varying, beginnings, strict=True) if other == beginning
         ]
-        names.append(" ".join([request.choices["loader"], request.choices["dataset"], *varying]))
+        telling = {
+            setting for setting in overrides if len({each.get(setting) for each in alike}) > 1
+        }
+        words = []
+        for setting in sorted(overrides, key=lambda setting: setting not in telling):
+            parents, dot, last = setting.rpartition(".")
+            is_clear = last_parts.count(last) == 1
+            word = overrides[setting].lstrip("+")
+            words.append(word.removeprefix(f"{parents}{dot}") if is_clear else word)
+        names.append(" ".join([beginning, *words]))
     return names
 
 

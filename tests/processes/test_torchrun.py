@@ -445,7 +445,7 @@ def sizes_sweep(tmp_path_factory) -> Path:
 def test_numbers_of_ranks_are_compared_in_rounds_of_one_sweep(sizes_sweep):
     sweep_results = results(sizes_sweep)
     assert [num_ranks(result) for result in sweep_results] == [1, 2, 3]
-    names = {f"raw mydataset launcher.nproc_per_node={size}" for size in (1, 2, 3)}
+    names = {f"raw mydataset nproc_per_node={size}" for size in (1, 2, 3)}
     assert {result.name for result in sweep_results} == names
     # the interrupted round is incomplete before and after the kill
     assert all({*result.rounds[index]} == names for result in sweep_results for index in (0, -1))

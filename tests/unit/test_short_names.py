@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from known_results import result_of
 
+from fastloop.config.build import build_request
+from fastloop.config.combinations import compose_each
+from fastloop.config.flags import read_command_line
 from fastloop.core.result import Result
 from fastloop.reporting.header import describe_setup
 from fastloop.reporting.job_names import short_names
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
+from fastloop.sweep.request import job_names
+
+
+def names_of_jobs(folder, *jobs: tuple[str, ...]) -> list[str]:
+    combinations = compose_each(read_command_line([]), jobs, folder)
+    return job_names([build_request(combination) for combination in combinations])
 
 
 def jobs(*names: str) -> list[Result]:
@@ -84,6 +93,35 @@ def test_report_of_one_loader_names_it_once():
 def test_caveats_name_jobs_as_the_table_does():
     results = [replace(job, caveats=["concurrent"]) for job in jobs("raw a x=1", "raw a x=2")]
     assert [each.text for each in group_caveats(results)] == ["x 1, x 2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((), ("order=random",), ["fastloop digits", "fastloop digits order=random"]),
+        (
+            ("loader.num_threads=1",),
+            ("loader.num_threads=2",),
+            ["fastloop digits num_threads=1", "fastloop digits num_threads=2"],
+        ),
+    ],
+)
+def test_name_of_a_job_is_its_loader_its_dataset_and_what_varies(tmp_path, first, second, expected):
+    usual = ("loader=fastloop", "dataset=digits", "epochs=2")
+    assert names_of_jobs(tmp_path, (*usual, *first), (*usual, *second)) == expected
+
+
+def test_names_begin_with_what_tells_jobs_of_a_loader_and_dataset_apart(tmp_path):
+    jobs = [
+        ("loader=raw", "dataset=digits", "seed=1", "num_workers=0"),
+        ("loader=raw", "dataset=digits", "seed=1", "num_workers=2"),
+        ("loader=python_loop", "dataset=digits", "seed=2"),
+    ]
+    assert names_of_jobs(tmp_path, *jobs) == [
+        "raw digits num_workers=0 seed=1",
+        "raw digits num_workers=2 seed=1",
+        "python_loop digits seed=2",
+    ]
 
 
 def test_short_name_is_a_baseline():
