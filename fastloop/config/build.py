@@ -111,7 +111,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     from fastloop.trial.job import Job, crop_images, needs_no_store
 
     of_job = job_config(values)
-    of_job["loader"], requirements = _split_requirements(of_job["loader"])
+    requirements = tuple(dict.fromkeys(_split_requirements("loader", of_job["loader"])[1]))
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
     settings = {name: value for name, value in of_job.items() if name not in nodes}
     options = {name: build_option(name, node) for name, node in nodes.items()}
@@ -126,35 +126,29 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     return job
 
 
-def _split_requirements(loader: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The loader's node without the requirements of the loader and its store, and these.
+def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
+    """The node of an option without its requirements and those of its store, and all of these.
 
     Raises ConfigError unless they are lists of texts.
     """
-    nodes = {"loader": loader}
-    if isinstance(loader.get("store"), dict):
-        nodes["loader.store"] = loader["store"]
-    requirements: list[str] = []
-    for name, node in nodes.items():
-        given = node.get("requirements") or []
-        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-            hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
-            raise ConfigError(f"{name}.requirements={given}: {hint}")
-        requirements += given
-    without = {
-        name: {key: value for key, value in node.items() if key != "requirements"}
-        for name, node in nodes.items()
-    }
-    if "loader.store" in without:
-        without["loader"]["store"] = without["loader.store"]
-    return without["loader"], tuple(dict.fromkeys(requirements))
+    if group not in ("loader", "store", "loader.store") or not isinstance(node, dict):
+        return node, []
+    given = node.get("requirements") or []
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
+        raise ConfigError(f"{group}.requirements={given}: {hint}")
+    rest = {name: value for name, value in node.items() if name != "requirements"}
+    if group != "loader" or "store" not in node:
+        return rest, given
+    store, of_store = _split_requirements("loader.store", node["store"])
+    return rest | {"store": store}, [*given, *of_store]
 
 
 def build_option(group: str, node: Any) -> Any:
     """The object of a group's `_target_`, or a dict of such objects. Raises ConfigError."""
     from hydra.utils import instantiate
 
-    wrapped = wrap_target(group, node)
+    wrapped = wrap_target(group, _split_requirements(group, node)[0])
     return _translate_errors(group, lambda: instantiate(wrapped, _convert_="all"))
 
 
