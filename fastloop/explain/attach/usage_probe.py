@@ -199,8 +199,7 @@ class PassUsage:
             with OF_THREADS.spend():
                 if is_alone:
                     self.parts.add_growth(before, _read_thread())
-                if self.role == "steps":
-                    self.most_open = max(self.most_open, len(os.listdir("/proc/self/fd")))
+                self._count_open()
         # The last reading has the greatest numbers: a pass that is short has it, too.
         is_due = OF_PROCESS.has_left(2 * FREE_NS) if is_last else now_ns() >= self.next_ns
         if self.start and is_due and (is_last or OF_PROCESS.has_left()):
@@ -221,12 +220,18 @@ class PassUsage:
             if shared_bytes is not None:
                 self.unshared = [self.shared_bytes - shared_bytes, elapsed_ns]
 
+    def _count_open(self) -> None:
+        # The loop's process has the descriptors of the batches that its workers send.
+        if self.role == "steps":
+            self.most_open = max(self.most_open, len(os.listdir("/proc/self/fd")))
+
     def _write(self, number: int, start: ProcessCounters) -> None:
         now = read_process()
         elapsed_ns = now.at_ns - start.at_ns
         self.next_ns = start.at_ns + max(int(GROWTH * elapsed_ns), elapsed_ns + LEAST_NS)
         fact: dict[str, Any] = {"usage_of": number, "role": self.role, "parts": vars(self.parts)}
         fact |= now.since(start) | {"unshared": self.unshared}
+        self._count_open()
         if self.role == "steps":
             fact |= {"open_files": self.most_open} | _read_limits()
         self.log.add_fact(**fact)
