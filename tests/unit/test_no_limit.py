@@ -137,7 +137,7 @@ def test_limits_are_drawn_unless_all_bars_would_be_too_short(share):
     ("trait", "names"),
     [
         ("decodes", ["csv_images", "image_folder", "photos", "webdataset"]),
-        ("gathers", ["digits", "fashion_mnist", "integers", "mydataset"]),
+        ("gathers", ["digits", "fashion_mnist", "integers", "mydataset", "table"]),
     ],
 )
 def test_datasets_declare_the_kind_of_their_work(trait, names):

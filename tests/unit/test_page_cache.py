@@ -208,7 +208,7 @@ def test_cache_state_survives_saving_and_loading(tmp_path):
     assert load(tmp_path) == result
 
 
-NO_FILES = {"custom", "integers", "nested", "synthetic"}
+NO_FILES = {"custom", "integers", "nested", "slow_reads", "synthetic"}
 """Datasets whose samples are generated, or read by user code."""
 
 

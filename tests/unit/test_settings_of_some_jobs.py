@@ -89,7 +89,7 @@ def test_setting_for_the_loaders_that_an_experiment_sweeps_over(compose, capsys)
     [
         (
             "-m loader=raw,np_memmap loader.num_threads=2",
-            "loader.num_threads: loader=raw has no such setting; allowed with loader=fastloop,",
+            "loader.num_threads: loader=raw has no such setting; allowed with loader=",
         ),
         (
             "loader=np_memmap loader.store.chunk_rows=1",
