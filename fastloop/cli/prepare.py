@@ -45,6 +45,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     handle_signals(lambda: ": what is complete is kept")
     keys: set[str] = set()
     failed: dict[tuple[str, str], list[str]] = {}
+    unsupported: dict[tuple[str, str], list[str]] = {}
     status = 0
     for request in requests:
         remove_unused(request.sweep_folder)
@@ -55,14 +56,15 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
         try:
             print(_summary(prepare_job(job, request.launcher, whole=True)))
         except JobFailed as error:
-            reason = plain_reason(str(error))
-            failed.setdefault((request.choices["dataset"], reason), []).append(
-                request.choices["loader"]
-            )
+            key = request.choices["dataset"], plain_reason(str(error))
+            is_unsupported = error.failure.kind == FailureKind.UNSUPPORTED
+            told = unsupported if is_unsupported else failed
+            told.setdefault(key, []).append(request.choices["loader"])
             # As in a sweep, a missing library is an error only for a single loader.
-            if len(requests) == 1 or error.failure.kind != FailureKind.UNSUPPORTED:
+            if len(requests) == 1 or not is_unsupported:
                 status = 1
-    for (dataset, reason), loaders in failed.items():
+    # If the data can't be read, the libraries of some loaders are of no interest yet.
+    for (dataset, reason), loaders in (failed or unsupported).items():
         print(f"{dataset}, loader {', '.join(loaders)}: {reason}", file=sys.stderr)
     return status
 

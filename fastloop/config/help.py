@@ -137,7 +137,8 @@ def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
     indent = " " * column
     if len(label) >= column:
         return [
-            label,
+            # A default may be a long list.
+            *textwrap.wrap(label, WIDTH, subsequent_indent=indent),
             *textwrap.wrap(meaning, WIDTH, initial_indent=indent, subsequent_indent=indent),
         ]
     return textwrap.wrap(

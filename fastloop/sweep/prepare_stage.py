@@ -32,6 +32,7 @@ from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.context import compares_crops
 from fastloop.trial.job import Job
+from fastloop.trial.support import check_job_libraries
 
 DATA_FIELDS = (
     *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
@@ -147,12 +148,17 @@ def prepare_job(
 
 
 def _build_failure(job: Job) -> Failure | None:
-    """Build the job's environment, if it asks for that and lacks it; its failure, or None."""
+    """Build the job's environment, if it asks for that and lacks it; the failure, or None.
+
+    A job that lacks its environment and does not ask for it fails, too.
+    """
     environment = environment_for(job.requirements)
-    if environment is None or not job.build_environment:
+    if environment is None:
         return None
     try:
-        build_environment(environment)
+        check_job_libraries(job)
+        if job.build_environment:
+            build_environment(environment)
     except Unsupported as error:
         return Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
     return None

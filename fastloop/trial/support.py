@@ -64,7 +64,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     # After the checks of settings: nobody should install a library for a job that can't run with
     # it either.
-    _check_libraries(job)
+    check_job_libraries(job)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
     check_plan(job, world_size)
@@ -76,7 +76,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     return device
 
 
-def _check_libraries(job: Job) -> None:
+def check_job_libraries(job: Job) -> None:
     """Raise Unsupported if a library is missing, both here and in an environment of the job's."""
     environment = environment_for(job.requirements)
     if environment is None:

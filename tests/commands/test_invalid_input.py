@@ -108,7 +108,7 @@ LOADERS = ", ".join(options("loader"))
         ),
         (
             "-m loader=raw,preload loader.num_threads=2",
-            "loader.num_threads: loader=raw has no such setting; allowed with loader=fastloop,",
+            "loader.num_threads: loader=raw has no such setting; allowed with loader=",
         ),
         (
             "experiment=decoders dataset=image_folder dataset.root=.",

@@ -130,7 +130,10 @@ REFUSED = [
     ("list loader=torch", "loader=raw is torch's DataLoader"),
     ("report sweep=nope", "sweep=nope: "),
     ("report opne=true", "no such setting"),
-    ("clean everything", "allowed: stores, data, results, reports, attach, mlflow"),
+    (
+        "clean everything",
+        "allowed: stores, data, results, reports, attach, check, mlflow, environments",
+    ),
     ("clean stores older_than=soon", "allowed: a time such as 12h, 30d or 8w"),
     ("clean yes=true", "with what to remove"),
     ("ui port=0", "port=0: allowed: 1 to 65535"),
