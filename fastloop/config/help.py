@@ -138,7 +138,7 @@ def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
     if len(label) >= column:
         return [
             # A default may be a long list.
-            *textwrap.wrap(label, WIDTH, subsequent_indent=indent),
+            *textwrap.wrap(label, WIDTH, subsequent_indent=indent, break_on_hyphens=False),
             *textwrap.wrap(meaning, WIDTH, initial_indent=indent, subsequent_indent=indent),
         ]
     return textwrap.wrap(
