@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from native_core import needs_core
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
@@ -126,7 +127,12 @@ def test_setting_may_be_assigned_between_epochs():
 
 @pytest.mark.parametrize(
     ("source", "settings"),
-    [(torch.arange(9), {}), (torch.arange(9), {"num_threads": 4}), (Drawn(), {})],
+    [
+        (torch.arange(9), {}),
+        # Without the core, threads of Python deliver its batches as they get ready.
+        pytest.param(torch.arange(9), {"num_threads": 4}, marks=needs_core),
+        (Drawn(), {}),
+    ],
 )
 def test_where_it_has_no_effect_a_warning_says_so(source, settings):
     with pytest.warns(UserWarning, match="in_order=False has no effect in FastLoader: batches"):
