@@ -8,11 +8,11 @@
     fastloop suite site [results=results] [page=results/index.html] [code=<address>]
     fastloop suite list
 
-quick takes up to ten minutes on two cores, full (the default) up to an hour. Each workload
-is a sweep of its own, kept in the outputs folder: the same command goes on with a suite
-that was ended, and measures nothing twice. The results are written to
-<results>/<round>/<machine>.json after each workload. The default round is the month, the
-default machine the processor and its cores.
+quick is meant to end within ten minutes on two cores, full (the default) within an hour;
+neither has been timed as a whole yet. Each workload is a sweep of its own, kept in the
+outputs folder: the same command goes on with a suite that was ended, and measures
+nothing twice. The results are written to <results>/<round>/<machine>.json after each
+workload. The default round is the month, the default machine the processor and its cores.
 
 claims measures what pages of loaders claim, each by two jobs under the condition that the
 page states, into <results>/<round>/claims/<machine>.json.
@@ -73,8 +73,8 @@ def main() -> None:
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.files import outputs_folder
     from fastloop.suite.claims import CLAIMED_WORKLOADS
-    from fastloop.suite.document import save_suite
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
+    from fastloop.suite.suite_file import save_suite
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
     all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
@@ -105,7 +105,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 
 def _verify(names: Sequence[str]) -> None:
-    from fastloop.suite.document import load_suite
+    from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify import find_problems
 
     if not names:

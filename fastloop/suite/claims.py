@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastloop.core import stats
-from fastloop.suite.document import Cell, SuiteFile
+from fastloop.suite.suite_file import Cell, SuiteFile
 from fastloop.suite.workloads import SuiteRow, SuiteWorkload
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]

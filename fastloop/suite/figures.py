@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fastloop.core import stats
 from fastloop.core.ranking import Ranking, rank_jobs
-from fastloop.suite.document import Cell, Figures, SuiteFile
+from fastloop.suite.suite_file import Cell, Figures, SuiteFile
 
 
 def with_figures(document: SuiteFile) -> SuiteFile:

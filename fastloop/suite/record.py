@@ -10,10 +10,10 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, measurements
 from fastloop.reporting.comparable import UNRANKED, partition
-from fastloop.suite.document import SCHEMA, Cell, SuiteFile, WorkloadRecord
 from fastloop.suite.figures import with_figures
 from fastloop.suite.measure_round import MeasuredWorkload, SuiteRun
 from fastloop.suite.seals import seal
+from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord
 from fastloop.suite.workloads import SUITE, SuiteRow
 
 BENCHMARK = "traversal"

@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from fastloop.suite.document import Cell, SuiteFile, values_of
+from fastloop.suite.suite_file import Cell, SuiteFile, values_of
 
 DIGITS = 12
 """Hexadecimal digits of a seal."""

@@ -11,7 +11,7 @@ import jinja2
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.suite.claims import CLAIMS, judge
-from fastloop.suite.document import Cell, SuiteFile, load_suite
+from fastloop.suite.suite_file import Cell, SuiteFile, load_suite
 from fastloop.suite.verify import check_file
 
 PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"

@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from fastloop.suite.document import load_suite
+from fastloop.suite.suite_file import load_suite
 from fastloop.suite.verify import find_problems
 
 COMMAND = (

@@ -16,7 +16,10 @@ from fastloop.core import result_io
 from fastloop.core.result import Measurement
 from fastloop.core.types import UsageError
 from fastloop.suite.claims import CLAIMS, Claim, judge
-from fastloop.suite.document import (
+from fastloop.suite.figures import with_figures
+from fastloop.suite.seals import seal
+from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
+from fastloop.suite.suite_file import (
     FILE,
     SCHEMA_FILE,
     Cell,
@@ -26,9 +29,6 @@ from fastloop.suite.document import (
     save_suite,
     schema_text,
 )
-from fastloop.suite.figures import with_figures
-from fastloop.suite.seals import seal
-from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
 from fastloop.suite.verify import find_problems
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 
