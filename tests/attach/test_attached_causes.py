@@ -39,7 +39,7 @@ HEALTHY = [
     *("two workers", "two workers, wide", "kept workers", "named worker", "spawned worker"),
     *("stream of workers", "any order"),
 ]
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.alone]
 
 
 def find_causes(script: str, *arguments: str, folder: Path) -> list[dict[str, str]]:
