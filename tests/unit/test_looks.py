@@ -43,7 +43,7 @@ def test_shares_of_all_looks_are_the_whole_and_each_round_has_the_next_looks():
     ],
 )
 def test_at_most_five_percent_of_sweeps_tell_equal_jobs_apart(noise, jobs):
-    wrong, tie, _ = false_claims(noise, 1_000 if jobs < 20 else 200, jobs, np.zeros(jobs))
+    wrong, tie, _ = false_claims(noise, 1_000 if jobs < 20 else 100, jobs, np.zeros(jobs))
     assert wrong <= 0.05
     assert tie == 0
 
