@@ -61,8 +61,8 @@ from fastloop.core.types import SignalExit, UsageError
 from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
 from fastloop.reporting.comparison import (
-    Change,
     Cost,
+    CostChange,
     Difference,
     Pairs,
     describe_times,
@@ -309,7 +309,7 @@ def _multiple_of_limit(measured: Measurement) -> float:
     return 1 / measured.limit_fraction
 
 
-def _describe(change: Change, measure: Measure, fail_above: float) -> str:
+def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
     times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":

@@ -18,9 +18,9 @@ from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
 from fastloop.fastloader.columns.jpeg import INSTALL, load_jpeg
 from fastloop.fastloader.columns.orientation import ORIENTATION, read_orientation
 
-Change = Literal["kept", "transcoded", "resized"]
-Encode = Callable[[Encoded], tuple[Encoded, Change]]
-"""Bytes of a file -> bytes that are stored, and how they differ."""
+StoredAs = Literal["kept", "transcoded", "resized"]
+Encode = Callable[[Encoded], tuple[Encoded, StoredAs]]
+"""Bytes of a file -> bytes that are stored, and how these were made."""
 MAX_EXIF_NBYTES = 65_533
 """The most EXIF data that Pillow writes: the length of a segment has 16 bits and counts its own two
 bytes (T.81 B.1.1.4)."""
@@ -68,18 +68,18 @@ def open_encoding(images: ImageEncoding) -> Encode:
     return _transcode if images == "jpeg" else partial(_resize, images)
 
 
-def _keep(data: Encoded) -> tuple[Encoded, Change]:
+def _keep(data: Encoded) -> tuple[Encoded, StoredAs]:
     return data, "kept"
 
 
-def _transcode(data: Encoded) -> tuple[Encoded, Change]:
+def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
     """Coefficients as they were, with restart markers; the file itself if that can't be."""
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)
     return (data, "kept") if transcoded is None else (transcoded, "transcoded")
 
 
-def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
+def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
     """A smaller JPEG with restart markers; other files, and JPEGs that are broken or neither RGB
     nor grey, are kept."""
     pil: Any = import_module("PIL.Image")

@@ -21,7 +21,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
-from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
+from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding
 from fastloop.data.npy_format import ALTERNATIVE, FORMAT_NAME, STRUCTURE, open_npy, write_header
 from fastloop.data.ragged_store import OFFSETS, open_ragged
 from fastloop.data.rows import array_of, structure_text
@@ -48,7 +48,7 @@ ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers 
 class _Tally:
     """The images that have been written, and their bytes in the source and in the store."""
 
-    changes: Counter[Change] = field(default_factory=Counter)
+    stored_as: Counter[StoredAs] = field(default_factory=Counter)
     before: int = 0
     after: int = 0
 
@@ -72,10 +72,10 @@ class _ImageWriter:
             sample_bar(len(images), "write_store") as bar,
         ):
             write_header(file, nothing, (0,))
-            for nbytes, data, change in results:
+            for nbytes, data, stored_as in results:
                 file.write(data)
                 offsets.append(offsets[-1] + len(data))
-                tally.changes[change] += 1
+                tally.stored_as[stored_as] += 1
                 tally.before += nbytes
                 bar.update()
             tally.after += offsets[-1]
@@ -109,9 +109,9 @@ def write_image_store(
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),
-                num_images=tally.changes.total(),
-                num_transcoded=tally.changes["transcoded"],
-                num_resized=tally.changes["resized"],
+                num_images=tally.stored_as.total(),
+                num_transcoded=tally.stored_as["transcoded"],
+                num_resized=tally.stored_as["resized"],
                 bytes_before=tally.before,
                 bytes_after=tally.after,
                 seconds=seconds_between(start_ns, end_ns),
@@ -123,9 +123,13 @@ def write_image_store(
     return stored
 
 
-def _encode_image(images: EncodedImages, encode: Encode, index: int) -> tuple[int, Encoded, Change]:
-    """Number of bytes in the source, the bytes to store, and how they differ; raises BadData for an
-    empty file."""
+def _encode_image(
+    images: EncodedImages, encode: Encode, index: int
+) -> tuple[int, Encoded, StoredAs]:
+    """Number of bytes in the source, the bytes to store, and how these were made.
+
+    Raises BadData for an empty file.
+    """
     data = images.read(index)
     if not len(data):
         raise BadData(f"{images.name(index)}: the file is empty")
