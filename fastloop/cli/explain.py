@@ -109,7 +109,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
 def _check_asked(request: JobRequest) -> None:
     """Raise UsageError for a change of what_if= that this machine or this job does not support."""
-    from fastloop.explain.changes import read_changes
+    from fastloop.explain.proposed_changes import read_changes
     from fastloop.trial.support import check_support
 
     for change in read_changes(request.sweep.what_if):

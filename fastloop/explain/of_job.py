@@ -26,7 +26,7 @@ from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
-from fastloop.explain.changes import SettingChange, propose_changes, read_changes
+from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
 from fastloop.explain.job_findings import to_json
@@ -39,6 +39,7 @@ from fastloop.explain.prediction_input import (
     measure_parts,
     time_single_batches,
 )
+from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.verdict import add_threads, judge, tells_too_little
@@ -64,7 +65,7 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_trial
 
-TRAVERSAL = SettingChange(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
+TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
 """Settings that the command lines of changes leave out."""

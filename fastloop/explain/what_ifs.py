@@ -26,7 +26,7 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported, name_of
 from fastloop.explain.certainty import draw_seconds, estimate_from
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.ladder import Ladder
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
@@ -36,8 +36,6 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
-LEAST_GAIN = 0.02
-"""A change is worth trying, or following, if it saves at least this share of an epoch."""
 STEPS_AFTER = 1
 """Number of steps that follow the changes: an epoch is recorded."""
 # Torch's threads, which compete among each other or with workers, are the most common cause. The
@@ -67,7 +65,7 @@ nothing of a further pass."""
 class Candidate:
     """A change, the changed job, and the model's prediction."""
 
-    change: SettingChange
+    change: Change
     explained: ExplainedJob
     predicted_gain: Estimate | None = None
     """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
@@ -76,7 +74,7 @@ class Candidate:
 
 def find_candidates(
     explained: ExplainedJob,
-    changes: Sequence[SettingChange],
+    changes: Sequence[Change],
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
 ) -> list[Candidate]:

@@ -23,7 +23,7 @@ from fastloop.core.loading_settings import (
     worker_settings,
 )
 from fastloop.core.types import Unsupported, UsageError
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import Change
 from fastloop.processes.rank_group import resolve_device
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
@@ -98,9 +98,7 @@ def find_tune_candidates(
     # the fields that it changes are combined.
     def find_effect(change: Overrides) -> Effect:
         if change not in effects:
-            changed = (
-                compose(SettingChange(overrides=change).apply(overrides)) if change else present
-            )
+            changed = compose(Change(overrides=change).apply(overrides)) if change else present
             effects[change] = _find_changes(present, changed)
         return effects[change]
 

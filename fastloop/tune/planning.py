@@ -8,7 +8,7 @@ from functools import partial
 
 from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.types import UsageError
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import Change
 from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -120,12 +120,12 @@ def plan_tuning(
     raced = _choose_raced(affordable, pilot, predict, spending)
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
-        overrides = SettingChange(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+        overrides = Change(overrides=(f"batches={pilot.cut}",)).apply(overrides)
     changes = [(), *(each.change for each in raced)]
     jobs = [present, *(each.job for each in raced)]
     return TuneFile(
         command=command,
-        jobs=[[*SettingChange(overrides=change).apply(overrides)] for change in changes],
+        jobs=[[*Change(overrides=change).apply(overrides)] for change in changes],
         changes=[[*change] for change in changes],
         forecast_mib=[
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
@@ -139,8 +139,8 @@ def plan_tuning(
     )
 
 
-def _as_change(values: Mapping[str, object]) -> SettingChange:
-    return SettingChange(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+def _as_change(values: Mapping[str, object]) -> Change:
+    return Change(overrides=tuple(f"{name}={value}" for name, value in values.items()))
 
 
 def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> PilotStart:

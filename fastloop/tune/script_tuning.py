@@ -15,11 +15,11 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.changes_to_try import choose_worker_counts
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.tries import patch_call
+from fastloop.explain.change import Change
 from fastloop.tune.candidates import YOURS
 from fastloop.tune.script_plan import (
     STEP,
@@ -98,7 +98,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
     return {YOURS: present, **named}
 
 
-def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> ScriptChange:
+def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Change:
     """The change of the script's call that makes these settings of the present ones."""
     changed = {
         name: value
@@ -108,7 +108,7 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Scri
     # The default, which the call need not name.
     if changed.get("prefetch_factor") == TORCH_PREFETCH and not present["prefetch_factor"]:
         del changed["prefetch_factor"]
-    return ScriptChange(settings=changed, is_fastloader=settings["fastloader"])
+    return Change(settings=changed, is_fastloader=settings["fastloader"])
 
 
 def run_race(

@@ -18,12 +18,13 @@ from commands import run_fastloop
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
+from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, ScriptRunner, try_changes
+from fastloop.explain.change import Change
 
 SLEEPY = """\
 import time
@@ -59,7 +60,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-WORKERS = ScriptChange(settings={"num_workers": 2})
+WORKERS = Change(settings={"num_workers": 2})
 VERDICT = Verdict(word=Part.STEP, sentences=())
 
 
@@ -81,7 +82,7 @@ VERDICT = Verdict(word=Part.STEP, sentences=())
         ("MyLoader('é', a)", WORKERS, "MyLoader('é', a, num_workers=2)"),
         (
             "torch.utils.data.DataLoader(a, num_workers=1)",
-            ScriptChange(is_fastloader=True, settings={"num_workers": 2}),
+            Change(is_fastloader=True, settings={"num_workers": 2}),
             "fastloop.FastLoader(a, num_workers=2)",
         ),
     ],
@@ -96,7 +97,7 @@ def test_call_is_edited_and_the_rest_stays(call, change, edited):
 
 def test_threads_are_set_in_a_line_of_their_own_before_the_call():
     before = "import torch\ndef f():\n    loader = DataLoader(\n        a)\n"
-    after = edit_call(before, 3, ScriptChange(torch_threads=1))
+    after = edit_call(before, 3, Change(torch_threads=1))
     line = "    torch.set_num_threads(1)\n"
     assert after == before.replace("    loader", f"{line}    loader")
 
@@ -105,8 +106,8 @@ def test_threads_are_set_in_a_line_of_their_own_before_the_call():
     ("source", "change", "reason"),
     [
         ("loader = make()\n", WORKERS, "line 1 has no call of a DataLoader"),
-        ("loader = MyLoader(a)\n", ScriptChange(is_fastloader=True), "MyLoader, which is no"),
-        ("loader = DataLoader(a)\n", ScriptChange(torch_threads=1), "does not import torch"),
+        ("loader = MyLoader(a)\n", Change(is_fastloader=True), "MyLoader, which is no"),
+        ("loader = DataLoader(a)\n", Change(torch_threads=1), "does not import torch"),
     ],
 )
 def test_call_that_can_not_be_edited_is_told(source, change, reason):
@@ -216,7 +217,7 @@ def known_loop(**facts):
 
 
 def judged(times, names, budget_s=3600.0):
-    changes = [ScriptChange(settings={"num_workers": number}) for number in names]
+    changes = [Change(settings={"num_workers": number}) for number in names]
     runner = KnownRunner(times)
     lines = []
     return try_changes(runner, known_loop(), changes, budget_s, lines.append), runner

@@ -9,8 +9,8 @@ import pytest
 from commands import run_fastloop
 
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.findings import ScriptFindings
+from fastloop.explain.change import Change
 from fastloop.tune.script_tuning import choose_loop, find_change
 
 WAITING = """\
@@ -167,4 +167,4 @@ def test_change_names_what_differs_from_the_call():
         "persistent_workers": False,
         "prefetch_factor": None,
     }
-    assert find_change(present, present) == ScriptChange()
+    assert find_change(present, present) == Change()

@@ -5,39 +5,18 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastloop.core.types import Unsupported
+from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
 )
 """DataLoader's arguments in their order, as a call may give them by their position."""
-FASTLOADER = "fastloop.FastLoader"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptChange:
-    """A change of a script's DataLoader."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """DataLoader's arguments, by name."""
-    is_fastloader: bool = False
-    """True: FastLoader takes the DataLoader's place, with the same arguments."""
-    torch_threads: int | None = None
-    """Threads of torch in the script's process; None: as many as the script has."""
-
-    @property
-    def name(self) -> str:
-        """The change as text, such as `num_workers=2, persistent_workers=True`."""
-        words = [FASTLOADER] if self.is_fastloader else []
-        words += [f"{name}={value!r}" for name, value in self.settings.items()]
-        if self.torch_threads is not None:
-            words.append(f"torch.set_num_threads({self.torch_threads})")
-        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -49,7 +28,7 @@ class Edit:
     text: str
 
 
-def patch_script(path: Path, line: int, change: ScriptChange, folder: Path) -> str:
+def patch_script(path: Path, line: int, change: Change, folder: Path) -> str:
     """The patch, for `git apply` in the folder, that makes the change at the call on that line.
 
     Raises Unsupported if the call can't be found or edited, with the reason.
@@ -68,7 +47,7 @@ def patch_script(path: Path, line: int, change: ScriptChange, folder: Path) -> s
     )
 
 
-def edit_call(source: str, line: int, change: ScriptChange) -> str:
+def edit_call(source: str, line: int, change: Change) -> str:
     """The source with the change at the call of a DataLoader on that line."""
     tree = ast.parse(source)
     text = source.encode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.change import Change
 
 MOST_CHANGES = 5
 MANY_WORKERS = (8, 16)
@@ -37,13 +37,13 @@ def choose_worker_counts(found: LoopFindings) -> set[int]:
     return fitting - {found.facts["num_workers"]}
 
 
-def choose_changes(found: LoopFindings) -> list[ScriptChange]:
+def choose_changes(found: LoopFindings) -> list[Change]:
     """The changes to try, the most promising first; at most MOST_CHANGES."""
     workers = found.facts["num_workers"]
     # Workers of a DataLoader that is made anew for each pass end with it.
     kept = {"persistent_workers": True} if found.passes > found.loaders else {}
     of_workers = {
-        count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
+        count: Change(settings={"num_workers": count, **(kept if count else {})})
         for count in choose_worker_counts(found)
     }
 
@@ -51,12 +51,12 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
-    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
+    changes = [Change(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
     if workers and kept and not found.facts["persistent_workers"]:
-        changes.append(ScriptChange(settings=kept))
+        changes.append(Change(settings=kept))
     changes += [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
     if found.facts["torch_threads"] > 1:
-        changes.insert(2, ScriptChange(torch_threads=1))
+        changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
 
 
@@ -99,7 +99,7 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
     return min(wanted, affordable, loop.batches, MOST_BATCHES)
 
 
-def find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:
+def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)

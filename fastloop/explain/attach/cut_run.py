@@ -22,10 +22,10 @@ import torch
 
 from fastloop.core.loading_settings import worker_settings
 from fastloop.core.spans import now_ns
-from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.torch_hooks import follow_reset
 from fastloop.explain.attach.watch import CUT
+from fastloop.explain.change import Change, change_from
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -44,7 +44,7 @@ class CutRun:
     """Path and line of the call that makes the DataLoader."""
     batches: int
     """Number of batches after which the script ends."""
-    change: ScriptChange
+    change: Change
     hashed: int = 0
     """Number of batches of which the samples are hashed, from the first one on; they count as a
     part of the time."""
@@ -72,7 +72,7 @@ def read_cut(folder: Path) -> CutRun | None:
         read = json.loads((folder / CUT).read_text())
     except FileNotFoundError:
         return None
-    return CutRun(**read | {"change": ScriptChange(**read["change"])})
+    return CutRun(**read | {"change": change_from(read["change"])})
 
 
 def read_results(folder: Path) -> list[CutResult]:

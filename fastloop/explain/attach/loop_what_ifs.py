@@ -15,13 +15,12 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
+from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
 
 WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
-LEAST_GAIN = 0.02
-"""Share of the loop's time below which no change is listed."""
 STARTS_UNSURE = 2
 """Workers of a loop that has none may take this many times as long to start as it was tried: a
 change is listed only if it is a gain even then."""

@@ -17,7 +17,7 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text_lines import align, wrap
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
+from fastloop.explain.attach.call_patch import patch_script
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
     KEPT,
@@ -30,7 +30,7 @@ from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, wri
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loader_places import is_library
-from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
+from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 
 MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
@@ -38,7 +38,7 @@ MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 change is slow, or its processes wait for each other."""
 DIGEST_BATCHES = 200
 TRIED, PATCH = "attach_try.json", "attach.patch"
-AS_IS = ScriptChange()
+AS_IS = Change()
 LIBRARIES = {
     "transformers": {
         "num_workers": "TrainingArguments(dataloader_num_workers={})",
@@ -91,7 +91,7 @@ class TriedLoop:
 class Attempt:
     """A change with its runs so far."""
 
-    change: ScriptChange
+    change: Change
     run_s: float
     """Seconds of the last run, from its start to its end."""
     seconds: dict[int, float] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class ScriptRunner:
             change=AS_IS,
         )
 
-    def seconds(self, change: ScriptChange, limit_s: float) -> float:
+    def seconds(self, change: Change, limit_s: float) -> float:
         """Seconds of the loop with the change; of the slowest rank if there are several.
 
         Raises Unsupported with the last line of the script if it ended before that, or if it had
@@ -125,7 +125,7 @@ class ScriptRunner:
         """
         return max(each.seconds for each in self._run(replace(self.cut, change=change), limit_s))
 
-    def digests(self, change: ScriptChange, limit_s: float) -> list[int]:
+    def digests(self, change: Change, limit_s: float) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
         or one of each batch if the pass has more than DIGEST_BATCHES."""
         hashed = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
@@ -168,7 +168,7 @@ def to_json(tried: TriedLoop) -> str:
 def try_changes(
     runner: ScriptRunner,
     found: LoopFindings,
-    changes: Sequence[ScriptChange],
+    changes: Sequence[Change],
     budget_s: float,
     report: Callable[[str], None],
 ) -> TriedLoop:
@@ -263,7 +263,7 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
 
 def _judge(
     runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
-) -> tuple[TriedLoop, ScriptChange | None]:
+) -> tuple[TriedLoop, Change | None]:
     """The judgement on the changes, and the one that is recommended."""
     tried = [
         TriedChange(
@@ -309,7 +309,7 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 
 
 def _has_same_samples(
-    runner: ScriptRunner, change: ScriptChange, digests: list[int], limit_s: float
+    runner: ScriptRunner, change: Change, digests: list[int], limit_s: float
 ) -> bool | None:
     """True if the samples are those of the given digests; None: it can't be told."""
     try:
@@ -320,7 +320,7 @@ def _has_same_samples(
     return changed == digests if digests and again == digests else None
 
 
-def patch_call(made_at: str, change: ScriptChange) -> tuple[str, str]:
+def patch_call(made_at: str, change: Change) -> tuple[str, str]:
     """The patch and no advice; or no patch, and what to change instead."""
     path, _, line = made_at.rpartition(":")
     if is_library(path):
@@ -331,7 +331,7 @@ def patch_call(made_at: str, change: ScriptChange) -> tuple[str, str]:
         return "", f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
 
 
-def _library_advice(path: Path, line: str, change: ScriptChange) -> str:
+def _library_advice(path: Path, line: str, change: Change) -> str:
     names = {name: LIBRARIES[name] for name in LIBRARIES if name in path.parts}
     known = [
         text.format(repr(change.settings[name]))
