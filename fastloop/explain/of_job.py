@@ -44,7 +44,7 @@ from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.verdict import add_threads, judge, tells_too_little
 from fastloop.explain.what_ifs import (
-    Candidate,
+    ChangedJob,
     choose,
     find_best,
     find_candidates,
@@ -246,7 +246,7 @@ def _find_changes(
     costs: PartCosts,
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
-) -> list[Candidate]:
+) -> list[ChangedJob]:
     """The changes that this job supports; the changes that the user named come last."""
     changes = propose_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
@@ -260,11 +260,11 @@ def _find_changes(
 
 def _measure_for_changes(
     explained: ExplainedJob,
-    found: Sequence[Candidate],
+    found: Sequence[ChangedJob],
     findings: _Findings,
     costs: PartCosts,
 ) -> Measured:
-    jobs = [each.explained.job for each in found]
+    jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.
     workers.add(explained.job.loading.num_workers)
@@ -274,16 +274,16 @@ def _measure_for_changes(
 
 def _predict(
     explained: ExplainedJob,
-    found: Sequence[Candidate],
+    found: Sequence[ChangedJob],
     measured: Measured,
     ladder: Ladder,
-) -> tuple[list[Candidate], float]:
+) -> tuple[list[ChangedJob], float]:
     """The changes with their predicted gains; and the model's seconds of the job as it is relative
     to the measured ones."""
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     if not is_close(ratio):
         return [*found], ratio
-    gains = (predict_gain(each.explained.job, explained.job, measured, ladder) for each in found)
+    gains = (predict_gain(each.job, explained.job, measured, ladder) for each in found)
     return [
         replace(each, predicted_gain=gain) for each, gain in zip(found, gains, strict=True)
     ], ratio

@@ -62,14 +62,19 @@ nothing of a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A change, the changed job, and the model's prediction."""
+class ChangedJob:
+    """A job after a change, which explain may try and tune may race."""
 
     change: Change
-    explained: ExplainedJob
+    job: Job
     predicted_gain: Estimate | None = None
     """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
     the gain."""
+
+    @property
+    def name(self) -> str:
+        """The change as text."""
+        return self.change.name
 
 
 def find_candidates(
@@ -77,19 +82,19 @@ def find_candidates(
     changes: Sequence[Change],
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
-) -> list[Candidate]:
+) -> list[ChangedJob]:
     """The changes that this machine and this data support."""
     found = []
     for change in changes:
-        changed = _resize(explained, compose(change.apply(overrides)))
+        job = _resize(explained, compose(change.apply(overrides))).job
         try:
-            check_support(changed.job)
+            check_support(job)
         except Unsupported:
             continue
         # A store would freeze random samples, and has no place for broken ones.
-        is_stored = changed.job.loader.store is not None
+        is_stored = job.loader.store is not None
         if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
-            found.append(Candidate(change=change, explained=changed))
+            found.append(ChangedJob(change=change, job=job))
     return found
 
 
@@ -134,7 +139,7 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
     return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
-def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
+def choose(candidates: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     """The candidates to try: the best by prediction, the most promising one for each common cause,
     ALWAYS_TRIED, and all that the user named."""
     # Candidates without a prediction rank equally; other loaders come first among them, as they may
@@ -144,26 +149,26 @@ def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
     promising = [each for each in ranked if _may_gain(each)]
     chosen = promising[:tries]
     if tries:
-        chosen += [each for each in ranked if each.change.name in ALWAYS_TRIED]
+        chosen += [each for each in ranked if each.name in ALWAYS_TRIED]
         chosen += [each for cause in COMMON for each in _changes_of(cause, promising)[:1]]
     chosen += [each for each in ranked if each.change.is_asked]
-    return list({each.change.name: each for each in chosen}.values())
+    return list({each.name: each for each in chosen}.values())
 
 
-def _changes_of(setting: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    return [each for each in candidates if each.change.name.startswith(f"{setting}=")]
+def _changes_of(setting: str, candidates: Sequence[ChangedJob]) -> list[ChangedJob]:
+    return [each for each in candidates if each.name.startswith(f"{setting}=")]
 
 
-def _may_gain(candidate: Candidate) -> bool:
+def _may_gain(candidate: ChangedJob) -> bool:
     return candidate.predicted_gain is None or candidate.predicted_gain.value >= LEAST_GAIN
 
 
-def _prediction_of(each: Candidate | WhatIf) -> float:
+def _prediction_of(each: ChangedJob | WhatIf) -> float:
     return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
 def try_candidates(
-    present: ExplainedJob, chosen: Sequence[Candidate], num_rounds: int, seconds: float | None
+    present: ExplainedJob, chosen: Sequence[ChangedJob], num_rounds: int, seconds: float | None
 ) -> dict[str, Estimate]:
     """The realised gain of each chosen change, in rounds with the job as it is.
 
@@ -172,11 +177,11 @@ def try_candidates(
     jobs = {AS_IS: present}
     for each in chosen:
         try:
-            prepared = prepare_job(each.explained.job, present.launcher)
+            prepared = prepare_job(each.job, present.launcher)
         except JobFailed:
             # The store of another loader can't hold these samples.
             continue
-        jobs[each.change.name] = replace(each.explained, prepared=prepared)
+        jobs[each.name] = replace(_resize(present, each.job), prepared=prepared)
     num_timed = num_rounds * len(jobs) if len(jobs) > 1 else 0
     present.expect_steps(num_timed + STEPS_AFTER)
     timed = time_side_by_side(jobs, num_rounds, seconds) if len(jobs) > 1 else []
@@ -192,15 +197,15 @@ def try_candidates(
 
 
 def list_what_ifs(
-    candidates: Sequence[Candidate], gains: dict[str, Estimate], overrides: Sequence[str]
+    candidates: Sequence[ChangedJob], gains: dict[str, Estimate], overrides: Sequence[str]
 ) -> tuple[WhatIf, ...]:
     """All changes: first the tried ones by their gain, then the others by prediction."""
     what_ifs = [
         WhatIf(
-            change=each.change.name,
+            change=each.name,
             command="python -m fastloop.run " + shlex.join(each.change.apply(overrides)),
             predicted_gain=each.predicted_gain,
-            realised_gain=gains.get(each.change.name),
+            realised_gain=gains.get(each.name),
         )
         for each in candidates
     ]

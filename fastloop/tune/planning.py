@@ -10,6 +10,7 @@ from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
 from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.what_ifs import ChangedJob
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
@@ -18,7 +19,6 @@ from fastloop.tune.candidates import (
     Bounds,
     Candidates,
     Compose,
-    TuneCandidate,
     add_workers,
     check_memory,
     drop_settings_without_effect,
@@ -121,7 +121,7 @@ def plan_tuning(
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
         overrides = Change(overrides=(f"batches={pilot.cut}",)).apply(overrides)
-    changes = [(), *(each.change for each in raced)]
+    changes = [(), *(each.change.overrides for each in raced)]
     jobs = [present, *(each.job for each in raced)]
     return TuneFile(
         command=command,
@@ -187,16 +187,16 @@ def _choose_space(
 
 
 def _choose_raced(
-    candidates: Sequence[TuneCandidate],
+    candidates: Sequence[ChangedJob],
     pilot: Pilot,
     predict: Callable[[Job, Sequence[str]], float],
     spending: Spending,
-) -> list[TuneCandidate]:
+) -> list[ChangedJob]:
     """The most promising candidates, about twice as many as the budget has trials for."""
     # So many that the race can leave predictions which turn out wrong.
     by_name = {each.name: each for each in candidates}
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
-    changes = [(), *(each.change for each in candidates)]
+    changes = [(), *(each.change.overrides for each in candidates)]
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)

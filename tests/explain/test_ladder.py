@@ -22,7 +22,7 @@ from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import add_threads, judge, needs_more_rounds, tells_too_little
-from fastloop.explain.what_ifs import Candidate, choose, find_best
+from fastloop.explain.what_ifs import ChangedJob, choose, find_best
 from fastloop.trial.support import check_support
 
 BATCHES = 100
@@ -353,9 +353,9 @@ def gain_of(value: float, low: float | None = None, high: float | None = None) -
     return Estimate(value=value, low=low, high=high, is_interval=True)
 
 
-def candidate(name: str, gain: float | None) -> Candidate:
+def candidate(name: str, gain: float | None) -> ChangedJob:
     change, predicted = Change(overrides=(name,)), None if gain is None else gain_of(gain)
-    return Candidate(change=change, explained=None, predicted_gain=predicted)
+    return ChangedJob(change=change, job=None, predicted_gain=predicted)
 
 
 @pytest.mark.parametrize(
