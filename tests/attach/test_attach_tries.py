@@ -19,10 +19,11 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import edit_call, patch_script
-from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
+from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes, find_prediction
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, ScriptRunner, try_changes
 from fastloop.explain.change import Change
 
@@ -349,6 +350,27 @@ def test_changes_fit_the_loop():
     of_class = [each.name for each in choose_changes(known_loop(type="MyLoader", num_workers=1))]
     assert "fastloop.FastLoader" not in of_class
     assert "num_workers=0" in of_class
+
+
+@pytest.mark.parametrize(
+    ("change", "gain"),
+    [
+        (Change(settings={"num_workers": 2, "persistent_workers": True}), 0.3),
+        (Change(settings={"num_workers": 1, "persistent_workers": True}), 0.1),  # of workers alone
+        (Change(settings={"num_workers": 4}), None),
+        (Change(is_fastloader=True), 0.5),
+        (Change(torch_threads=1), None),
+    ],
+)
+def test_prediction_is_of_the_same_settings_or_of_the_first_one(change, gain):
+    workers, kept = {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}
+    what_ifs = (
+        LoopWhatIf(change=Change(is_fastloader=True, text="FastLoader at train.py:3"), gain=0.5),
+        LoopWhatIf(change=Change(text="a store"), gain=0.4, is_bound=True),
+        LoopWhatIf(change=Change(settings=kept), gain=0.3),
+        LoopWhatIf(change=Change(settings=workers), gain=0.1),
+    )
+    assert find_prediction(replace(known_loop(), what_ifs=what_ifs), change) == gain
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, format_findings
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, format_findings, to_json
 from fastloop.explain.attach.loop_verdict import judge_loop
-from fastloop.explain.attach.loop_what_ifs import LoaderChange
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import Loop
+from fastloop.explain.change import Change
 
 
 def a_loop(seconds: float, workers: int = 0) -> Loop:
@@ -64,7 +67,8 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
 
 def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
     changes = tuple(
-        LoaderChange(change="num_workers=2", gain=gain, is_bound=is_bound) for gain in gains
+        LoopWhatIf(change=Change(settings={"num_workers": 2}), gain=gain, is_bound=is_bound)
+        for gain in gains
     )
     shares = {Part.STEP: share(0.5, 0.4, 0.6), Part.DECODE: share(0.5, 0.4, 0.6)}
     loop = LoopFindings(
@@ -110,3 +114,10 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
 )
 def test_last_line_is_on_the_whole_script(findings, sentence):
     assert " ".join(format_findings(findings).splitlines()[-3:]).endswith(sentence)
+
+
+def test_file_has_a_change_by_its_name():
+    (loop,) = json.loads(to_json(findings_of(0.3, is_bound=True)))["loops"]
+    assert loop["what_ifs"] == [
+        {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "is_native": False}
+    ]

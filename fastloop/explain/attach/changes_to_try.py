@@ -103,7 +103,9 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)
-    gains = {each.change: each.gain for each in found.what_ifs}
-    settings = [f"{name}={value}" for name, value in change.settings.items()]
-    names = [", ".join(settings), *settings[:1]]
-    return next((gains[name] for name in names if name in gains), None)
+    # Without settings it changes torch's threads, of which the model knows nothing.
+    for settings in (change.settings, dict([*change.settings.items()][:1])):
+        for each in found.what_ifs:
+            if settings and each.change.settings == settings:
+                return each.gain
+    return None

@@ -23,7 +23,7 @@ from fastloop.explain.attach.loop_verdict import (
 )
 from fastloop.explain.attach.loop_what_ifs import (
     MOST_MISSED,
-    LoaderChange,
+    LoopWhatIf,
     cores_of_loading,
     predict_changes,
 )
@@ -62,7 +62,7 @@ class LoopFindings:
     model_ratio: float | None
     """The model's time of the loop as it is, without starts, divided by the measured time; None: no
     batch was recorded as it was made."""
-    what_ifs: tuple[LoaderChange, ...]
+    what_ifs: tuple[LoopWhatIf, ...]
     """The changes, sorted by predicted gain; none if the model misses the loop."""
     causes: tuple[Cause, ...]
     """The causes that were found, each with its measure and its advice."""
@@ -123,7 +123,19 @@ def waiting_s(loop: LoopFindings) -> float:
 
 def to_json(findings: ScriptFindings) -> str:
     """The text of attach.json."""
-    return json.dumps({"schema": SCHEMA, **asdict(findings)}, indent=1) + "\n"
+    values = asdict(findings)
+    for loop, written in zip(findings.loops, values["loops"], strict=True):
+        # In the file a change has its name alone.
+        written["what_ifs"] = [
+            {
+                "change": each.change.name,
+                "gain": each.gain,
+                "is_bound": each.is_bound,
+                "is_native": each.is_native,
+            }
+            for each in loop.what_ifs
+        ]
+    return json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n"
 
 
 def format_findings(findings: ScriptFindings) -> str:
@@ -171,7 +183,7 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
             saved_s += best.gain * loop_s
             is_bound = is_bound or best.is_bound
             gain = show_time(best.gain * loop_s)
-            places.append(f"{gain} at {loop.facts['place']} ({best.change})")
+            places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     whole = f"Of the script's {show_time(seconds)},"
     if not places:
@@ -218,7 +230,7 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     for each in loop.what_ifs:
         bound = "at most " if each.is_bound else ""
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
-        rows.append((each.change, bound + gain))
+        rows.append((each.change.name, bound + gain))
     return rows
 
 
