@@ -31,6 +31,7 @@ from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
 from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.prediction_input import (
     PartCosts,
@@ -69,9 +70,6 @@ TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precisi
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
 """Settings that the command lines of changes leave out."""
-MOST_MISSED = 1.5
-"""Factor by which the model may miss the job as it is; beyond it nothing is predicted. Within it
-the intervals of predicted gains grow with the miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,11 +285,6 @@ def _predict(
     return [
         replace(each, predicted_gain=gain) for each, gain in zip(found, gains, strict=True)
     ], ratio
-
-
-def is_close(ratio: float) -> bool:
-    """True if the model is close enough to the job as it is to predict anything."""
-    return 1 / MOST_MISSED <= ratio <= MOST_MISSED
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:

@@ -29,6 +29,7 @@ from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.ladder import Ladder
+from fastloop.explain.model import LEAST_MISS, LEAST_MISS_OF_OTHERS
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, uses_dataloader
@@ -53,9 +54,6 @@ RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
 BEYOND = 1.645
 """Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
-LEAST_MISS, LEAST_MISS_OF_OTHERS = 0.03, 0.06
-"""Standard deviation of the model's error even if it gives the job as it is exactly: for the same
-loader, and for another one."""
 MOST_DIFFERENT = 0.3
 """Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
 nothing of a further pass."""

@@ -22,18 +22,16 @@ from fastloop.explain.attach.loop_verdict import (
     steady_step_ms,
 )
 from fastloop.explain.attach.loop_what_ifs import (
-    MOST_MISSED,
     LoopWhatIf,
     cores_of_loading,
     predict_changes,
 )
 from fastloop.explain.attach.loops import Loop, share_of_parts
+from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 
 SCHEMA = 1
 WAITING = 0.5
 """If making a batch keeps fewer cores busy, and no more is known, its samples wait."""
-LEAST_MISS = 20
-"""Per cent by which predictions may be wrong even if the model gives the loop as it is exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +237,8 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
-    miss = max(LEAST_MISS, round(100 * abs(1 - loop.model_ratio)))
-    if miss > 100 * (MOST_MISSED - 1):
+    miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))
+    if miss > 100 * (MOST_MISSED_OF_SCRIPT - 1):
         note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
     elif loop.what_ifs:
         note = f"the predictions may be {miss} % off"

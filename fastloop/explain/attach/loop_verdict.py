@@ -14,18 +14,14 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_share
 from fastloop.explain.verdict import MOST_UNSURE, WORTH
+from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 from fastloop.reporting.report_tables import WIDEST
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
 WAITS = [place for place, part in enumerate(PARTS) if part is not Part.STEP]
-PHRASES = {
-    Part.START_UP: "starting and ending epochs",
-    Part.HAND_OFF: "the loader's own sampler, processes and queues",
-    Part.COLLATE: "collating samples",
-    Part.TRANSFORM: "transforming samples",
-    Part.DECODE: "the dataset: reading and decoding samples",
-}
+PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
+"""The words of a job's verdict; unlike a job's, a script's dataset is never taken apart."""
 
 
 def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:

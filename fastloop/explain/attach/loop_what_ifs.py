@@ -16,7 +16,14 @@ from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
-from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
+from fastloop.explain.model import (
+    MOST_MISSED_OF_SCRIPT,
+    MOST_SIMULATED,
+    Machinery,
+    Phase,
+    epoch_seconds,
+    is_close,
+)
 
 WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
@@ -26,9 +33,6 @@ STARTS_UNSURE = 2
 change is listed only if it is a gain even then."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
-MOST_MISSED = 1.25
-"""Factor by which the model may miss the loop as it is; beyond it nothing is predicted. It is less
-than of_job's, because these predictions have no interval that would show the miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def predict_changes(
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
     ratio = present_s * scale / steady_s
-    if not 1 / MOST_MISSED <= ratio <= MOST_MISSED:
+    if not is_close(ratio, MOST_MISSED_OF_SCRIPT):
         return ratio, _native_change(loop, None)
     changes = _find_changes(_LoopTime(loop, model, steady_s / present_s), shares)
     changes += _persistent_workers(loop, shares)
