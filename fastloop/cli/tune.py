@@ -252,10 +252,9 @@ def _race(
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     """Print the command line and the code, and write tuned.yaml."""
-    from fastloop.explain.change import Change
     from fastloop.tune.paste import explain_no_code, paste_code
 
-    overrides = Change(overrides=tuple(outcome.change)).apply(request.overrides)
+    overrides = outcome.change.apply(request.overrides)
     print(f"run:    python -m fastloop.run {shlex.join(overrides)}")
     question = "Which settings are the fastest, as `fastloop tune` has found?"
     # the file is found by -cd, of which Hydra takes only one

@@ -17,8 +17,8 @@ class Change:
     """A change of settings that may make a loop faster.
 
     A job is changed by `overrides`; the loop of a script by `settings`, `is_fastloader` and
-    `torch_threads`. A change with none of them leaves everything as it is, unless `text` says what
-    a user has to do.
+    `torch_threads`. A change with none of them leaves everything as it is, or only the user can
+    make it, as `text` describes.
 
     Raises ValueError for overrides beside a change of a script, and for values that can't be
     carried out.
@@ -40,7 +40,7 @@ class Change:
     torch_threads: int | None = None
     """Threads of torch in the script's process; None: as many as the script has."""
     text: str = ""
-    """The name of the change if it is shorter than all of its settings, or says more."""
+    """A name that is shorter than the settings, or says more; empty: the settings are the name."""
 
     def __post_init__(self) -> None:
         overrides: Any = self.overrides

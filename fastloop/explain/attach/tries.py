@@ -53,9 +53,10 @@ LIBRARIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and what it has saved."""
+    """The gain of a change that was tried."""
 
     change: str
+    """Its name."""
     predicted: float | None
     """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
     gain: stats.Estimate | None
