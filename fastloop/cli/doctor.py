@@ -29,7 +29,7 @@ from fastloop.cli.arguments import parse_settings
 from fastloop.core.cgroup import cpu_quota, usable_cores, usable_memory_bytes
 from fastloop.core.machine_counters import read_counters
 from fastloop.core.machine_load import LEAST_SECONDS, Load, load_between, summarize_loads
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"seconds": "2"}

@@ -41,8 +41,7 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
-from fastloop.core.passwords import without_passwords
-from fastloop.core.printable import plain_reason
+from fastloop.core.text import plain_reason, without_passwords
 from fastloop.core.types import (
     Failure,
     FailureKind,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastloop.core.printable import shorten_words
+from fastloop.core.text import shorten_words
 
 
 def explain_no_script(command: str, arguments: Sequence[str]) -> str:

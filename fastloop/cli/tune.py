@@ -55,7 +55,7 @@ from fastloop.config.experiments import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused, write_text
-from fastloop.core.printable import plain_reason
+from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error

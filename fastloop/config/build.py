@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
-    from fastloop.core.sweep_protocols import Launcher, Tracker
+    from fastloop.core.protocols import Launcher, Tracker
     from fastloop.processes.environments import environment_for
 
     values, overrides = combination.values, combination.overrides

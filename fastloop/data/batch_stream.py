@@ -10,8 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from fastloop.core.epochs import Batches, whole_order
-from fastloop.core.order_prefix import OrderPrefix
+from fastloop.core.epochs import Batches, OrderPrefix, whole_order
 from fastloop.core.plan import Plan
 from fastloop.core.types import Tree, Unsupported, name_of
 

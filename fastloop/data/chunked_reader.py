@@ -14,9 +14,9 @@ from tqdm import tqdm
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.time_limits import note_progress
 from fastloop.core.types import BadData, Tree
 from fastloop.core.user_code import error_line
-from fastloop.core.watchdog import note_progress
 from fastloop.data.collate_chunk import Chunk, collate_chunk, collate_each
 from fastloop.data.dataloader import decode_in_order
 from fastloop.data.digest import nbytes_of

@@ -20,9 +20,9 @@ from fastloop.core.protocols import (
     StreamingDataset,
 )
 from fastloop.core.source_code import source_fingerprint
+from fastloop.core.time_limits import Stalled, limit_stalls
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
-from fastloop.core.watchdog import Stalled, limit_stalls
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.cropped_dataset import CroppableDataset
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fastloop.core.sweep_protocols import RankTask
+from fastloop.core.protocols import RankTask
 from fastloop.core.types import JobFailed, SignalExit
 from fastloop.processes.child import Child, Outcome
 from fastloop.processes.leader import ANSWERS, COMMANDS, join_message

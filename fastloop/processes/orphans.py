@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from fastloop.core.printable import printable
+from fastloop.core.text import printable
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 """Linux's prctl options, man 2 PR_SET_CHILD_SUBREAPER."""

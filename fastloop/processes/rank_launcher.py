@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
-from fastloop.core.sweep_protocols import RankAnswer
+from fastloop.core.protocols import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.processes.child import Call, Child
 from fastloop.processes.leader import STORE_ENDED, Followers

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastloop.core.machine import describe_machine
-from fastloop.core.printable import printable
 from fastloop.core.result import Result, measurements
+from fastloop.core.text import printable
 from fastloop.reporting.comparable import UNRANKED, partition
 from fastloop.suite.figures import with_figures
 from fastloop.suite.measure_round import MeasuredWorkload, SuiteRun

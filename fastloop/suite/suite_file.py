@@ -14,8 +14,8 @@ import pydantic
 from pydantic.dataclasses import dataclass
 
 from fastloop.core.files import write_text
-from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Measurement, Shuffling
+from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import Configuration, Scope
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fastloop.core.printable import plain_reason
-from fastloop.core.sweep_protocols import Launcher
+from fastloop.core.protocols import Launcher
+from fastloop.core.text import plain_reason
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import FailureKind, JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Calls, Trial
 from fastloop.core.spans import now_ns
+from fastloop.core.text import without_passwords
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.preparation import find_damage
 from fastloop.sweep.job_state import JobState

@@ -20,8 +20,8 @@ from fastloop.sweep.request import JobRequest, config_hash, job_names, run_param
 
 # --cfg, --help and completion import this module, and must not wait for torch
 if TYPE_CHECKING:
+    from fastloop.core.protocols import Tracker
     from fastloop.core.result import Result
-    from fastloop.core.sweep_protocols import Tracker
     from fastloop.sweep.explain_stage import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings

@@ -13,10 +13,9 @@ from tqdm import tqdm
 from fastloop.core.files import file_fingerprint, fingerprint
 from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import HasFiles, StreamingDataset
+from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
-from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.preparation import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS

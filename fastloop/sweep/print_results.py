@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.printable import plain_reason, shorten_words
+from fastloop.core.text import plain_reason, shorten_words
 from fastloop.core.types import FailureKind
 from fastloop.processes.lifecycle import defer_signals
 from fastloop.sweep.request import JobRequest

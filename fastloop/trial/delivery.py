@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from fastloop.core.order_prefix import OrderPrefix, uncut_order
+from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of

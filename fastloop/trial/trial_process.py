@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import Limit
 from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.plan import PreparedData, Session, Setup
-from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
+from fastloop.core.result import Attribution, BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
