@@ -52,7 +52,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.cli.script_words import explain_no_script
+from fastloop.cli.arguments import explain_no_script
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters

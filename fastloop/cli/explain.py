@@ -30,6 +30,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.catalogue import overridable_names
+from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     TRIAL_MODULES,
     compose_all,
@@ -37,7 +38,6 @@ from fastloop.config.compose import (
     refuse_several,
 )
 from fastloop.config.experiments import experiment_yaml
-from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text

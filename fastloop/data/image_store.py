@@ -22,15 +22,19 @@ from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
 from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
-from fastloop.data.npy_format import ALTERNATIVE, FORMAT_NAME, STRUCTURE, open_npy, write_header
-from fastloop.data.ragged_store import OFFSETS, open_ragged
-from fastloop.data.rows import array_of, structure_text
-from fastloop.data.store_folder import (
+from fastloop.data.npy_store import (
+    ALTERNATIVE,
+    FORMAT_NAME,
     IMAGES,
+    STRUCTURE,
     check_is_store,
+    open_npy,
     other_data_error,
     spread_indices,
+    write_header,
 )
+from fastloop.data.ragged import OFFSETS, open_ragged
+from fastloop.data.rows import array_of, structure_text
 from fastloop.data.stored_images import StoredImages, load_stored, measure_saving_ms, save_stored
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded

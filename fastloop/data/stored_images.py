@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fastloop.core.spans import cpu_ns
-from fastloop.data.store_folder import IMAGES, spread_indices
+from fastloop.data.npy_store import IMAGES, spread_indices
 from fastloop.fastloader.columns.cropped_images import (
     CroppedImages,
     choose_crop_decoder,
