@@ -143,7 +143,7 @@ def _accelerator() -> str:
 def _software() -> Iterator[tuple[str, str]]:
     import torch
 
-    from fastloop.fastloader.columns.jpeg import INSTALL, describe_native_decoder, has_jpeg
+    from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
     from fastloop.fastloader.columns.native_rows import has_core
 
     compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
@@ -153,7 +153,7 @@ def _software() -> Iterator[tuple[str, str]]:
     if os.environ.get("FASTLOOP_PURE") == "1":
         without = "Python, as FASTLOOP_PURE=1"
     yield "FastLoader", "native core" if has_core() else without
-    crops = describe_native_decoder() if has_jpeg() else f"torchvision: {INSTALL}"
+    crops = describe_native_decoder() if has_jpeg() else f"torchvision: {INSTALL_JPEG}"
     yield "JPEG crops", crops
 
 

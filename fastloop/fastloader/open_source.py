@@ -20,10 +20,9 @@ from torch.utils.data import (
     default_convert,
 )
 
-from fastloop.fastloader.column_list import ColumnList
 from fastloop.fastloader.column_source import ColumnSource, column_source
 from fastloop.fastloader.columns.chunked_rows import is_library_array
-from fastloop.fastloader.columns.column import Column, Tree
+from fastloop.fastloader.columns.column import Column, ColumnList, Tree
 from fastloop.fastloader.columns.ragged_rows import RaggedRows, RaggedTree, is_ragged_tree
 from fastloop.fastloader.dataset_source import (
     BatchSource,
