@@ -93,7 +93,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     for each in measure_workloads(run):
         measured.append(each)
         # Imported once there is something to record: it describes the machine by torch.
-        from fastloop.suite.record import machine_name, suite_file
+        from fastloop.suite.measure_round import machine_name, suite_file
 
         machine = _check_name("machine", given["machine"] or machine_name())
         document = suite_file(run, round_name, measured)

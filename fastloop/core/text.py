@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -111,3 +112,20 @@ def notebook_html(
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     paragraphs = "".join(f"<p>{escape(text)}</p>" for text in (*first, answer))
     return f"{paragraphs}{table}" + (f"<ul>{items}</ul>" if items else "")
+
+
+def describe_exit(status: int | None) -> str:
+    """Return "killed by SIGKILL", "exit status 3" or alike.
+
+    status: the exit code as multiprocessing and subprocess tell it: the number of a signal is
+    negative; None: it is not known.
+    """
+    if status is None:
+        return "exit status unknown"
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        # Real-time signals have numbers, but no names.
+        return f"killed by signal {-status}"

@@ -6,9 +6,7 @@ import math
 from typing import Any
 
 from fastloop.core.types import UsageError
-from fastloop.suite.figures import with_figures
-from fastloop.suite.seals import broken_seals
-from fastloop.suite.suite_file import SuiteFile, values_of
+from fastloop.suite.suite_file import SuiteFile, broken_seals, values_of, with_figures
 
 TOLERANCE = 1e-9
 """Relative difference of a figure that other versions of numpy may cause."""

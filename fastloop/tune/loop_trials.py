@@ -24,8 +24,7 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.explained_job import FEWEST_BATCHES
-from fastloop.sweep.in_process import LoaderLike, epochs_of
-from fastloop.sweep.loader_timer import first_batches, warm_timer
+from fastloop.sweep.in_process import LoaderLike, epochs_of, first_batches, warm_timer
 from fastloop.trial.window import row_counter
 from fastloop.tune.shortened_race import (
     EPOCH_S,
