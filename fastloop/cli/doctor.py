@@ -1,9 +1,9 @@
-"""fastloop doctor: is this machine ready to measure? What it has, and what it lacks.
+"""fastloop doctor: is this machine ready to measure, and is anything missing?
 
     fastloop doctor [seconds=2]
 
-Watches for some seconds what other processes use of the machine. The first sentence is
-the answer: ready, or not quiet, or another fastloop measures. Below it is what a
+Watches for some seconds how much of the machine other processes use. The first sentence is
+the answer: ready, or not quiet, or another fastloop measures. Below it is all that a
 measurement depends on: cores, memory, FastLoader's engines, accelerators, space, limits,
 and the optional libraries with the commands that install those that are missing.
 Nothing is written.
@@ -20,7 +20,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -176,10 +176,10 @@ def _space() -> Iterator[tuple[str, str]]:
 
 def _libraries() -> Iterator[str]:
     """A line for the installed optional libraries, and a line for each missing one."""
-    from fastloop.core.optional import INSTALL_FFCV
+    from fastloop.core.optional import INSTALL_FFCV, version_of
 
     names = _optional_libraries()
-    found = {name: _version(name) for name in names}
+    found = {name: version_of(name) for name in names}
     present = [f"{name} {number}" for name, number in found.items() if number]
     if find_spec("ffcv"):
         present.append("ffcv")
@@ -200,10 +200,3 @@ def _optional_libraries() -> dict[str, list[str]]:
         if match and (option := match[2].replace("-", "_")) not in NO_OPTIONS:
             names.setdefault(match[1], []).append(option)
     return names
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -14,7 +14,7 @@ outputs folder: the same command goes on with a suite that was ended, and measur
 nothing twice. The results are written to <results>/<round>/<machine>.json after each
 workload. The default round is the month, the default machine the processor and its cores.
 
-claims measures what pages of loaders claim, each by two jobs under the condition that the
+claims measures the claims of loaders' pages, each by two jobs under the condition that the
 page states, into <results>/<round>/claims/<machine>.json.
 
 verify recomputes every figure from the timed windows and compares the seal of each raw

@@ -46,7 +46,7 @@ def own_path(path: str | None, option: str, content: str) -> Path:
     """The path that `dataset.path` has; raises Unsupported without one, BadData if there is nothing
     at it.
 
-    content: what lies there, for the messages.
+    content: a description of the files, for the messages.
     """
     if path is None:
         raise Unsupported(f"{option}: dataset.path=PATH names {content}")

@@ -2,7 +2,7 @@
 
 Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
 transforms draw from global generators, which threads would have to share, the loop does the stages
-that draw. What a sample or a transform draws depends on no thread, see sample_draws.py.
+that draw. The numbers that a sample or a transform draws depend on no thread, see sample_draws.py.
 """
 
 from __future__ import annotations

@@ -290,8 +290,8 @@ def _redirect_seeds() -> None:
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    It is seeded with `make_seed()` at the first draw after `restart()`, or by what samples set
-    themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
+    It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
+    set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
     explicit generator a function draws from that.
     """
 

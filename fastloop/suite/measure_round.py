@@ -132,10 +132,10 @@ def _measure(
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
-    changes = run.changes
+    changes = [*run.changes]
     if any(folder.glob(f"*/{RESULT_FILE}")):
         # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-        changes = (*changes, f"resume={folder}", "retry_failed=false")
+        changes += [f"resume={folder}", "retry_failed=false"]
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     # The transform of bytes_to_floats is one that experiments/peers adds.
     register_experiments()

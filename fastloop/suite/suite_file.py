@@ -1,7 +1,7 @@
 """The file of a suite: every raw value, the figures that follow from them, and their seals.
 
 The JSON Schema of the file is suite.schema.json beside this module; docs/suite.md describes it. A
-seal is a digest of a raw field, by which `fastloop suite verify` names what was altered. Seals show
+seal is a digest of a raw field, by which `fastloop suite verify` names altered fields. Seals show
 edits and damage. They don't show forgery, as whoever makes up values can seal them too: that is why
 figures are only published by somebody else than the author of an adapter.
 """
@@ -252,7 +252,7 @@ def seals_of_head(document: SuiteFile) -> dict[str, str]:
 
 
 def broken_seals(document: SuiteFile) -> list[str]:
-    """A line for each field that is not what was sealed, with its path."""
+    """A line for each field that differs from the sealed one, with its path."""
     lines = _differences("", document.seals, seals_of_head(document))
     for cell in document.cells:
         lines += _differences(f"cells[{_name(cell)}].", cell.seals, seals_of_cell(cell))

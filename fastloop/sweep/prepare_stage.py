@@ -142,8 +142,8 @@ def prepare_job(
     if isinstance(job.dataset, StreamingDataset):
         limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
         return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)
-    arguments = job.trial_timeout_s, *job.prepare_arguments(), whole
-    return launcher.call(prepare_within, *arguments, timeout_s=most_s)
+    limit_s = job.trial_timeout_s
+    return launcher.call(prepare_within, limit_s, *job.prepare_arguments(), whole, timeout_s=most_s)
 
 
 def _build_failure(job: Job) -> Failure | None:

@@ -94,8 +94,8 @@ def run_sweep(
         for state in states:
             if state.is_running and state.prepared is not None:
                 lines = find_caveats(state.result, [other.result for other in states])
-                sizes = state.result.sample_nbytes, state.result.num_samples
-                lines += option_caveats(state.entry.job, *sizes)
+                result = state.result
+                lines += option_caveats(state.entry.job, result.sample_nbytes, result.num_samples)
                 lines += missing_limits(state.entry.job)
                 lines += explanation_caveats(state)
                 state.update(caveats=lines)

@@ -314,8 +314,8 @@ class CroppedImages:
     @property
     def spec(self) -> SampleSpec:
         """Dtype and shape of the samples."""
-        shape = 3, *self.crop.height_width
-        return SampleSpec(self.format.dtype, shape, self.format.channels_last)
+        height, width = self.crop.height_width
+        return SampleSpec(self.format.dtype, (3, height, width), self.format.channels_last)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the samples at `indices`: natively, and those that are left, by a library."""

@@ -78,7 +78,7 @@ class TarSamples:
 
 @option
 class TarDataset:
-    """Samples of tar files: a sample's files have names that differ in what follows the first dot.
+    """Samples of tar files: the names of a sample's files differ only after the first dot.
 
     The tar files are not unpacked; a sample is read at its place in them.
     """
