@@ -105,8 +105,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 
 def _verify(names: Sequence[str]) -> None:
-    from fastloop.suite.suite_file import load_suite
-    from fastloop.suite.verify import find_problems
+    from fastloop.suite.suite_file import find_problems, load_suite
 
     if not names:
         raise UsageError("suite verify: allowed: one or more files of fastloop suite")

@@ -23,13 +23,13 @@ from fastloop.suite.suite_file import (
     Cell,
     SuiteFile,
     WorkloadRecord,
+    find_problems,
     load_suite,
     save_suite,
     schema_text,
     seal,
     with_figures,
 )
-from fastloop.suite.verify import find_problems
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"
