@@ -7,8 +7,8 @@
     fastloop attach --pid PID [--seconds=10]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
-Runs the script as python does, with a reading of the clock around what its DataLoaders
-do, in all of its processes. The script ends as it would have, with its own output and
+Runs the script as python does, with a reading of the clock around the work of its
+DataLoaders, in all of its processes. The script ends as it would have, with its own output and
 exit status. Then, on stderr, for each loop over a DataLoader:
 
 - the verdict: how much of its time the loop waited for data, and the part that is the
@@ -23,14 +23,14 @@ it has run that long and a loop asks for a batch; its status is then 0.
 
 While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
 of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
-with who waits for whom and the stacks. `kill -USR1` lets the command report what was seen so far,
+with who waits for whom and the stacks. `kill -USR1` lets the command report its findings so far,
 unless the script has its own handler of that signal.
 
 With --try the script's beginning then runs again, as it is and with promising changes of
 the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
 in all. The answer is the share of the loop's time that each change saves, with its 95 %
-interval, and attach.patch, for `git apply`. What the script writes, it writes again: this is
-listed before, and asked; --yes answers, --copy runs it in a copy of the working folder.
+interval, and attach.patch, for `git apply`. The script writes its files again: they are
+listed before, and you are asked; --yes answers, --copy runs it in a copy of the working folder.
 
 --pid samples a process that already runs, by py-spy, if that is installed and the system
 allows it: it tells the share of samples in which the main thread was in next() of a DataLoader.
@@ -52,7 +52,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.cli.script_words import explain_no_script
+from fastloop.cli.arguments import explain_no_script
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
@@ -209,7 +209,8 @@ def _find_slowest(findings: ScriptFindings) -> LoopFindings | None:
 
 
 def _print_effects(effects: list[str]) -> None:
-    """Print what the observed run changed outside of itself, which each further run may repeat."""
+    """Print the changes that the observed run made outside of itself; each further run may repeat
+    them."""
     nothing = "  It was not seen to write or remove files, connect or start programs."
     lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
     print("\n".join(lines), file=sys.stderr)
@@ -223,7 +224,7 @@ def _try_changes(
     folder: Path,
     place: Path,
 ) -> None:
-    """Try changes of the DataLoader of the loop, and print what they save."""
+    """Try changes of the DataLoader of the loop, and print their savings."""
     from fastloop.core.types import Unsupported
     from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
     from fastloop.explain.attach.findings import outside_s
@@ -257,7 +258,7 @@ def _try_changes(
 
 
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
-    """Print what the changes save, and write it to the folder, with the patch if there is one."""
+    """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.files import write_text
     from fastloop.explain.attach.tries import PATCH, TRIED, format_tried, to_json
 

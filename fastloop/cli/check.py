@@ -22,7 +22,7 @@ so is the base that record=true writes:
 
 A job is slower if it is so by more than fail_above percent and beyond noise (the
 whole 95 % interval of the ratio is above 1, and a t test agrees), twice in a row.
-What has changed is printed: environment, data or speed. The exit status is
+The kind of change is printed: environment, data or speed. The exit status is
 
 - 0 if no job is slower;
 - 1 if a job is slower, or no longer finishes;

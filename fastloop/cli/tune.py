@@ -43,7 +43,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.script_words import explain_no_script, explain_not_python
+from fastloop.cli.arguments import explain_no_script, explain_not_python
+from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     compose_all,
     compose_changed,
@@ -52,10 +53,9 @@ from fastloop.config.compose import (
     usage_errors,
 )
 from fastloop.config.experiments import experiment_yaml
-from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused, write_text
-from fastloop.core.printable import plain_reason
+from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error

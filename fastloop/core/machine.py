@@ -8,7 +8,6 @@ import platform
 import re
 import subprocess
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
+from fastloop.core.optional import version_of
 from fastloop.core.spans import now_ns, wall_ms
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ def describe_machine() -> dict[str, Any]:
         "cgroup_quota": cpu_quota(),
         "memory_gib": _memory_gib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "versions": {name: _version(name) for name in PACKAGES}
+        "versions": {name: version_of(name) for name in PACKAGES}
         | {"libjpeg-turbo in Pillow": features.version_feature("libjpeg_turbo")},
         "git_commit": git_commit(),
         "code": code_version(),
@@ -143,13 +143,6 @@ def _memory_gib() -> float | None:
     if "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def process_begun_ns() -> int:

@@ -13,10 +13,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
-from fastloop.fastloader.columns.decoders import BROKEN
-from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
-from fastloop.fastloader.columns.jpeg import INSTALL, load_jpeg
-from fastloop.fastloader.columns.orientation import ORIENTATION, read_orientation
+from fastloop.fastloader.columns.decoders import BROKEN, INSTALL_JPEG, load_jpeg
+from fastloop.fastloader.columns.image_headers import (
+    ORIENTATION,
+    Encoded,
+    encoding_of,
+    read_orientation,
+)
 
 StoredAs = Literal["kept", "transcoded", "resized"]
 Encode = Callable[[Encoded], tuple[Encoded, StoredAs]]
@@ -64,7 +67,7 @@ def open_encoding(images: ImageEncoding) -> Encode:
     if images != "jpeg" and not isinstance(images, LongestSide):
         raise ValueError(f"images={images!r}: allowed are 'as_is', 'jpeg', LongestSide and None")
     if load_jpeg() is None:
-        raise ImportError(f"images={images!r} needs the native decoder of JPEG: {INSTALL}")
+        raise ImportError(f"images={images!r} needs the native decoder of JPEG: {INSTALL_JPEG}")
     return _transcode if images == "jpeg" else partial(_resize, images)
 
 

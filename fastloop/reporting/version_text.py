@@ -27,7 +27,7 @@ Results = Mapping[str, Result]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionOutcome:
-    """The trials of two versions, and what they tell."""
+    """The trials of two versions, and the conclusions from them."""
 
     base_label: str
     new_label: str

@@ -11,7 +11,7 @@ from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.explain.change import Change
 from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile

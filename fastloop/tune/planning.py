@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fastloop.core.deadline import Deadline, deadline_after
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
 from fastloop.explain.rungs import benchmark_name

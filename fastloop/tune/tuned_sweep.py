@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core.machine_load import summarize_loads
-from fastloop.core.printable import plain_reason
 from fastloop.core.result import Measurement, Result
+from fastloop.core.text import plain_reason
 from fastloop.core.types import FailureKind, JobFailed, UsageError
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.measure import sweep_job

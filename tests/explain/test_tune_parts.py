@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from fastloop.config.combinations import compose_each, compose_values
+from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
-from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
-from fastloop.core.deadline import Deadline, deadline_after
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine import process_begun_ns
 from fastloop.core.plan import PreparedData
+from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from known_results import result_of
 
-from fastloop.core.instrumented_pass import Attribution
-from fastloop.core.result import Shadow, Shuffling
+from fastloop.core.result import Attribution, Shadow, Shuffling
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats

@@ -12,7 +12,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
     RankComparison,

@@ -27,7 +27,7 @@ from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
-from fastloop.observe.pinning import probe_pinning
+from fastloop.observe.probed import probe_pinning
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations

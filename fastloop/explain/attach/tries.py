@@ -15,7 +15,7 @@ from pathlib import Path
 from fastloop.core import stats
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import patch_script
 from fastloop.explain.attach.changes_to_try import (
