@@ -18,7 +18,6 @@ from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
-from fastloop.core.spans import now_ns, wall_ms
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -150,10 +149,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def process_begun_ns() -> int:
-    """The time on `now_ns`'s clock when this process began, so that its imports count."""
-    # the system knows the time of creation on the wall clock only
-    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
-    return now_ns() - int(1e6 * age_ms)

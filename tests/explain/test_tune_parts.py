@@ -17,7 +17,7 @@ from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings
-from fastloop.core.machine import process_begun_ns
+from fastloop.core.machine_counters import process_begun_ns
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.types import UsageError

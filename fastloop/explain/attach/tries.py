@@ -4,6 +4,7 @@ without, in interleaved rounds."""
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -20,19 +21,21 @@ from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
+    FEWEST_ROUNDS,
+    FEWEST_RUNS,
     KEPT,
     KEPT_LATER,
     find_prediction,
     loop_of_rank,
 )
 from fastloop.explain.attach.children import BOOTSTRAP
-from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
+from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
 
-MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
+MOST_ROUNDS = 10
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
 change is slow, or its processes wait for each other."""
@@ -99,6 +102,10 @@ class Attempt:
     failure: str = ""
 
 
+class ScriptEnded(Unsupported):
+    """A further run of the script ended before its loop had had its batches."""
+
+
 class ScriptRunner:
     """Runs the script's beginning, with its output in a file."""
 
@@ -151,7 +158,7 @@ class ScriptRunner:
             if results := read_results(folder):
                 return results
             reason = read_last_line(output)
-            raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
+            raise ScriptEnded(f"the script ended before batch {cut.batches}: {reason}")
 
 
 def _place_in_folder(path: str, folder: Path) -> str:
@@ -200,9 +207,10 @@ def try_changes(
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
+        least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
-            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
-            f"s; allowed: {(1 + 2 * FEWEST_ROUNDS) * run_s / 60:.1f} or more"
+            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
+            f"{run_s:.0f} s; allowed: {least:.1f} or more"
         )
     left_s = budget_s - seconds_between(started_ns, now_ns())
     can_compare = left_s >= COMPARED * baseline.run_s
