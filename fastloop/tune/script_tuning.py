@@ -18,7 +18,7 @@ from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import ScriptChange
-from fastloop.explain.attach.changes_to_try import choose_worker_counts
+from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.tries import patch_call
@@ -98,7 +98,7 @@ def choose_loop(
         reason = f"{way} before a batch of a DataLoader was seen"
         raise UsageError(f"--script {script}: {reason}; allowed: {allowed}")
     found = max(loops, key=waiting_s)
-    if found.ranks:
+    if found.ranks or found.facts.get("group_size", 1) > 1:
         raise UsageError(refuse_ranks(arguments))
     return found
 
@@ -139,7 +139,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
             for persistent in kept
             for depth in ahead
         ]
-    if facts["type"] == "DataLoader":
+    if find_fastloader(found):
         every += [
             {"num_workers": count, **without, "fastloader": True}
             for count in sorted({0, usable_cores()} & {*counts, 0})

@@ -24,6 +24,7 @@ from fastloop.explain.attach.changes_to_try import (
     check_minutes,
     choose_batches,
     choose_changes,
+    find_fastloader,
 )
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
@@ -176,6 +177,7 @@ class KnownRunner:
 
     times: dict[str, float]
     runs: list[str] = field(default_factory=list)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cut(self):
@@ -360,6 +362,24 @@ def test_changes_fit_the_loop():
     of_class = [each.name for each in choose_changes(known_loop(type="MyLoader", num_workers=1))]
     assert "fastloop.FastLoader" not in of_class
     assert "num_workers=0" in of_class
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        ({"group_size": 2, "sampler": "RandomSampler"}, {"rank": 0, "world_size": 1}),
+        ({"group_size": 2, "sampler": "DistributedSampler"}, {}),
+        ({"group_size": 1, "sampler": "RandomSampler"}, {}),
+    ],
+)
+def test_fastloader_in_a_group_reads_the_samples_of_dataloader(facts, settings):
+    change = find_fastloader(cast("LoopFindings", known_loop(**facts)))
+    assert change == ScriptChange(is_fastloader=True, settings=settings)
+
+
+def test_class_that_is_derived_from_dataloader_is_not_replaced():
+    """As PyG's, which has the same name."""
+    assert find_fastloader(cast("LoopFindings", known_loop(is_derived=True))) is None
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_time
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS, ScriptChange
 from fastloop.explain.attach.findings import LoopFindings
 
 MOST_CHANGES = 5
@@ -44,6 +44,17 @@ def choose_worker_counts(found: LoopFindings) -> set[int]:
     return fitting - {found.facts["num_workers"]}
 
 
+def find_fastloader(found: LoopFindings) -> ScriptChange | None:
+    """FastLoader in DataLoader's place, with the settings that keep its samples; None for a class
+    that is derived from DataLoader, which may do more."""
+    facts = found.facts
+    if facts["type"] != LOADER or facts.get("is_derived"):
+        return None
+    # In a group FastLoader reads its rank's share, unless the sampler has it.
+    is_divided = facts.get("group_size", 1) > 1 and facts["sampler"] != "DistributedSampler"
+    return ScriptChange(is_fastloader=True, settings=ONE_PROCESS if is_divided else {})
+
+
 def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     """The changes to try, the most promising first; at most MOST_CHANGES."""
     workers = found.facts["num_workers"]
@@ -58,7 +69,8 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
-    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
+    fastloader = find_fastloader(found)
+    changes = [fastloader] if fastloader else []
     if workers and kept and not found.facts["persistent_workers"]:
         changes.append(ScriptChange(settings=kept))
     changes += [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]

@@ -37,6 +37,8 @@ class CutResult:
     batches: int = 0
     digests: list[int] = field(default_factory=list)
     """A hash of each batch's samples, in any order; empty if they are not hashed."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on the arguments of DataLoader that FastLoader drops."""
 
 
 def write_cut(folder: Path, cut: CutRun) -> None:

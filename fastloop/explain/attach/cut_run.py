@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from fastloop.core.loading_settings import worker_settings
 from fastloop.core.spans import now_ns
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
+from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.torch_hooks import follow_reset
 
@@ -74,29 +74,28 @@ class CutLoop:
                 original(loader, *args, **named)
                 return
             bound = signature.bind(loader, *args, **named)
-            self._change(bound.arguments)
+            settings = self.cut.change.settings_beside(bound.arguments)
+            of_loader = {name: settings[name] for name in settings if name in signature.parameters}
+            bound.arguments |= of_loader
+            if self.cut.change.torch_threads is not None:
+                torch.set_num_threads(self.cut.change.torch_threads)
             original(*bound.args, **bound.kwargs)
-            self.changed[loader] = self._make_fastloader(bound.arguments)
+            self.changed[loader] = self._make_fastloader(bound.arguments | settings)
 
         return __init__
 
-    def _change(self, arguments: dict[str, Any]) -> None:
-        change = self.cut.change
-        # Without workers DataLoader refuses the settings that need some.
-        if change.settings.get("num_workers") == 0:
-            for name in (*worker_settings(prefetches_by_process=False), "timeout"):
-                arguments.pop(name, None)
-        arguments |= change.settings
-        if change.torch_threads is not None:
-            torch.set_num_threads(change.torch_threads)
-
     def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
-        """FastLoader with the arguments of DataLoader.__init__; None if it is not asked for."""
+        """FastLoader with the arguments of DataLoader.__init__, and its warnings in the result;
+        None if it is not asked for."""
         if not self.cut.change.is_fastloader:
             return None
         from fastloop.fastloader import FastLoader
 
-        return FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+        notes: dict[str, None] = {}
+        with collect_notes(notes):
+            fast = FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+        self.result.notes += notes
+        return fast
 
     def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """DataLoader.__iter__, which begins a pass over FastLoader if that is in its place."""

@@ -86,6 +86,8 @@ class TriedLoop:
     runs of the unchanged script differ, too, or no change is recommended."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences on arguments of DataLoader that have no effect with the recommended change."""
     advice: str = ""
     """Why there is no patch, and what to change instead."""
 
@@ -116,6 +118,8 @@ class ScriptRunner:
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """Sentences on arguments that have no effect, by the name of the change."""
         self.cut = CutRun(
             place=found.facts["place"],
             # A script in a copy of the working folder makes its loader there.
@@ -130,7 +134,12 @@ class ScriptRunner:
         Raises Unsupported with the last line of the script if it ended before that, or if it had
         not got there after limit_s, in which case it is killed.
         """
-        return max(each.seconds for each in self._run(replace(self.cut, change=change), limit_s))
+        results = self._run(replace(self.cut, change=change), limit_s)
+        # The same of each loader and in each rank.
+        self.notes[change.name] = tuple(
+            dict.fromkeys(note for each in results for note in each.notes)
+        )
+        return max(each.seconds for each in results)
 
     def digests(self, change: ScriptChange, limit_s: float) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
@@ -219,7 +228,8 @@ def try_changes(
         return tried
     patch, advice = patch_call(tried.made_at, change)
     same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
-    return replace(tried, patch=patch, advice=advice, same_samples=same)
+    notes = runner.notes.get(change.name, ())
+    return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
 
 
 def _choose_round(
@@ -368,6 +378,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     elif tried.best:
         reason = "the script draws other samples in each run, or the time was over"
         lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
+    lines += wrap([f"{note}." for note in tried.notes])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:
