@@ -209,7 +209,9 @@ def _native_change(loop: Loop, gain: float | None) -> tuple[LoopWhatIf, ...]:
         return ()
     made_at = loop.facts.get("made_at")
     place = f" at {os.path.basename(made_at)}" if made_at else ""
-    text = f"{FASTLOADER} in place of DataLoader{place}"
+    without = ", ".join(loop.facts.get("without_effect") or ())
+    dropped = f" (no effect there: {without})" if without else ""
+    text = f"{FASTLOADER} in place of DataLoader{place}{dropped}"
     return (LoopWhatIf(change=Change(is_fastloader=True, text=text), gain=gain),)
 
 
