@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastloop.data.image_encodings import LongestSide
-    from fastloop.data.stored_images import StoredImages
+    from fastloop.data.image_store import StoredImages
     from fastloop.data.user_store import open_store, write_store
     from fastloop.explain.attach.watch import watch
     from fastloop.explain.of_loop import explain_loop as explain
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "data.image_encodings": ("LongestSide",),
-    "data.stored_images": ("StoredImages",),
+    "data.image_store": ("StoredImages",),
     "explain.attach.watch": ("watch",),
     "tune.loop_tuning": ("LoopTuning",),
     "data.user_store": ("open_store", "write_store"),

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from fastloop.explain.attach.call_patch import ScriptChange, edit_call
+from fastloop.explain.attach.call_patch import edit_call
+from fastloop.explain.change import Change
 
 FOLDER = Path(__file__).parent / "scripts"
 LOADER_CALL = re.compile(r"\bDataLoader\(")
@@ -93,12 +94,12 @@ def changed_sources(script: Script) -> dict[str, tuple[str, str]]:
     if found is None:
         return {}
     line = source.count("\n", 0, found.start()) + 1
-    changes = [ScriptChange(is_fastloader=True), ScriptChange(torch_threads=1)]
+    changes = [Change(is_fastloader=True), Change(torch_threads=1)]
     for count in script.workers:
-        changes.append(ScriptChange(settings={"num_workers": count}))
+        changes.append(Change(settings={"num_workers": count}))
         if count:
             kept = {"num_workers": count, "persistent_workers": True}
-            changes.append(ScriptChange(settings=kept))
+            changes.append(Change(settings=kept))
     return {each.name: (path, edit_call(source, line, each)) for each in changes}
 
 

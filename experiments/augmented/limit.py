@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import fastloop.fastloader
 from experiments.augmented.loops import MEAN, NUM_WORKERS, RATIO, SCALE, SIDE, STD
-from fastloop.fastloader.columns.cropped_images import pixel_format
+from fastloop.fastloader.columns.images import pixel_format
 
 NATIVE = Path(fastloop.fastloader.__file__).with_name("native") / "jpeg"
 COMPILER = shlex.split(os.environ.get("CC") or "cc")

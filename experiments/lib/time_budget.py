@@ -8,10 +8,9 @@ from statistics import median
 from typing import Any
 
 from fastloop.core import stats
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.interleave import rounds
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import Measurement
+from fastloop.core.result import Attribution, Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
 from fastloop.data.preparation import prepare

@@ -7,8 +7,8 @@
     fastloop attach --pid PID [--seconds=10]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
-Runs the script as python does, with a reading of the clock around what its DataLoaders
-do, in all of its processes. The script ends as it would have, with its own output and
+Runs the script as python does, with a reading of the clock around the work of its
+DataLoaders, in all of its processes. The script ends as it would have, with its own output and
 exit status. Then, on stderr, for each loop over a DataLoader:
 
 - the verdict: how much of its time the loop waited for data, and the part that is the
@@ -23,14 +23,14 @@ it has run that long and a loop asks for a batch; its status is then 0.
 
 While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
 of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
-with who waits for whom and the stacks. `kill -USR1` lets the command report what was seen so far,
+with who waits for whom and the stacks. `kill -USR1` lets the command report its findings so far,
 unless the script has its own handler of that signal.
 
 With --try the script's beginning then runs again, as it is and with promising changes of
 the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
 in all. The answer is the share of the loop's time that each change saves, with its 95 %
-interval, and attach.patch, for `git apply`. What the script writes, it writes again: this is
-listed before, and asked; --yes answers, --copy runs it in a copy of the working folder.
+interval, and attach.patch, for `git apply`. The script writes its files again: they are
+listed before, and you are asked; --yes answers, --copy runs it in a copy of the working folder.
 
 --pid samples a process that already runs, by py-spy, if that is installed and the system
 allows it: it tells the share of samples in which the main thread was in next() of a DataLoader.
@@ -52,7 +52,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.cli.script_words import explain_no_script
+from fastloop.cli.arguments import explain_no_script
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
@@ -63,6 +63,8 @@ PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
+LEAST_MINUTES = 0.2
+"""Seven runs of a script, each with its import of torch, take longer."""
 SAMPLED_S = 10.0
 """Time for which a running process is sampled, unless --seconds says otherwise."""
 
@@ -209,7 +211,8 @@ def _find_slowest(findings: ScriptFindings) -> LoopFindings | None:
 
 
 def _print_effects(effects: list[str]) -> None:
-    """Print what the observed run changed outside of itself, which each further run may repeat."""
+    """Print the changes that the observed run made outside of itself; each further run may repeat
+    them."""
     nothing = "  It was not seen to write or remove files, connect or start programs."
     lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
     print("\n".join(lines), file=sys.stderr)
@@ -223,11 +226,15 @@ def _try_changes(
     folder: Path,
     place: Path,
 ) -> None:
-    """Try changes of the DataLoader of the loop, and print what they save."""
-    from fastloop.core.types import Unsupported
-    from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
+    """Try changes of the DataLoader of the loop, and print their savings."""
+    from fastloop.core.types import Unsupported, UsageError
+    from fastloop.explain.attach.changes_to_try import (
+        check_minutes,
+        choose_batches,
+        choose_changes,
+    )
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.tries import ScriptRunner, try_changes
+    from fastloop.explain.attach.tries import ScriptEnded, ScriptRunner, try_changes
 
     found = _find_slowest(findings)
     if found is None:
@@ -235,6 +242,11 @@ def _try_changes(
     budget_s = 60 * settings.minutes
     changes = choose_changes(found)
     batches = choose_batches(found, budget_s, outside_s(findings))
+    try:
+        check_minutes(found, batches, settings.minutes)
+    except UsageError as error:
+        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
+        return
     print(
         f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
         f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
@@ -250,14 +262,14 @@ def _try_changes(
     except Unsupported as error:
         way = " in a copy of the working folder" if settings.in_copy else ""
         print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
-        if not settings.in_copy:
+        if not settings.in_copy and isinstance(error, ScriptEnded):
             print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
     _write_tried(tried, folder)
 
 
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
-    """Print what the changes save, and write it to the folder, with the patch if there is one."""
+    """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.files import write_text
     from fastloop.explain.attach.tries import PATCH, TRIED, format_tried, to_json
 
@@ -310,7 +322,7 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
     numbers: dict[str, float] = {}
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
-    while arguments and arguments[0].startswith((*SWITCHES, *NUMBERS)):
+    while arguments and arguments[0].startswith("--") and arguments[0] != "--":
         word, arguments = arguments[0], arguments[1:]
         name = next((each for each in NUMBERS if word.startswith(each)), None)
         if name:
@@ -318,7 +330,8 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
         elif word in SWITCHES:
             switches.add(word)
         else:
-            raise ValueError(f"attach {word}: allowed: {', '.join((*SWITCHES, *NUMBERS))}")
+            allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
+            raise ValueError(f"attach {word}: allowed: {allowed}")
     if PID in numbers and (others := [*arguments, *switches, *({*numbers} - {PID, SECONDS})]):
         raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
     observed = AttachSettings(
@@ -343,12 +356,15 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
 
 
 def _positive_number(word: str, name: str) -> float:
-    allowed = "a whole number above 0" if name in (BATCHES, PID) else "a number above 0"
+    least = LEAST_MINUTES if name == MINUTES else 0.0
+    allowed = f"{least:g} or more" if least else "a number above 0"
+    allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed
     try:
         number = float(word.removeprefix(name))
     except ValueError:
         number = 0.0
-    if not 0 < number < float("inf") or (name in (BATCHES, PID) and number != int(number)):
+    is_number = 0 < number < float("inf") and number >= least
+    if not is_number or (name in (BATCHES, PID) and number != int(number)):
         raise ValueError(f"attach {word}: allowed: {allowed}")
     return number
 

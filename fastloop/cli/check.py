@@ -22,7 +22,7 @@ so is the base that record=true writes:
 
 A job is slower if it is so by more than fail_above percent and beyond noise (the
 whole 95 % interval of the ratio is above 1, and a t test agrees), twice in a row.
-What has changed is printed: environment, data or speed. The exit status is
+The kind of change is printed: environment, data or speed. The exit status is
 
 - 0 if no job is slower;
 - 1 if a job is slower, or no longer finishes;
@@ -61,8 +61,8 @@ from fastloop.core.types import SignalExit, UsageError
 from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
 from fastloop.reporting.comparison import (
-    Change,
     Cost,
+    CostChange,
     Difference,
     Pairs,
     describe_times,
@@ -309,7 +309,7 @@ def _multiple_of_limit(measured: Measurement) -> float:
     return 1 / measured.limit_fraction
 
 
-def _describe(change: Change, measure: Measure, fail_above: float) -> str:
+def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
     times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":

@@ -33,8 +33,8 @@ IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock"
 def check_versions(
     given: Mapping[str, str], arguments: Sequence[str], allowed_percent: float | None
 ) -> int:
-    """Compare what `against=` names with what is here, print the answer, and return the exit
-    status.
+    """Compare the version that `against=` names with the one that is here, print the answer, and
+    return the exit status.
 
     arguments: of `fastloop run`. allowed_percent: of the file; None: it has none. Raises UsageError
     if one of the versions can't be measured.

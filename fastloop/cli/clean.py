@@ -1,4 +1,4 @@
-"""fastloop clean: what lies in the outputs folder, and removing parts of it.
+"""fastloop clean: show the contents of the outputs folder, and remove parts of it.
 
     fastloop clean [stores] [data] [results] [reports] [attach] [check] [mlflow]
                    [environments] [older_than=30d] [yes=true]
@@ -15,7 +15,7 @@ check    results of `fastloop check against=`
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
 environments  libraries of options in environments of their own; `fastloop env` creates them again
 
-older_than=  only what was last changed longer ago: 12h, 30d, 8w
+older_than=  only files that were last changed longer ago: 12h, 30d, 8w
 """
 
 from __future__ import annotations

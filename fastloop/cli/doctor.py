@@ -1,9 +1,9 @@
-"""fastloop doctor: is this machine ready to measure? What it has, and what it lacks.
+"""fastloop doctor: is this machine ready to measure, and is anything missing?
 
     fastloop doctor [seconds=2]
 
-Watches for some seconds what other processes use of the machine. The first sentence is
-the answer: ready, or not quiet, or another fastloop measures. Below it is what a
+Watches for some seconds how much of the machine other processes use. The first sentence is
+the answer: ready, or not quiet, or another fastloop measures. Below it is all that a
 measurement depends on: cores, memory, FastLoader's engines, accelerators, space, limits,
 and the optional libraries with the commands that install those that are missing.
 Nothing is written.
@@ -20,7 +20,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -29,7 +29,7 @@ from fastloop.cli.arguments import parse_settings
 from fastloop.core.cgroup import cpu_quota, usable_cores, usable_memory_bytes
 from fastloop.core.machine_counters import read_counters
 from fastloop.core.machine_load import LEAST_SECONDS, Load, load_between, summarize_loads
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"seconds": "2"}
@@ -143,7 +143,7 @@ def _accelerator() -> str:
 def _software() -> Iterator[tuple[str, str]]:
     import torch
 
-    from fastloop.fastloader.columns.jpeg import INSTALL, describe_native_decoder, has_jpeg
+    from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
     from fastloop.fastloader.columns.native_rows import has_core
 
     compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
@@ -153,7 +153,7 @@ def _software() -> Iterator[tuple[str, str]]:
     if os.environ.get("FASTLOOP_PURE") == "1":
         without = "Python, as FASTLOOP_PURE=1"
     yield "FastLoader", "native core" if has_core() else without
-    crops = describe_native_decoder() if has_jpeg() else f"torchvision: {INSTALL}"
+    crops = describe_native_decoder() if has_jpeg() else f"torchvision: {INSTALL_JPEG}"
     yield "JPEG crops", crops
 
 
@@ -176,10 +176,10 @@ def _space() -> Iterator[tuple[str, str]]:
 
 def _libraries() -> Iterator[str]:
     """A line for the installed optional libraries, and a line for each missing one."""
-    from fastloop.core.optional import INSTALL_FFCV
+    from fastloop.core.optional import INSTALL_FFCV, version_of
 
     names = _optional_libraries()
-    found = {name: _version(name) for name in names}
+    found = {name: version_of(name) for name in names}
     present = [f"{name} {number}" for name, number in found.items() if number]
     if find_spec("ffcv"):
         present.append("ffcv")
@@ -200,10 +200,3 @@ def _optional_libraries() -> dict[str, list[str]]:
         if match and (option := match[2].replace("-", "_")) not in NO_OPTIONS:
             names.setdefault(match[1], []).append(option)
     return names
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -1,4 +1,4 @@
-"""fastloop explain: why a job takes as long as it does, and what would change that.
+"""fastloop explain: why a job takes as long as it does, and which changes would help.
 
     fastloop explain [try=3] [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
 
@@ -8,15 +8,16 @@ more of its loading left out, in interleaved rounds, and prints
 - the verdict: how much of an epoch a perfect loader would save, and the part that
   is the cause, in one word: step, copy, start-up, hand-off, collate, transform,
   decode, read, or unattributed if the figures do not tell;
-- the ladder: what each part adds to an epoch, and what is hidden behind the steps;
+- the ladder: the time that each part adds to an epoch, and the time that is hidden
+  behind the steps;
 - what-ifs: the gain that a model of the loader predicts for other settings. The
   try=3 best ones, torch_threads=1, and the changes of what_if=, such as
   "what_if=['batch_size=128']", are run beside the job as it is;
 - the most frequent causes, each of which was looked for.
 
 trials= is the number of rounds; after seconds=60 none begins beyond the third.
-An epoch is then recorded batch by batch: timeline.svg is a picture of what the loop
-and its workers do when, and timeline.json opens in ui.perfetto.dev. explain.json,
+An epoch is then recorded batch by batch: timeline.svg is a picture of the work of the
+loop and its workers, and timeline.json opens in ui.perfetto.dev. explain.json,
 in the same folder of the command, has all of the above. If a change gained time,
 experiment/best.yaml has its settings: fastloop run -cd <that folder> experiment=best.
 """
@@ -30,6 +31,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.catalogue import overridable_names
+from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     TRIAL_MODULES,
     compose_all,
@@ -37,12 +39,10 @@ from fastloop.config.compose import (
     refuse_several,
 )
 from fastloop.config.experiments import experiment_yaml
-from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
-from fastloop.core.passwords import without_passwords
-from fastloop.core.printable import plain_reason
+from fastloop.core.text import plain_reason, without_passwords
 from fastloop.core.types import (
     Failure,
     FailureKind,
@@ -109,7 +109,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
 def _check_asked(request: JobRequest) -> None:
     """Raise UsageError for a change of what_if= that this machine or this job does not support."""
-    from fastloop.explain.changes import read_changes
+    from fastloop.explain.proposed_changes import read_changes
     from fastloop.trial.support import check_support
 
     for change in read_changes(request.sweep.what_if):

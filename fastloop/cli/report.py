@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.files import outputs_folder, sweep_folders
-from fastloop.core.passwords import without_passwords
-from fastloop.core.printable import shorten_words
 from fastloop.core.result_io import load_results, load_timelines
+from fastloop.core.text import shorten_words, without_passwords
 from fastloop.core.types import UsageError
 from fastloop.reporting.report_files import parse_formats, write_report
 

@@ -14,7 +14,7 @@ outputs folder: the same command goes on with a suite that was ended, and measur
 nothing twice. The results are written to <results>/<round>/<machine>.json after each
 workload. The default round is the month, the default machine the processor and its cores.
 
-claims measures what pages of loaders claim, each by two jobs under the condition that the
+claims measures the claims of loaders' pages, each by two jobs under the condition that the
 page states, into <results>/<round>/claims/<machine>.json.
 
 verify recomputes every figure from the timed windows and compares the seal of each raw
@@ -93,7 +93,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     for each in measure_workloads(run):
         measured.append(each)
         # Imported once there is something to record: it describes the machine by torch.
-        from fastloop.suite.record import machine_name, suite_file
+        from fastloop.suite.measure_round import machine_name, suite_file
 
         machine = _check_name("machine", given["machine"] or machine_name())
         document = suite_file(run, round_name, measured)
@@ -105,8 +105,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 
 def _verify(names: Sequence[str]) -> None:
-    from fastloop.suite.suite_file import load_suite
-    from fastloop.suite.verify import find_problems
+    from fastloop.suite.suite_file import find_problems, load_suite
 
     if not names:
         raise UsageError("suite verify: allowed: one or more files of fastloop suite")

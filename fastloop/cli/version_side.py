@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def serve_side(connection: Connection) -> None:
-    """Measure what the command asks for, until it closes the connection."""
+    """Measure as the command asks, until it closes the connection."""
     from fastloop.processes.lifecycle import die_with_parent, handle_signals_silently
 
     die_with_parent()

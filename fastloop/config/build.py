@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import options_of
+from fastloop.config.catalogue import option_values, options_of
 from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import name_in
 from fastloop.config.messages import (
@@ -24,7 +24,6 @@ from fastloop.config.user_options import (
     user_targets,
     wrap_target,
 )
-from fastloop.config.yaml_files import option_values
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.sweep.colours import loader_colour
 from fastloop.sweep.request import JobRequest, job_config
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
-    from fastloop.core.sweep_protocols import Launcher, Tracker
+    from fastloop.core.protocols import Launcher, Tracker
     from fastloop.processes.environments import environment_for
 
     values, overrides = combination.values, combination.overrides

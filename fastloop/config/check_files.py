@@ -23,9 +23,8 @@ from pydantic.dataclasses import dataclass
 
 from fastloop.config.messages import validation_message
 from fastloop.core.files import write_text
-from fastloop.core.passwords import without_passwords
-from fastloop.core.printable import shorten_words
 from fastloop.core.result import Result
+from fastloop.core.text import shorten_words, without_passwords
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")

@@ -26,8 +26,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.catalogue import overridable_names, resource_folder, settings
+from fastloop.config.command_line import (
+    CommandLine,
+    expand_homes,
+    override_values,
+    parse_overrides,
+    product,
+    read_command_line,
+)
 from fastloop.config.experiments import register_experiments
-from fastloop.config.flags import CommandLine, read_command_line
 from fastloop.config.foreign_settings import (
     Concerns,
     ForeignSetting,
@@ -38,8 +45,6 @@ from fastloop.config.foreign_settings import (
 )
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError, unknown_setting
-from fastloop.config.overrides import override_values, parse_overrides, product
-from fastloop.config.spellings import expand_homes
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"

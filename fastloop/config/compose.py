@@ -34,8 +34,8 @@ from fastloop.config.combinations import (
     compose_values,
     register_resolvers,
 )
+from fastloop.config.command_line import CommandLine, prepare_completion, read_command_line
 from fastloop.config.experiments import register_experiments
-from fastloop.config.flags import CommandLine, prepare_completion, read_command_line
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
 from fastloop.core.types import UsageError

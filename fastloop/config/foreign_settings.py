@@ -16,12 +16,12 @@ from fastloop.config.catalogue import (
     default_options,
     experiment_files,
     groups,
+    option_values,
     options_of,
     options_with_store,
 )
 from fastloop.config.messages import ConfigError
 from fastloop.config.suggestions import same_setting
-from fastloop.config.yaml_files import option_values
 
 NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\. '([^']+)' does")
 """Hydra's messages for a setting that the chosen option lacks."""

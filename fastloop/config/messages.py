@@ -18,7 +18,7 @@ from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.suggestions import option_hint, setting_hint
-from fastloop.core.printable import printable, shorten_words
+from fastloop.core.text import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line
 
@@ -292,9 +292,9 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
 
 def _members(kind: str) -> set[str]:
     """Names of the attributes and methods of the Protocol of that name."""
-    from fastloop.core import device_protocols, plan, protocols, sweep_protocols
+    from fastloop.core import plan, protocols
 
-    modules = (device_protocols, plan, protocols, sweep_protocols)
+    modules = (plan, protocols)
     # `kind` may name a class that is no Protocol: then nothing is lacking
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {

@@ -13,9 +13,8 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import default_options, groups, resource_folder, settings
 from fastloop.config.combinations import compose_api
-from fastloop.config.flags import read_command_line
+from fastloop.config.command_line import override_values, parse_overrides, read_command_line
 from fastloop.config.messages import ConfigError
-from fastloop.config.overrides import override_values, parse_overrides
 from fastloop.core.loading_settings import DECLARED
 
 GROUPS = ("loader", "decoder", "collate", "placement", "execution")

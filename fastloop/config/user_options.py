@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastloop.config.catalogue import default_of
+from fastloop.config.catalogue import default_of, option_values
 from fastloop.config.messages import ConfigError
-from fastloop.config.yaml_files import option_values
 from fastloop.core.user_code import check_callable, check_usable, locate, parameter_names
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ def shows_bars() -> bool:
     return in_notebook() or sys.stderr.isatty()
 
 
-def sample_bar(total: int | None, what: str) -> Any:
+def sample_bar(total: int | None, label: str) -> Any:
     """A bar of samples, to be used as a context; work of less than a second shows no bar.
 
-    total: number of samples; None: unknown. what: the text before the bar.
+    total: number of samples; None: unknown. label: the text before the bar.
     """
     return auto_tqdm(
-        total=total, desc=what, unit=" samples", leave=False, delay=1, disable=not shows_bars()
+        total=total, desc=label, unit=" samples", leave=False, delay=1, disable=not shows_bars()
     )

@@ -68,7 +68,11 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change of the job, its predicted gain and, if it was tried, its realised gain."""
+    """A change of the job, its predicted gain and, if it was tried, its realised gain.
+
+    It is a finding about a Change of fastloop.explain.change and not one itself: explain.json, from
+    which reports read it again, has the change by its name and its command line alone.
+    """
 
     change: str
     command: str

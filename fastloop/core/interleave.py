@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from fastloop.core.deadline import deadline_after
+from fastloop.core.time_limits import deadline_after
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")

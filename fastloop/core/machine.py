@@ -8,7 +8,6 @@ import platform
 import re
 import subprocess
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
-from fastloop.core.spans import now_ns, wall_ms
+from fastloop.core.optional import version_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -43,7 +42,7 @@ def describe_machine() -> dict[str, Any]:
         "cgroup_quota": cpu_quota(),
         "memory_gib": _memory_gib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "versions": {name: _version(name) for name in PACKAGES}
+        "versions": {name: version_of(name) for name in PACKAGES}
         | {"libjpeg-turbo in Pillow": features.version_feature("libjpeg_turbo")},
         "git_commit": git_commit(),
         "code": code_version(),
@@ -143,17 +142,3 @@ def _memory_gib() -> float | None:
     if "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def process_begun_ns() -> int:
-    """The time on `now_ns`'s clock when this process began, so that its imports count."""
-    # the system knows the time of creation on the wall clock only
-    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
-    return now_ns() - int(1e6 * age_ms)

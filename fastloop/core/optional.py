@@ -1,4 +1,4 @@
-"""Optional libraries: checks that they are installed, and their import."""
+"""Optional libraries: checks that they are installed, their versions, and their import."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import torch
-
-from fastloop.core.plan import Loader
 from fastloop.core.types import Unsupported
+
+# `fastloop doctor` and `fastloop env` ask for versions, and must not wait for torch.
+if TYPE_CHECKING:
+    from fastloop.core.plan import Loader
 
 INSTALL_FFCV = (
     "apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev && "
@@ -48,6 +50,18 @@ def check_available(module: str, needed_by: str, install: str) -> None:
         raise Unsupported(f"{needed_by} needs {module}, which is not installed: {install}")
 
 
+def version_of(package: str) -> str | None:
+    """The version of an installed package, by its name for pip; None if it is not installed.
+
+    >>> version_of("fastloop-of-tomorrow") is None
+    True
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def import_optional(module: str, needed_by: str, install: str) -> Any:
     """Import a module; raises Unsupported, with the commands that install it, if that fails."""
     try:
@@ -61,6 +75,8 @@ def import_optional(module: str, needed_by: str, install: str) -> Any:
 def isolate_import() -> Iterator[None]:
     """Undo side effects of an import: restore torch's number of threads, which FFCV changes, and
     suppress warnings, such as those about a library's own outdated dependencies."""
+    import torch
+
     before = torch.get_num_threads()
     try:
         with warnings.catch_warnings():

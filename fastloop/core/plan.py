@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from fastloop.core.device_protocols import Execution, Model
 from fastloop.core.loading_settings import DATALOADER, DECLARED, LoadingSettings
 from fastloop.core.protocols import (
     Collate,
     Dataset,
+    Execution,
+    Model,
     Order,
     Store,
     Transform,

@@ -11,8 +11,8 @@ import pydantic
 
 from fastloop.core.explanation import TIMELINE_SVG
 from fastloop.core.files import write_text
-from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
+from fastloop.core.text import without_passwords
 from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"

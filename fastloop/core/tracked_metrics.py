@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastloop.core import stats
 from fastloop.core.explanation import Explanation
-from fastloop.core.instrumented_pass import Attribution
-from fastloop.core.result import Result, measurements, world_size
+from fastloop.core.result import Attribution, Result, measurements, world_size
 
 RESOURCE_METRICS = (
     "peak_pss_mib",

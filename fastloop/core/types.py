@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
-from fastloop.core.passwords import without_passwords
-from fastloop.core.printable import shorten_words
+from fastloop.core.text import shorten_words, without_passwords
 
 # --help imports this module, and must not wait for torch
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""Streams: loaders that read shards from their beginning to their end, and shuffle by themselves
-what lies in a buffer."""
+"""Streams: loaders that read shards from their beginning to their end, and shuffle the samples
+of a buffer by themselves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from fastloop.core.epochs import Batches, whole_order
-from fastloop.core.order_prefix import OrderPrefix
+from fastloop.core.epochs import Batches, OrderPrefix, whole_order
 from fastloop.core.plan import Plan
 from fastloop.core.types import Tree, Unsupported, name_of
 
@@ -84,7 +83,7 @@ class BatchStream(IterableDataset):
         return iterator
 
     def close(self) -> None:
-        """Close what the last iterator of this process has opened."""
+        """Close the shards that the last iterator of this process has opened."""
         iterator = self._started() if self._started else None
         if iterator is not None:
             iterator.close()

@@ -1,4 +1,4 @@
-"""Reading all samples of a dataset, chunk by chunk, to write a reference or a store."""
+"""Reading of all samples of a dataset, chunk by chunk; errors if samples differ."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
+import optree
+import torch
+from torch.utils.data import default_collate
 from tqdm import tqdm
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.types import BadData, Tree
+from fastloop.core.time_limits import note_progress
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
-from fastloop.core.watchdog import note_progress
-from fastloop.data.collate_chunk import Chunk, collate_chunk, collate_each
 from fastloop.data.dataloader import decode_in_order
-from fastloop.data.digest import nbytes_of
-from fastloop.data.ragged import is_ragged
-from fastloop.data.samples import fetch_samples
+from fastloop.data.digest import leaves_of, nbytes_of
+from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
+from fastloop.data.samples import fetch_samples, is_broken
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""
@@ -34,6 +37,9 @@ SLOW_SAMPLE_S = 20e-6
 down decoding that takes 3 us per sample, and speed up decoding that takes 49 us."""
 SLOW_TOTAL_S = 2.0
 """Processes are not started for less decoding than this in total: it would not pay."""
+
+PYTHON_DTYPES = {bool: "bool", int: "int64", float: "float64"}
+"""dtypes to which default_collate converts Python's numbers."""
 
 
 @dataclass(frozen=True)
@@ -143,3 +149,161 @@ def collate_chunks(
     """
     collate = partial(collate_chunk, ragged=ragged, tolerant=tolerant)
     yield from decode_in_order(IndexedSamples(samples, tolerant), chunk, collate, num_workers)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive samples."""
+
+    batch: Tree
+    """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves if
+    samples differ in length; None if no sample could be decoded."""
+    broken: list[tuple[int, str]]
+    """Index and reason of each sample that could not be decoded."""
+    size: int
+
+
+def collate_chunk(
+    items: list[tuple[int, Tree, str]], ragged: bool, tolerant: bool = False
+) -> Chunk:
+    """Collate (index, sample, error) items into a chunk.
+
+    Raises SamplesDiffer if samples differ, BadData if they can't be collated and, unless
+    `tolerant`, for a None.
+    """
+    # A None inside of a sample can't be collated. In a ragged sample it may be one.
+    missing = {
+        index: _missing(index, error)
+        for index, sample, error in items
+        if sample is None or (not ragged and is_broken(sample))
+    }
+    if missing and not tolerant:
+        remedy = "a measurement leaves it out with collate=skip_broken or a collate of your own"
+        raise BadData(f"{next(iter(missing.values()))}; {remedy}")
+    decoded = [(index, sample) for index, sample, _ in items if index not in missing]
+    broken = list(missing.items())
+    collate = collate_jagged if ragged else default_collate
+    try:
+        batch = collate([sample for _, sample in decoded]) if decoded else None
+    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+        if difference := _describe_difference(decoded, _describe, ragged):
+            raise SamplesDiffer(difference) from error
+        raise BadData(f"samples can't be collated: {error}") from error
+    # default_collate succeeds for some samples that differ: it drops keys that the first sample
+    # lacks, and converts dtypes.
+    if difference := _describe_difference(decoded, _signature, ragged):
+        raise SamplesDiffer(difference)
+    _check_leaves(batch)
+    return Chunk(batch, broken, len(items))
+
+
+def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tree]) -> Chunk:
+    """Collate each of (index, fetched, error) items by itself.
+
+    fetched: the argument that a DataLoader passes to `collate` for that index alone. A sample is
+    broken if `collate` makes nothing of it. Raises BadData if `collate` fails for a sample that is
+    not None, or returns no batch of one sample, and SamplesDiffer if samples differ.
+    """
+    batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
+    whole = [(index, batch) for index, batch in batches.items() if batch is not None]
+    broken = [
+        (index, _missing(index, error))
+        if is_broken(fetched)
+        else (index, f"sample {index}: the collate leaves it out")
+        for index, fetched, error in items
+        if batches[index] is None
+    ]
+    return Chunk(_concatenate(whole) if whole else None, broken, len(items))
+
+
+def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> Tree | None:
+    try:
+        batch = collate(fetched)
+    # A user's function may raise anything. If it removes a broken sample and calls default_collate
+    # with the empty list that is left, default_collate raises; that is no fault of the function.
+    except Exception as error:
+        if is_broken(fetched):
+            return None
+        raise BadData(f"sample {index}: the collate fails: {error_line(error)}") from error
+    if is_broken(batch):
+        return None
+    try:
+        leaves_of(batch)
+    except Invalid as error:
+        raise BadData(f"sample {index}: the collate makes no batch: {error}") from error
+    count = len(tree_leaves(batch)[0])
+    if count > 1:
+        raise BadData(f"sample {index}: the collate makes a batch of {count} samples of it")
+    return batch if count else None
+
+
+def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
+    """The batches as one; raises SamplesDiffer if their trees, dtypes or shapes differ."""
+    (first, batch), *others = batches
+    kind = optree.tree_structure(batch), leaves_of(batch)
+    for index, other in others:
+        if (optree.tree_structure(other), leaves_of(other)) != kind:
+            pair = f"{first} is {kind[1]}, {index} is {leaves_of(other)}"
+            raise SamplesDiffer(f"samples differ once collated: {pair}")
+    columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
+    joined = [torch.cat(column) for column in columns]
+    # tree_leaves also opens containers that are leaves to optree, such as dataclasses, and optree
+    # can't put their parts back. The gate needs nothing but the leaves, in this order.
+    return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
+
+
+def _missing(index: int, error: str) -> str:
+    return error or f"sample {index} is None, or holds a None"
+
+
+def _check_leaves(batch: Tree) -> None:
+    leaves = [] if batch is None else optree.tree_leaves(batch)
+    others = {
+        type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor | JaggedTensor)
+    }
+    if others:
+        names = ", ".join(sorted(others))
+        raise BadData(f"samples hold {names}; only tensors, arrays and numbers are supported")
+
+
+def _describe_difference(
+    samples: list[tuple[int, Tree]], key: Callable[[Tree, bool], Any], ragged: bool
+) -> str:
+    """The first two samples with different keys, in words; empty if all keys are equal."""
+    if not samples:
+        return ""
+    (first, sample), *others = samples
+    expected = key(sample, ragged)
+    for index, other in others:
+        if key(other, ragged) != expected:
+            pair = f"{first} is {_describe(sample, ragged)}, {index} is {_describe(other, ragged)}"
+            return f"samples differ: {pair}"
+    return ""
+
+
+def _signature(sample: Tree, ragged: bool) -> tuple[Any, list[Any]]:
+    """The tree, and the dtype and shape that each leaf has in a batch: int and int64 are equal."""
+    leaves, structure = optree.tree_flatten(sample)
+    return structure, [(_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves]
+
+
+def _describe(sample: Tree, ragged: bool) -> str:
+    return str(optree.tree_map(partial(_describe_leaf, ragged=ragged), sample)).replace("'", "")
+
+
+def _describe_leaf(leaf: Any, ragged: bool) -> str:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{_dtype(leaf)}[{', '.join(map(str, _sizes(leaf, ragged)))}]"
+
+
+def _dtype(leaf: Any) -> str:
+    if hasattr(leaf, "dtype"):
+        return str(leaf.dtype).removeprefix("torch.")
+    return PYTHON_DTYPES.get(type(leaf), type(leaf).__name__)
+
+
+def _sizes(leaf: Any, ragged: bool) -> tuple[Any, ...]:
+    shape: Any = getattr(leaf, "shape", ())
+    sizes: tuple[Any, ...] = tuple(shape)
+    return ("*", *sizes[1:]) if ragged and sizes else sizes

@@ -14,9 +14,8 @@ from fastloop.core.traits import DecoderTraits, traits_of
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.data.cropping import Cropping
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.cropped_images import NATIVE
-from fastloop.fastloader.columns.images import Images
-from fastloop.fastloader.columns.jpeg import has_jpeg
+from fastloop.fastloader.columns.decoders import has_jpeg
+from fastloop.fastloader.columns.images import NATIVE, Images
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from pydantic import PositiveFloat, PositiveInt, Strict
 
 from fastloop.core.types import BadData
-from fastloop.fastloader.columns.cropped_images import MAX_PIXELS
 from fastloop.fastloader.columns.crops import Crop, Cut, RandomResizedCrop
+from fastloop.fastloader.columns.images import MAX_PIXELS
 
 CropSize = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
 """(height, width) of a sample."""

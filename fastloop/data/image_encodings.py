@@ -13,14 +13,17 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
-from fastloop.fastloader.columns.decoders import BROKEN
-from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
-from fastloop.fastloader.columns.jpeg import INSTALL, load_jpeg
-from fastloop.fastloader.columns.orientation import ORIENTATION, read_orientation
+from fastloop.fastloader.columns.decoders import BROKEN, INSTALL_JPEG, load_jpeg
+from fastloop.fastloader.columns.image_headers import (
+    ORIENTATION,
+    Encoded,
+    encoding_of,
+    read_orientation,
+)
 
-Change = Literal["kept", "transcoded", "resized"]
-Encode = Callable[[Encoded], tuple[Encoded, Change]]
-"""Bytes of a file -> bytes that are stored, and how they differ."""
+StoredAs = Literal["kept", "transcoded", "resized"]
+Encode = Callable[[Encoded], tuple[Encoded, StoredAs]]
+"""Bytes of a file -> bytes that are stored, and how these were made."""
 MAX_EXIF_NBYTES = 65_533
 """The most EXIF data that Pillow writes: the length of a segment has 16 bits and counts its own two
 bytes (T.81 B.1.1.4)."""
@@ -64,22 +67,22 @@ def open_encoding(images: ImageEncoding) -> Encode:
     if images != "jpeg" and not isinstance(images, LongestSide):
         raise ValueError(f"images={images!r}: allowed are 'as_is', 'jpeg', LongestSide and None")
     if load_jpeg() is None:
-        raise ImportError(f"images={images!r} needs the native decoder of JPEG: {INSTALL}")
+        raise ImportError(f"images={images!r} needs the native decoder of JPEG: {INSTALL_JPEG}")
     return _transcode if images == "jpeg" else partial(_resize, images)
 
 
-def _keep(data: Encoded) -> tuple[Encoded, Change]:
+def _keep(data: Encoded) -> tuple[Encoded, StoredAs]:
     return data, "kept"
 
 
-def _transcode(data: Encoded) -> tuple[Encoded, Change]:
+def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
     """Coefficients as they were, with restart markers; the file itself if that can't be."""
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)
     return (data, "kept") if transcoded is None else (transcoded, "transcoded")
 
 
-def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
+def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
     """A smaller JPEG with restart markers; other files, and JPEGs that are broken or neither RGB
     nor grey, are kept."""
     pil: Any = import_module("PIL.Image")

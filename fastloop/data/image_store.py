@@ -1,13 +1,18 @@
-"""Stores of encoded images, of files or bytes, with labels beside them: for each column of images a
-file of all bytes, and a file of offsets."""
+"""Stores of encoded images, of files or bytes, with labels beside them.
+
+For each column of images there are a file of all bytes and a file of offsets. The result of
+write_store has the cost of writing them, and the savings of reading, which are measured by crops of
+some images.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +24,30 @@ from torch.utils import _pytree as pytree
 from fastloop.core.bars import sample_bar
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
-from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
+from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
-from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
-from fastloop.data.npy_format import ALTERNATIVE, FORMAT_NAME, STRUCTURE, open_npy, write_header
-from fastloop.data.ragged_store import OFFSETS, open_ragged
-from fastloop.data.rows import array_of, structure_text
-from fastloop.data.store_folder import (
+from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding
+from fastloop.data.npy_store import (
+    ALTERNATIVE,
+    FORMAT_NAME,
     IMAGES,
+    STRUCTURE,
     check_is_store,
+    open_npy,
     other_data_error,
     spread_indices,
+    write_header,
 )
-from fastloop.data.stored_images import StoredImages, load_stored, measure_saving_ms, save_stored
+from fastloop.data.ragged import OFFSETS, open_ragged
+from fastloop.data.rows import array_of, structure_text
+from fastloop.fastloader.columns.crops import RandomResizedCrop
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.columns.images import (
+    CroppedImages,
+    choose_crop_decoder,
+    pixel_format,
+)
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
@@ -43,12 +57,19 @@ COPIED_ROWS = 4096
 """Rows of an array that are copied at a time, if its memory is not contiguous."""
 ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
 
+SIDE, FLIP = 224, 0.5
+"""The crops of the usual training on ImageNet."""
+MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
+"""Images that are tried, random crops of each, and measurements of each crop."""
+BUDGET_NS = 1_000_000_000
+"""CPU time after which no further image is tried."""
+
 
 @dataclass
 class _Tally:
     """The images that have been written, and their bytes in the source and in the store."""
 
-    changes: Counter[Change] = field(default_factory=Counter)
+    stored_as: Counter[StoredAs] = field(default_factory=Counter)
     before: int = 0
     after: int = 0
 
@@ -72,10 +93,10 @@ class _ImageWriter:
             sample_bar(len(images), "write_store") as bar,
         ):
             write_header(file, nothing, (0,))
-            for nbytes, data, change in results:
+            for nbytes, data, stored_as in results:
                 file.write(data)
                 offsets.append(offsets[-1] + len(data))
-                tally.changes[change] += 1
+                tally.stored_as[stored_as] += 1
                 tally.before += nbytes
                 bar.update()
             tally.after += offsets[-1]
@@ -109,9 +130,9 @@ def write_image_store(
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),
-                num_images=tally.changes.total(),
-                num_transcoded=tally.changes["transcoded"],
-                num_resized=tally.changes["resized"],
+                num_images=tally.stored_as.total(),
+                num_transcoded=tally.stored_as["transcoded"],
+                num_resized=tally.stored_as["resized"],
                 bytes_before=tally.before,
                 bytes_after=tally.after,
                 seconds=seconds_between(start_ns, end_ns),
@@ -123,9 +144,13 @@ def write_image_store(
     return stored
 
 
-def _encode_image(images: EncodedImages, encode: Encode, index: int) -> tuple[int, Encoded, Change]:
-    """Number of bytes in the source, the bytes to store, and how they differ; raises BadData for an
-    empty file."""
+def _encode_image(
+    images: EncodedImages, encode: Encode, index: int
+) -> tuple[int, Encoded, StoredAs]:
+    """Number of bytes in the source, the bytes to store, and how these were made.
+
+    Raises BadData for an empty file.
+    """
     data = images.read(index)
     if not len(data):
         raise BadData(f"{images.name(index)}: the file is empty")
@@ -254,3 +279,113 @@ def _open_column(leaf: Any) -> EncodedImages | np.ndarray:
     if isinstance(leaf[0], str | os.PathLike | bytes | bytearray | memoryview):
         return open_images(leaf)
     return _open_column(np.asarray(leaf))
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """A store of encoded images: a path for open_store, the cost of writing it and its savings.
+
+    If the store had been there already, the figures are from the call that wrote it. `print` shows
+    them in one line.
+    """
+
+    root: Path
+    encoding: str
+    num_images: int
+    num_transcoded: int
+    """JPEGs that got restart markers, with the same pixels."""
+    num_resized: int
+    """JPEGs that were made smaller. All other images are stored as they were."""
+    bytes_before: int
+    """Bytes of the images in the source."""
+    bytes_after: int
+    """Bytes of the images in the store."""
+    seconds: float
+    """Seconds that writing the store took."""
+    cpu_seconds: float
+    """CPU time of all threads meanwhile."""
+    saved_ms: float | None
+    """Milliseconds of CPU time by which a RandomResizedCrop(224) is faster than from the source, a
+    mean of up to 64 images; None if none of them could be decoded."""
+
+    def __fspath__(self) -> str:
+        return str(self.root)
+
+    @property
+    def epochs_to_pay_back(self) -> float | None:
+        """Number of epochs of crops that save the CPU time of writing; None if none do."""
+        if self.saved_ms is None or self.saved_ms <= 0:
+            return None
+        return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)
+
+    def __str__(self) -> str:
+        kept = self.num_images - self.num_transcoded - self.num_resized
+        counts = {
+            "with restart markers": self.num_transcoded,
+            "resized": self.num_resized,
+            "as they were": kept,
+        }
+        parts = [f"{count} {what}" for what, count in counts.items() if count]
+        parts.append(f"{self.bytes_before / 2**20:.1f} MiB before")
+        parts.append(f"{self.bytes_after / 2**20:.1f} MiB after")
+        if self.saved_ms is not None:
+            parts.append(f"{self.saved_ms:.3f} ms of CPU time saved a crop")
+        epochs = self.epochs_to_pay_back
+        parts.append("not paid back" if epochs is None else f"paid back after {epochs:.1f} epochs")
+        seconds = f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} s of CPU time)"
+        images = f"{self.num_images} images in {seconds}"
+        return f"{self.root}: {images}: {', '.join(parts)}"
+
+
+def save_stored(stored: StoredImages, folder: Path) -> None:
+    """Write the figures of the store into its folder."""
+    # without the path, as the folder may be moved
+    facts = {name: value for name, value in asdict(stored).items() if name != "root"}
+    (folder / IMAGES).write_text(json.dumps(facts, indent=1))
+
+
+def load_stored(folder: Path) -> StoredImages | None:
+    """The figures in a store's folder; None for a folder without encoded images."""
+    path = folder / IMAGES
+    return StoredImages(folder, **json.loads(path.read_text())) if path.is_file() else None
+
+
+def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | None:
+    """Milliseconds by which a crop out of `after` is faster than one out of `before`, in one
+    thread.
+
+    None if none of the images that are tried can be decoded.
+    """
+    columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
+    for index in spread_indices(len(before), MOST_IMAGES):
+        try:
+            # a first crop reads the file, and warms up
+            for column in columns:
+                _crop_ns(column, index, 0)
+            saved_ns += [_gain_ns(columns, index, seed) for seed in range(DRAWS)]
+        # a loader names the broken image when it gets there
+        except (OSError, ValueError):
+            continue
+        if cpu_ns() - begin_ns > BUDGET_NS:
+            break
+    return float(np.mean(saved_ns)) / 1e6 if saved_ns else None
+
+
+def _crops_of(images: EncodedImages) -> CroppedImages:
+    pixels = pixel_format(None, None, "CHW")
+    return CroppedImages(images, RandomResizedCrop(SIDE), FLIP, pixels, choose_crop_decoder(None))
+
+
+def _gain_ns(columns: list[CroppedImages], index: int, seed: int) -> int:
+    """Nanoseconds of CPU time that a crop of `after` saves."""
+    # the least of the repeats: other programs can only add to them, by emptying the caches
+    took_ns = [[_crop_ns(column, index, seed) for column in columns] for _ in range(REPEATS)]
+    before, after = (min(repeats) for repeats in zip(*took_ns, strict=True))
+    return before - after
+
+
+def _crop_ns(column: CroppedImages, index: int, seed: int) -> int:
+    out, indices = np.empty((1, column.spec.nbytes), np.uint8), np.array([index])
+    start = cpu_ns()
+    column.with_seed(seed).fill(indices, out)
+    return cpu_ns() - start

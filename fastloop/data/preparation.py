@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from fastloop.core.files import fingerprint, outputs_folder, remove_partial
 from fastloop.core.plan import PreparedData
@@ -16,13 +19,14 @@ from fastloop.core.protocols import (
     Collate,
     Dataset,
     HasFiles,
+    OverlappingDataset,
     Store,
     StreamingDataset,
 )
 from fastloop.core.source_code import source_fingerprint
+from fastloop.core.time_limits import Stalled, limit_stalls
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
-from fastloop.core.watchdog import Stalled, limit_stalls
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.cropped_dataset import CroppableDataset
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
@@ -32,7 +36,7 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.prepare_store import check_storable, prepare_store
+from fastloop.data.ragged import is_ragged
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
@@ -42,7 +46,7 @@ from fastloop.data.reference import (
     ObservingBatches,
     write_reference,
 )
-from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
+from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
 SIZED_FILES = 16
 """About this many images are read for the sizes in a refusal."""
@@ -50,6 +54,11 @@ SHOWN_SIZES = 3
 """Number of different sizes that a refusal shows."""
 MOST_PIXELS = 224
 """The greatest side that a refusal suggests."""
+
+ANNOUNCED_MIB = 64
+"""Stores of this size or more are announced before they are written."""
+FIRST_FORMAT = 1
+"""Format version of stores with a seal that does not name one."""
 
 
 def prepare(
@@ -255,3 +264,87 @@ def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
             images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
             sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
     return [*sizes]
+
+
+def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
+    """Write the store below that path unless it exists, and add it to the prepared data."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise BadData(f"loader.store.root={store.root}: it is no folder") from None
+    except OSError as error:
+        raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
+    # Stores with other settings have folders of their own, as one sweep may measure several.
+    settings = _settings(store)
+    if settings:
+        root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
+    code = getattr(store, "format_version", None) or source_fingerprint(store)
+    earlier = _find_earlier_store(root, prepared.reference, code)
+    if earlier and not (whole and break_seal_if_damaged(earlier[0])):
+        root, facts = earlier
+    else:
+        # The reader that wrote the reference has opened the dataset already. With a new one, the
+        # seconds of every store include opening it.
+        source = ChunkedReader(prepared.dataset)
+        nbytes = prepared.num_samples * prepared.sample_nbytes
+        write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
+        expected = fingerprint(prepared.fingerprint, code, *settings)
+        facts = write_once(root, expected, write, whole)
+    return dataclasses.replace(
+        prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
+    )
+
+
+def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
+    """Folder and facts of a store of the same samples and format, written before the dataset's code
+    changed; None if there is none."""
+    if root.exists():
+        return None
+    # A change of code changes the fingerprint in the folder's name, but seldom the samples. They
+    # are equal if the references of both have the same hashes.
+    name, data = reference.stem.rsplit("-", 1)
+    kind = root.name.removeprefix(reference.stem)
+    hashes = (reference / HASHES).read_bytes()
+    for folder in sorted(root.parent.glob(f"{name}-{'?' * len(data)}{kind}")):
+        earlier = reference.with_name(folder.name.removesuffix(kind) + reference.suffix)
+        facts, reference_facts = read_seal(folder), read_seal(earlier)
+        if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
+            continue
+        if (earlier / HASHES).read_bytes() == hashes:
+            return folder, facts
+    return None
+
+
+def _write_store(
+    folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
+) -> Facts:
+    """Write the store of samples with `nbytes` in all; a large one is announced on stderr."""
+    purpose = f"writing {name_of(store)}"
+    if nbytes >= ANNOUNCED_MIB << 20:
+        free = shutil.disk_usage(folder).free
+        size = f"about {nbytes >> 20:,} MiB for all {len(source.samples):,} samples"
+        warning = "" if nbytes < free else ": it may not fit"
+        text = f"{source.dataset.label}: {purpose} to {folder.parent}: {size}"
+        tqdm.write(f"{text}, {free >> 20:,} MiB are free{warning}", file=sys.stderr)
+    batches = (chunk.batch for chunk in source.chunks(purpose))
+    store.write(folder, batches, len(source.samples))
+    return {"code": code}
+
+
+def _settings(store: Any) -> list[tuple[str, Any]]:
+    """The store's settings except its root."""
+    fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
+    return [(field.name, getattr(store, field.name)) for field in fields if field.name != "root"]
+
+
+def check_storable(dataset: Dataset, store: Store | None) -> None:
+    """Raise Unsupported if the store can't or should not hold the dataset; reads no data."""
+    if store is None:
+        return
+    reason = ""
+    if is_ragged(dataset):
+        reason = f"rows are of one length, those of {dataset.label} are not"
+    elif isinstance(dataset, OverlappingDataset):
+        reason = dataset.overlap()
+    if reason:
+        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw reads it")

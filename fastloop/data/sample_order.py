@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastloop.core.epochs import epoch_indices, whole_order
-from fastloop.core.order_prefix import uncut_order
+from fastloop.core.epochs import epoch_indices, uncut_order, whole_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder
 from fastloop.core.result import Shuffling

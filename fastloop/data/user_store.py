@@ -20,24 +20,23 @@ from fastloop.core.bars import sample_bar
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import BadData, SamplesDiffer, Tree
 from fastloop.core.user_code import is_iterable
-from fastloop.data.chunked_reader import collate_chunks
-from fastloop.data.collate_chunk import collate_chunk
+from fastloop.data.chunked_reader import collate_chunk, collate_chunks
 from fastloop.data.image_encodings import ImageEncoding
-from fastloop.data.image_store import write_image_store
-from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
-from fastloop.data.ragged import JaggedTensor
-from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
-from fastloop.data.random_samples import refuse_random
-from fastloop.data.rows import bytes_of
-from fastloop.data.store_folder import (
+from fastloop.data.image_store import StoredImages, write_image_store
+from fastloop.data.npy_store import (
+    STRUCTURE,
     check_is_store,
     check_lengths,
+    open_npy,
     other_data_error,
     spread_indices,
     store_folder,
+    write_npy,
 )
-from fastloop.data.stored_images import StoredImages
-from fastloop.fastloader.column_list import ColumnList, mark_columns
+from fastloop.data.ragged import JaggedTensor, open_ragged, select_rows, write_ragged
+from fastloop.data.random_samples import refuse_random
+from fastloop.data.rows import bytes_of
+from fastloop.fastloader.columns.column import ColumnList, mark_columns
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk of samples, which bounds the memory of writing."""

@@ -22,11 +22,11 @@ from fastloop.explain.cause_names import (
     describe_cores,
     describe_quota,
 )
-from fastloop.explain.changes import MOSTLY
+from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.explain.proposed_changes import MOSTLY
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import reads_images, uses_dataloader
-from fastloop.explain.what_ifs import LEAST_GAIN
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastloop.core import stats
-from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.epochs import num_batches
 from fastloop.core.interleave import rounds, within
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
-from fastloop.core.sweep_protocols import Launcher
+from fastloop.core.protocols import Launcher
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.explain.instrumented import Recording, record_epoch
 from fastloop.explain.ladder import Round
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes, time_batches, time_rung

@@ -19,11 +19,10 @@ from fastloop.core.spans import (
     unix_offset_ns,
 )
 from fastloop.explain.rung_passes import benchmark_of
-from fastloop.observe.dataloader_probe import ONLY_EPOCH
+from fastloop.observe.dataloader_probe import ONLY_EPOCH, watch_calls, watch_epoch
 from fastloop.observe.event_log import DEVICE, MAIN, Event, EventLog, open_log
 from fastloop.observe.lanes import NO_BATCH, coverage
-from fastloop.observe.loop_lane import watch_calls, watch_epoch
-from fastloop.observe.pinning import pinning_recorded
+from fastloop.observe.probed import pinning_recorded
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import set_cache_state

@@ -18,7 +18,7 @@ from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate, no_less_than_zero
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 3

@@ -13,6 +13,13 @@ from dataclasses import dataclass, field
 LOCK_CAPACITY = 1.0
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
+MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
+"""Factors by which the model may miss the time of a job, and of a script's loop, as it is; beyond
+them nothing is predicted. The factor of scripts is less because their predictions have no interval:
+the intervals of a job's gains grow with the miss."""
+LEAST_MISS, LEAST_MISS_OF_OTHERS, LEAST_MISS_OF_SCRIPT = 0.03, 0.06, 0.20
+"""Error of the model even if it gives the time as it is exactly: the standard deviation for a job
+with the same loader, and with another one; and the share that is told of a script's loop."""
 DONE_S = 1e-12
 """A phase with no more than this left is finished: differences of floats don't reach zero."""
 
@@ -40,6 +47,14 @@ class Machinery:
     cores: float = float("inf")
     start_s: float = 0.0
     """Time from the epoch's begin until a worker begins its first batch."""
+
+
+def is_close(ratio: float, most_missed: float = MOST_MISSED) -> bool:
+    """True if the model is close enough to the time as it is to predict anything.
+
+    ratio: the model's time divided by the measured one.
+    """
+    return 1 / most_missed <= ratio <= most_missed
 
 
 @dataclass

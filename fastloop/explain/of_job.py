@@ -26,11 +26,12 @@ from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
-from fastloop.explain.changes import SettingChange, propose_changes, read_changes
+from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
 from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.prediction_input import (
     PartCosts,
@@ -39,11 +40,12 @@ from fastloop.explain.prediction_input import (
     measure_parts,
     time_single_batches,
 )
+from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.verdict import add_threads, judge, tells_too_little
 from fastloop.explain.what_ifs import (
-    Candidate,
+    ChangedJob,
     choose,
     find_best,
     find_candidates,
@@ -64,13 +66,10 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_trial
 
-TRAVERSAL = SettingChange(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
+TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
 """Settings that the command lines of changes leave out."""
-MOST_MISSED = 1.5
-"""Factor by which the model may miss the job as it is; beyond it nothing is predicted. Within it
-the intervals of predicted gains grow with the miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +244,7 @@ def _find_changes(
     costs: PartCosts,
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
-) -> list[Candidate]:
+) -> list[ChangedJob]:
     """The changes that this job supports; the changes that the user named come last."""
     changes = propose_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
@@ -259,11 +258,11 @@ def _find_changes(
 
 def _measure_for_changes(
     explained: ExplainedJob,
-    found: Sequence[Candidate],
+    found: Sequence[ChangedJob],
     findings: _Findings,
     costs: PartCosts,
 ) -> Measured:
-    jobs = [each.explained.job for each in found]
+    jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.
     workers.add(explained.job.loading.num_workers)
@@ -273,24 +272,19 @@ def _measure_for_changes(
 
 def _predict(
     explained: ExplainedJob,
-    found: Sequence[Candidate],
+    found: Sequence[ChangedJob],
     measured: Measured,
     ladder: Ladder,
-) -> tuple[list[Candidate], float]:
+) -> tuple[list[ChangedJob], float]:
     """The changes with their predicted gains; and the model's seconds of the job as it is relative
     to the measured ones."""
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     if not is_close(ratio):
         return [*found], ratio
-    gains = (predict_gain(each.explained.job, explained.job, measured, ladder) for each in found)
+    gains = (predict_gain(each.job, explained.job, measured, ladder) for each in found)
     return [
         replace(each, predicted_gain=gain) for each, gain in zip(found, gains, strict=True)
     ], ratio
-
-
-def is_close(ratio: float) -> bool:
-    """True if the model is close enough to the job as it is to predict anything."""
-    return 1 / MOST_MISSED <= ratio <= MOST_MISSED
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:

@@ -12,15 +12,14 @@ import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
-from fastloop.core.deadline import deadline_after
 from fastloop.core.explanation import Ladder, Verdict
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
-from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.text_lines import wrap
+from fastloop.core.text import notebook_html, wrap
+from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
 from fastloop.explain.job_findings import ladder_lines, ladder_table

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed, name_of
-from fastloop.explain.changes import transforms_samples
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.predict import HandOff, Measured
+from fastloop.explain.proposed_changes import transforms_samples
 from fastloop.explain.rung_passes import BatchTimes, merge_batches
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.trial.image_limit import seconds_by_library

@@ -26,9 +26,10 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported, name_of
 from fastloop.explain.certainty import draw_seconds, estimate_from
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.ladder import Ladder
+from fastloop.explain.model import LEAST_MISS, LEAST_MISS_OF_OTHERS
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, uses_dataloader
@@ -36,8 +37,6 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
-LEAST_GAIN = 0.02
-"""A change is worth trying, or following, if it saves at least this share of an epoch."""
 STEPS_AFTER = 1
 """Number of steps that follow the changes: an epoch is recorded."""
 # Torch's threads, which compete among each other or with workers, are the most common cause. The
@@ -55,43 +54,45 @@ RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
 BEYOND = 1.645
 """Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
-LEAST_MISS, LEAST_MISS_OF_OTHERS = 0.03, 0.06
-"""Standard deviation of the model's error even if it gives the job as it is exactly: for the same
-loader, and for another one."""
 MOST_DIFFERENT = 0.3
 """Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
 nothing of a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A change, the changed job, and the model's prediction."""
+class ChangedJob:
+    """A job after a change, which explain may try and tune may race."""
 
-    change: SettingChange
-    explained: ExplainedJob
+    change: Change
+    job: Job
     predicted_gain: Estimate | None = None
     """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
     the gain."""
 
+    @property
+    def name(self) -> str:
+        """The change as text."""
+        return self.change.name
+
 
 def find_candidates(
     explained: ExplainedJob,
-    changes: Sequence[SettingChange],
+    changes: Sequence[Change],
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
-) -> list[Candidate]:
+) -> list[ChangedJob]:
     """The changes that this machine and this data support."""
     found = []
     for change in changes:
-        changed = _resize(explained, compose(change.apply(overrides)))
+        job = _resize(explained, compose(change.apply(overrides))).job
         try:
-            check_support(changed.job)
+            check_support(job)
         except Unsupported:
             continue
         # A store would freeze random samples, and has no place for broken ones.
-        is_stored = changed.job.loader.store is not None
+        is_stored = job.loader.store is not None
         if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
-            found.append(Candidate(change=change, explained=changed))
+            found.append(ChangedJob(change=change, job=job))
     return found
 
 
@@ -136,7 +137,7 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
     return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
-def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
+def choose(candidates: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     """The candidates to try: the best by prediction, the most promising one for each common cause,
     ALWAYS_TRIED, and all that the user named."""
     # Candidates without a prediction rank equally; other loaders come first among them, as they may
@@ -146,26 +147,26 @@ def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
     promising = [each for each in ranked if _may_gain(each)]
     chosen = promising[:tries]
     if tries:
-        chosen += [each for each in ranked if each.change.name in ALWAYS_TRIED]
+        chosen += [each for each in ranked if each.name in ALWAYS_TRIED]
         chosen += [each for cause in COMMON for each in _changes_of(cause, promising)[:1]]
     chosen += [each for each in ranked if each.change.is_asked]
-    return list({each.change.name: each for each in chosen}.values())
+    return list({each.name: each for each in chosen}.values())
 
 
-def _changes_of(setting: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    return [each for each in candidates if each.change.name.startswith(f"{setting}=")]
+def _changes_of(setting: str, candidates: Sequence[ChangedJob]) -> list[ChangedJob]:
+    return [each for each in candidates if each.name.startswith(f"{setting}=")]
 
 
-def _may_gain(candidate: Candidate) -> bool:
+def _may_gain(candidate: ChangedJob) -> bool:
     return candidate.predicted_gain is None or candidate.predicted_gain.value >= LEAST_GAIN
 
 
-def _prediction_of(each: Candidate | WhatIf) -> float:
+def _prediction_of(each: ChangedJob | WhatIf) -> float:
     return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
 def try_candidates(
-    present: ExplainedJob, chosen: Sequence[Candidate], num_rounds: int, seconds: float | None
+    present: ExplainedJob, chosen: Sequence[ChangedJob], num_rounds: int, seconds: float | None
 ) -> dict[str, Estimate]:
     """The realised gain of each chosen change, in rounds with the job as it is.
 
@@ -174,11 +175,11 @@ def try_candidates(
     jobs = {AS_IS: present}
     for each in chosen:
         try:
-            prepared = prepare_job(each.explained.job, present.launcher)
+            prepared = prepare_job(each.job, present.launcher)
         except JobFailed:
             # The store of another loader can't hold these samples.
             continue
-        jobs[each.change.name] = replace(each.explained, prepared=prepared)
+        jobs[each.name] = replace(_resize(present, each.job), prepared=prepared)
     num_timed = num_rounds * len(jobs) if len(jobs) > 1 else 0
     present.expect_steps(num_timed + STEPS_AFTER)
     timed = time_side_by_side(jobs, num_rounds, seconds) if len(jobs) > 1 else []
@@ -194,15 +195,15 @@ def try_candidates(
 
 
 def list_what_ifs(
-    candidates: Sequence[Candidate], gains: dict[str, Estimate], overrides: Sequence[str]
+    candidates: Sequence[ChangedJob], gains: dict[str, Estimate], overrides: Sequence[str]
 ) -> tuple[WhatIf, ...]:
     """All changes: first the tried ones by their gain, then the others by prediction."""
     what_ifs = [
         WhatIf(
-            change=each.change.name,
+            change=each.name,
             command="python -m fastloop.run " + shlex.join(each.change.apply(overrides)),
             predicted_gain=each.predicted_gain,
-            realised_gain=gains.get(each.change.name),
+            realised_gain=gains.get(each.name),
         )
         for each in candidates
     ]

@@ -3,8 +3,8 @@
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.convert import converted
 from fastloop.fastloader.columns.crops import CenterCrop, RandomResizedCrop
+from fastloop.fastloader.columns.decoders import has_jpeg
 from fastloop.fastloader.columns.images import Images
-from fastloop.fastloader.columns.jpeg import has_jpeg
 from fastloop.fastloader.columns.native_rows import has_core
 from fastloop.fastloader.columns.windows import Windows
 from fastloop.fastloader.loader import FastLoader

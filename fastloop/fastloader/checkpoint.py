@@ -1,4 +1,4 @@
-"""A loader's state: which batches of which epoch it has delivered, and what their order depends on.
+"""A loader's state: its epoch, the batches that it has delivered, and the sources of their order.
 
 Position has the epoch and the number of its batches that have been delivered. RandomSources has the
 states of generators and samplers, which are saved at the start of an epoch and restored to resume

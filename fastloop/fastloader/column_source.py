@@ -15,8 +15,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.fastloader.batch_memory import BatchMemory
-from fastloop.fastloader.columns.array import ArrayColumn, array_column
-from fastloop.fastloader.columns.chunked_rows import is_library_array, library_array
+from fastloop.fastloader.columns.array import (
+    ArrayColumn,
+    array_column,
+    is_library_array,
+    library_array,
+)
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
 

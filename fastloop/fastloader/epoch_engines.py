@@ -35,8 +35,7 @@ from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
-from fastloop.fastloader.random_transforms import seed_transform
-from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
 from fastloop.fastloader.tuning import Tuning, slow_down, tune
 

@@ -27,7 +27,7 @@ class FailedBatch:
 def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
     """make(*arguments), or its error in a FailedBatch.
 
-    What ends the program, as KeyboardInterrupt does, is raised.
+    An exception that ends the program, such as KeyboardInterrupt, is raised.
     """
     try:
         return make(*arguments)

@@ -31,7 +31,7 @@ from fastloop.fastloader.native_stream import PieceTimes
 from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
-from fastloop.fastloader.random_transforms import draws_once
+from fastloop.fastloader.sample_draws import draws_once
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)

@@ -24,7 +24,7 @@ import numpy as np
 import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
-from fastloop.core.exit_status import describe_exit
+from fastloop.core.text import describe_exit
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource

@@ -18,8 +18,8 @@ from torch.utils.data import Subset
 
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.crops import CenterCrop, Crop, RandomResizedCrop
+from fastloop.fastloader.columns.decoders import has_jpeg
 from fastloop.fastloader.columns.images import Images
-from fastloop.fastloader.columns.jpeg import has_jpeg
 
 EXTENSIONS = ".jpg", ".jpeg", ".png", ".webp"
 """Extensions of the files that `Images` reads with the same pixels as torchvision."""

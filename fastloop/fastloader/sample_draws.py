@@ -6,16 +6,20 @@ restored after each batch. In other threads, beside which the loop may draw from
 they are left alone. There torch's functions are redirected to a generator of the thread, see
 PrivateDraws. numpy's and random's can't be redirected: their draws are noticed in the first batch,
 which the loop always reads itself.
+
+torchvision's transforms draw once for each call: a RandomHorizontalFlip of a batch flips all of its
+images, or none. So they are applied to each sample of a batch by itself. Other callables get the
+batch: they can draw for each of its samples.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from types import FunctionType
 from typing import Any
@@ -23,14 +27,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastloop.core.seeds import mix_seed
+from fastloop.fastloader.columns.column import Tree
 
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
 """Called with one of these kinds and the indices of the samples, before anything is drawn."""
+
+DRAWING = frozenset(
+    (
+        "AugMix",
+        "AutoAugment",
+        "ColorJitter",
+        "ElasticTransform",
+        "GaussianBlur",
+        "GaussianNoise",
+        "JPEG",
+        "RandAugment",
+        "ScaleJitter",
+        "TrivialAugmentWide",
+    )
+)
+"""Transforms of torchvision that draw, besides those with names that begin with Random."""
 
 
 class _Current(threading.local):
@@ -268,8 +290,8 @@ def _redirect_seeds() -> None:
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    It is seeded with `make_seed()` at the first draw after `restart()`, or by what samples set
-    themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
+    It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
+    set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
     explicit generator a function draws from that.
     """
 
@@ -338,3 +360,67 @@ class _HiddenDraws(TorchDispatchMode):
                 raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
             kwargs = kwargs | {"generator": self._generator()}
         return func(*args, **kwargs)
+
+
+def seed_transform(
+    transform: Callable[[Tree], Tree] | None, begin: Begin, is_batched: bool
+) -> Callable[[Tree, list[int]], Tree] | None:
+    """The transform, if any, by batch or by sample, called with a batch and its samples' indices.
+
+    is_batched: False for single samples.
+    """
+    if transform is None:
+        return None
+    apply = _transform_samples if is_batched and draws_once(transform) else _transform_batch
+    return partial(apply, transform, begin)
+
+
+def _transform_batch(
+    transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
+) -> Tree:
+    begin(TRANSFORM, indices)
+    return transform(batch)
+
+
+def _transform_samples(
+    transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
+) -> Tree:
+    """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
+    leaves, structure = pytree.tree_flatten(batch)
+    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        reason = "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
+        raise ValueError(f"transform={type(transform).__name__}: {reason}")
+    samples = []
+    for place, index in zip(range(len(leaves[0])), indices, strict=False):
+        begin(TRANSFORM, (index,))
+        samples.append(transform(structure.unflatten([leaf[place] for leaf in leaves])))
+    return pytree.tree_map(lambda *leaves: _stack(leaves), *samples) if samples else batch
+
+
+def draws_once(transform: Any) -> bool:
+    """True for a transform of torchvision that draws, and for a composition with such a one."""
+    name = type(transform).__name__
+    if type(transform).__module__.startswith("torchvision.transforms"):
+        # Only torchvision's classes: another class of such a name may draw for each sample of a
+        # batch.
+        if name.startswith("Random") or name in DRAWING:
+            return True
+    elif not isinstance(transform, torch.nn.Sequential | torch.nn.ModuleList):
+        return False
+    return any(map(draws_once, _parts(transform)))
+
+
+def _parts(transform: Any) -> Iterable[Any]:
+    if isinstance(transform, torch.nn.Module):
+        yield from transform.children()
+    parts = getattr(transform, "transforms", ())
+    yield from parts if isinstance(parts, Sequence) else ()
+
+
+def _stack(leaves: Sequence[Any]) -> Any:
+    if not isinstance(leaves[0], torch.Tensor):
+        return list(leaves)
+    shapes = {tuple(leaf.shape) for leaf in leaves}
+    if len(shapes) > 1:
+        raise ValueError(f"transform made samples of shapes {sorted(shapes)}: a batch has one")
+    return torch.stack(list(leaves))

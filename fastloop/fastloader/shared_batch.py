@@ -12,8 +12,9 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -25,7 +26,6 @@ import torch
 
 from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left, usable_memory_bytes
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.pickled_leaves import pickle_around, unpickle_around
 
 MEMINFO = Path("/proc/meminfo")
 ALIGNMENT = 64
@@ -33,6 +33,9 @@ ALIGNMENT = 64
 SPARE = 1.25
 """New memory for a batch that did not fit is this many times as large as the batch, as the next
 batches may be somewhat larger."""
+
+NumberLeaf = Callable[[Any], int | None]
+"""The position of an object among those that are kept; None: it is pickled."""
 
 
 class Place(NamedTuple):
@@ -306,3 +309,39 @@ def _read(buffer: memoryview, place: Place | ArrayPlace) -> Any:
 
 def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()
+
+
+# Classes, as Python 3.13.0 takes persistent_id and persistent_load from no attribute of an instance
+# of pickle's own.
+class _LeafPickler(pickle.Pickler):
+    """A Pickler that asks a function for the number of each object."""
+
+    def __init__(self, file: BytesIO, number_leaf: NumberLeaf) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._number_leaf = number_leaf
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._number_leaf(obj)
+
+
+class _LeafUnpickler(pickle.Unpickler):
+    """An Unpickler that takes the objects that were left out from a sequence."""
+
+    def __init__(self, file: BytesIO, leaves: Sequence[Any]) -> None:
+        super().__init__(file)
+        self._leaves = leaves
+
+    def persistent_load(self, pid: int) -> Any:
+        return self._leaves[pid]
+
+
+def pickle_around(value: Any, number_leaf: NumberLeaf) -> bytes:
+    """The pickled value without the objects that have a number."""
+    file = BytesIO()
+    _LeafPickler(file, number_leaf).dump(value)
+    return file.getvalue()
+
+
+def unpickle_around(data: bytes, leaves: Sequence[Any]) -> Any:
+    """The value of `pickle_around`, with its left out objects again, by number."""
+    return _LeafUnpickler(BytesIO(data), leaves).load()

@@ -138,8 +138,9 @@ class ThreadLog:
         self.count += 1
         number = self.batch if batch is None else batch
         in_pass = self.epoch if epoch is None else epoch
-        record = _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
-        RECORD.pack_into(self.records, self.place, *record)
+        RECORD.pack_into(
+            self.records, self.place, _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
+        )
         self.place += RECORD.size
 
     def _extend(self) -> bool:

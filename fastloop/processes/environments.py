@@ -25,7 +25,6 @@ import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,8 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from fastloop.core.files import fingerprint, hold_lock, outputs_folder, remove, write_beside
-from fastloop.core.printable import shorten_words
+from fastloop.core.optional import version_of
+from fastloop.core.text import shorten_words
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.lifecycle import die_with_parent
 
@@ -72,11 +72,11 @@ class Environment:
 
     @property
     def key(self) -> str:
-        """A hash of what the environment is made of; of files, also of their content."""
+        """A hash of the environment's requirements; of files, also of their content."""
         files = [_digest(path) for path in _local_files(self)]
-        compiled_for = [(name, _version(name)) for name in COMPILED_FOR]
-        parts = (sorted(self.requirements), files, compiled_for)
-        return fingerprint(FORMAT, sys.version, sys.prefix, *parts)
+        compiled_for = [(name, version_of(name)) for name in COMPILED_FOR]
+        requirements = sorted(self.requirements)
+        return fingerprint(FORMAT, sys.version, sys.prefix, requirements, files, compiled_for)
 
     @property
     def folder(self) -> Path:
@@ -170,7 +170,7 @@ def list_environments() -> list[BuiltEnvironment]:
 
 
 def remove_unfinished() -> None:
-    """Remove what killed builds have left. The caller must hold the lock of all environments."""
+    """Remove the remains of killed builds. The caller must hold the lock of all environments."""
     for path in environments_folder().glob(".*.partial"):
         remove(path)
 
@@ -324,12 +324,6 @@ def _is_satisfied(requirement: str) -> bool:
         return False
     if needed.marker is not None and not needed.marker.evaluate():
         return True
-    found = _version(needed.name) or _version(SAME_MODULES.get(needed.name, needed.name))
+    same = SAME_MODULES.get(needed.name, needed.name)
+    found = version_of(needed.name) or version_of(same)
     return found is not None and needed.url is None and needed.specifier.contains(found, True)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

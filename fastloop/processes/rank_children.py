@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fastloop.core.instrumented_pass import Resources
-from fastloop.core.sweep_protocols import RankTask
+from fastloop.core.protocols import RankTask
+from fastloop.core.result import Resources
 from fastloop.core.types import Failure
 from fastloop.processes.child import Call, Child, Outcome, start_child
 from fastloop.processes.positions import NO_STACK, locate_processes

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
-from fastloop.core.sweep_protocols import RankAnswer
+from fastloop.core.protocols import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.processes.child import Call, Child
-from fastloop.processes.leader import STORE_ENDED, Followers
 from fastloop.processes.rank_children import (
     RankPosition,
     RankWork,
@@ -28,6 +27,7 @@ from fastloop.processes.rank_children import (
     start_children,
     work_to_json,
 )
+from fastloop.processes.rank_commands import STORE_ENDED, Followers
 from fastloop.processes.rendezvous import LOOPBACK, STOP, host_store
 from fastloop.processes.stall_watch import StallWatch
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess

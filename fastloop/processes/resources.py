@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.instrumented_pass import Resources
 from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.result import Resources
 
 SHM = Path("/dev/shm")
 MIB = 2**20

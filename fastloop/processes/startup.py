@@ -79,7 +79,7 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
         is_of_code = isinstance(error, ImportError) and ".so" not in str(error)
         if is_of_code or os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        from fastloop.core.printable import shorten_words
+        from fastloop.core.text import shorten_words
 
         print(f"{shorten_words(str(error))}{describe()}", file=sys.stderr)
         sys.exit(status)

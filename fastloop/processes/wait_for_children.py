@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from fastloop.core.instrumented_pass import Resources
+from fastloop.core.result import Resources
 from fastloop.core.spans import cpu_ns, now_ns, seconds_between
 from fastloop.processes.child import Child, Outcome
 from fastloop.processes.resources import Usage, sample

@@ -30,7 +30,7 @@ They count as equal to every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class CostChange:
     """Difference between the sets in one benchmark of one job.
 
     base_s and new_s are seconds per sample, so that the sets may differ in the number of samples,
@@ -66,7 +66,7 @@ def seconds_per_sample(measured: Measurement) -> float:
     return measured.seconds / measured.samples
 
 
-def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[Change]:
+def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChange]:
     """A change for every benchmark of every job that finished in both sets.
 
     Their tests are corrected for their number (Holm 1979): two sets of equal jobs, however many,
@@ -110,7 +110,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
     )
 
 
-def format_changes(changes: Sequence[Change], fail_above: float) -> str:
+def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
     """A table for each benchmark, 80 columns wide."""
     tables = []
     for benchmark in dict.fromkeys(change.benchmark for change in changes):
@@ -127,8 +127,8 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
     return np.median(new, axis=axis) / np.median(base, axis=axis)
 
 
-def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> Change:
-    return Change(
+def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> CostChange:
+    return CostChange(
         benchmark=benchmark,
         job=job,
         base_s=stats.median(base_s),
@@ -137,7 +137,7 @@ def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -
     )
 
 
-def _line(change: Change, fail_above: float, unit: TimeUnit) -> str:
+def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
     shown = (significant(unit.of(each), 4) for each in (change.base_s, change.new_s))
     figures = "".join(f"{each:>9}" for each in shown) + "  "
     ratio = change.ratio
@@ -150,7 +150,7 @@ def _line(change: Change, fail_above: float, unit: TimeUnit) -> str:
     return (f"{name:<31}" if "\n" not in name else name + " " * 31) + figures.rstrip()
 
 
-def _direction(change: Change, fail_above: float) -> str:
+def _direction(change: CostChange, fail_above: float) -> str:
     if change.is_regression(fail_above):
         return "SLOWER"
     if change.is_faster:
@@ -292,7 +292,7 @@ CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
 """A name that `allow=` accepts -> the values that have to be equal in both sets."""
 
 
-def comparison_answer(pairs: Pairs, changes: Sequence[Change], fail_above: float) -> str:
+def comparison_answer(pairs: Pairs, changes: Sequence[CostChange], fail_above: float) -> str:
     """Sentences that answer: has a job become slower by more than `fail_above` percent, does one no
     longer finish, and how many changes could not be judged?"""
     broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
@@ -315,7 +315,7 @@ def comparison_answer(pairs: Pairs, changes: Sequence[Change], fail_above: float
     return " ".join(sentences)
 
 
-def describe_times(change: Change) -> str:
+def describe_times(change: CostChange) -> str:
     """Both times of a change, the new one first: `12.1 us a sample against 9.3 us`."""
     unit = unit_of_all([change.base_s, change.new_s])
     return f"{show_time(change.new_s, unit)} a sample against {show_time(change.base_s, unit)}"
@@ -326,7 +326,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {verb}."
 
 
-def _slower_sentences(regressions: Sequence[Change], compared: int) -> list[str]:
+def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
     # a change without a ratio is no regression
@@ -340,7 +340,7 @@ def _slower_sentences(regressions: Sequence[Change], compared: int) -> list[str]
     return sentences
 
 
-def _fine_sentence(changes: Sequence[Change], fail_above: float) -> str:
+def _fine_sentence(changes: Sequence[CostChange], fail_above: float) -> str:
     faster = sum(each.is_faster for each in changes)
     told = {"is faster" if faster == 1 else "are faster": faster}
     slower = sum(each.is_slower for each in changes)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastloop.core.files import hold_lock, write_beside
-from fastloop.core.printable import printable
+from fastloop.core.text import printable
 from fastloop.core.types import UsageError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from fastloop.core import stats
 from fastloop.core.number_text import TimeUnit, unit_of_all
-from fastloop.core.printable import printable
 from fastloop.core.ranking import NO_RANK
 from fastloop.core.result import Result, world_size
+from fastloop.core.text import printable
 from fastloop.reporting.comparable import brings_data
 from fastloop.reporting.header import describe_samples, load_lines, show_trials
 from fastloop.reporting.limit_text import limit_legend

@@ -11,7 +11,7 @@ import numpy as np
 from fastloop.core import stats
 from fastloop.core.looks import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
 from fastloop.core.pair_tests import holm, pair_p_values
-from fastloop.reporting.comparison import Change
+from fastloop.reporting.comparison import CostChange
 
 FACTOR_TOLD = 1.05
 """A version that takes this many times as long is told from one that takes as long."""
@@ -27,7 +27,7 @@ RoundTimes = tuple[Sequence[float], Sequence[float]]
 class VersionChange:
     """The change of one benchmark of one job."""
 
-    change: Change
+    change: CostChange
 
     def tell(self, fail_above: float) -> Told:
         """The word that is sure; slower means by more than `fail_above` percent."""
@@ -98,7 +98,7 @@ def _change(
     if len(base) >= FEWEST_ROUNDS:
         ratio = stats.ratio(new, base, in_looks=True, trials_a_round=pairs)
     return VersionChange(
-        change=Change(
+        change=CostChange(
             job=job,
             benchmark=benchmark,
             base_s=stats.median(base),

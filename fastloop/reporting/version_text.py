@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastloop.core.result import Result
 from fastloop.reporting.comparable import delivers_same
 from fastloop.reporting.comparison import (
-    Change,
+    CostChange,
     describe_times,
     format_changes,
     no_longer_finishes,
@@ -27,7 +27,7 @@ Results = Mapping[str, Result]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionOutcome:
-    """The trials of two versions, and what they tell."""
+    """The trials of two versions, and the conclusions from them."""
 
     base_label: str
     new_label: str
@@ -110,7 +110,7 @@ def _answer(found: VersionOutcome) -> str:
     return f"{found.new_label} is no slower than {found.base_label}: {_takes(nearest)}."
 
 
-def _no_answer(found: VersionOutcome, unknown: Sequence[Change]) -> str:
+def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
     failed = {
         label: next((each for each in results.values() if each.status != "FINISHED"), None)
         for label, results in ((found.base_label, found.base), (found.new_label, found.new))
@@ -126,11 +126,11 @@ def _no_answer(found: VersionOutcome, unknown: Sequence[Change]) -> str:
     return f"It can't be told whether {found.new_label} is slower: {_takes(widest)}."
 
 
-def _width(change: Change) -> float:
+def _width(change: CostChange) -> float:
     return change.ratio.high / change.ratio.low if change.ratio else 0.0
 
 
-def _takes(change: Change) -> str:
+def _takes(change: CostChange) -> str:
     """The ratio of a change with its interval and both times."""
     times = describe_times(change)
     if change.ratio is None:

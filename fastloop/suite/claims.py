@@ -40,16 +40,18 @@ class Claim:
     @property
     def workload(self) -> SuiteWorkload:
         """The two jobs as a workload of the suite."""
-        overrides = (*self.common, "epochs=2")
-        rows = (self.slow, self.fast)
         return SuiteWorkload(
-            name=self.name, title=self.says, overrides=overrides, quick=(), rows=rows
+            name=self.name,
+            title=self.says,
+            overrides=(*self.common, "epochs=2"),
+            quick=(),
+            rows=(self.slow, self.fast),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedClaim:
-    """A claim, and what was measured."""
+    """A claim, and the measurement that judges it."""
 
     claim: Claim
     outcome: Outcome
@@ -258,7 +260,7 @@ CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
 def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
     """The claim as the windows of a file decide it.
 
-    It holds if the whole 95 % interval of the factor is at least what was claimed, and does not
+    It holds if the whole 95 % interval of the factor is at least the claimed factor, and does not
     hold if the whole interval is below that.
     """
     cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}

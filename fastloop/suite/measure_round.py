@@ -1,19 +1,25 @@
-"""A round of the suite: one ordinary sweep a workload, kept in a folder, and their cells."""
+"""A round of the suite: one ordinary sweep a workload, kept in a folder, and their file."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.config.compose import compose_requests, usage_errors
 from fastloop.config.experiments import register_experiments
-from fastloop.core.result import Result
+from fastloop.core.machine import describe_machine
+from fastloop.core.result import Result, measurements
 from fastloop.core.result_io import RESULT_FILE, load_results
+from fastloop.core.text import printable
 from fastloop.core.types import UsageError
+from fastloop.reporting.comparable import UNRANKED, partition
+from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord, seal, with_figures
 from fastloop.suite.workloads import (
+    SUITE,
     WORKLOADS,
     Scope,
     SuiteRow,
@@ -27,6 +33,13 @@ if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
 FINAL = ("FINISHED", "FAILED")
+
+BENCHMARK = "traversal"
+PUBLISHED = (
+    *("platform", "python", "cpu", "cores_usable", "cores", "cgroup_quota", "memory_gib", "gpus"),
+)
+"""What is said of the machine; its name in the network is left out."""
+OTHER_DATA = "it delivers other data than most loaders of this workload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +132,10 @@ def _measure(
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
-    changes = run.changes
+    changes = [*run.changes]
     if any(folder.glob(f"*/{RESULT_FILE}")):
         # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-        changes = (*changes, f"resume={folder}", "retry_failed=false")
+        changes += [f"resume={folder}", "retry_failed=false"]
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     # The transform of bytes_to_floats is one that experiments/peers adds.
     register_experiments()
@@ -147,3 +160,110 @@ def _is_complete(requests: Sequence[JobRequest], folder: Path) -> bool:
 
 def _results(folder: Path) -> list[Result]:
     return load_results(folder, "suite") if any(folder.glob(f"*/{RESULT_FILE}")) else []
+
+
+def suite_file(run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]) -> SuiteFile:
+    """The file of these workloads, with its figures and seals."""
+    here = describe_machine()
+    cells, workloads = [], []
+    for each in measured:
+        cells += _cells(each)
+        workloads.append(_record(each))
+    document = SuiteFile(
+        schema=SCHEMA,
+        suite=SUITE,
+        round=round_name,
+        scope=run.scope,
+        complete=run.is_whole and len(measured) == len(run.workloads),
+        machine={name: here[name] for name in PUBLISHED},
+        versions=here["versions"],
+        commit=here["git_commit"],
+        code=here["code"],
+        workloads=workloads,
+        cells=cells,
+    )
+    return seal(with_figures(document))
+
+
+def machine_name() -> str:
+    """A name of the machine for files: its processor and its number of cores."""
+    here = describe_machine()
+    words = re.sub(r"\(.*?\)|@.*|[^\w ]", " ", here["cpu"]).lower().split()
+    dull = {"cpu", "processor", "with", "r", "tm"}
+    return "-".join(
+        [*(word for word in words if word not in dull), f"{here['cores_usable']}-cores"]
+    )
+
+
+def _record(measured: MeasuredWorkload) -> WorkloadRecord:
+    results = [result for _, result, _ in measured.results if result and result.num_samples]
+    workload = measured.workload
+    return WorkloadRecord(
+        name=workload.name,
+        title=workload.title,
+        overrides=list(measured.overrides),
+        samples=results[0].num_samples if results else None,
+        sample_nbytes=results[0].sample_nbytes if results else None,
+        undetermined="",
+    )
+
+
+def _cells(measured: MeasuredWorkload) -> list[Cell]:
+    finished = [
+        result for _, result, _ in measured.results if result and result.status == "FINISHED"
+    ]
+    groups = sorted(partition(finished), key=len)
+    ranked = groups[-1] if groups else []
+    return [
+        _cell(measured, row, result, reason, any(result is each for each in ranked))
+        for row, result, reason in measured.results
+    ]
+
+
+def _cell(
+    measured: MeasuredWorkload,
+    row: SuiteRow,
+    result: Result | None,
+    reason: str,
+    is_comparable: bool,
+) -> Cell:
+    known: dict[str, Any] = {"null_reason": reason or "it was not measured: the sweep ended before"}
+    if result is not None and not reason:
+        known = _fields_of(result, is_comparable)
+    overrides = (*measured.overrides, *row.overrides)
+    caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]
+    return Cell(
+        workload=measured.workload.name,
+        label=row.label,
+        loader=row.loader,
+        configuration=row.configuration,
+        overrides=list(row.overrides),
+        code=f"fastloop/options/loader/{row.loader}.py",
+        cache=caches[-1] if caches else "warm",
+        **known,
+    )
+
+
+def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
+    """The fields of a cell that come from its result."""
+    if result.status != "FINISHED" or not measurements(result, BENCHMARK):
+        reason = result.status_reason or f"the job is {result.status.lower()}"
+        return {"null_reason": printable(reason.splitlines()[0])}
+    marks = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
+    pass_ = result.attribution.get(BENCHMARK)
+    resources = pass_.resources if pass_ else None
+    return {
+        "null_reason": "",
+        "unranked_reason": marks[0] if marks else "" if is_comparable else OTHER_DATA,
+        "measured_ms": max(trial.started_ms for trial in result.trials),
+        "content": result.content,
+        "windows": {
+            trial.number: trial.benchmarks[BENCHMARK]
+            for trial in sorted(result.trials, key=lambda trial: trial.number)
+            if BENCHMARK in trial.benchmarks
+        },
+        "shuffling": result.shadow.shuffling if result.shadow else None,
+        "first_batch_s": pass_.first_batch_s if pass_ else None,
+        "peak_pss_mib": resources.peak_pss_mib if resources else None,
+        "caveats": [printable(each) for each in result.caveats],
+    }

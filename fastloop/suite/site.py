@@ -11,8 +11,7 @@ import jinja2
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.suite.claims import CLAIMS, judge
-from fastloop.suite.suite_file import Cell, SuiteFile, load_suite
-from fastloop.suite.verify import check_file
+from fastloop.suite.suite_file import Cell, SuiteFile, check_file, load_suite
 
 PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"
 ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"

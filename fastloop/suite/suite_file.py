@@ -1,21 +1,29 @@
-"""The file of a suite: every raw value, and the figures that follow from them.
+"""The file of a suite: every raw value, the figures that follow from them, and their seals.
 
-The JSON Schema of the file is suite.schema.json beside this module; docs/suite.md describes it.
+The JSON Schema of the file is suite.schema.json beside this module; docs/suite.md describes it. A
+seal is a digest of a raw field, by which `fastloop suite verify` names altered fields. Seals show
+edits and damage. They don't show forgery, as whoever makes up values can seal them too: that is why
+figures are only published by somebody else than the author of an adapter.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import field, fields
+import math
+from collections.abc import Sequence
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic.dataclasses import dataclass
 
+from fastloop.core import stats
 from fastloop.core.files import write_text
-from fastloop.core.passwords import without_passwords
+from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Shuffling
+from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import Configuration, Scope
 
@@ -24,6 +32,12 @@ SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("suite.schema.json")
 STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+
+DIGITS = 12
+"""Hexadecimal digits of a seal."""
+
+TOLERANCE = 1e-9
+"""Relative difference of a figure that other versions of numpy may cause."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -155,3 +169,171 @@ def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:
     """Name -> plain JSON value of each field of a dataclass of this module, but the skipped."""
     plain = pydantic.TypeAdapter(type(thing)).dump_python(thing, mode="json")
     return {each.name: plain[each.name] for each in fields(thing) if each.name not in skipped}
+
+
+def with_figures(document: SuiteFile) -> SuiteFile:
+    """The document with all figures computed anew."""
+    cells, workloads = list(document.cells), []
+    for workload in document.workloads:
+        places = [place for place, cell in enumerate(cells) if cell.workload == workload.name]
+        ranking = _rank([cells[place] for place in places])
+        workloads.append(replace(workload, undetermined=ranking.undetermined))
+        by_label = {cells[place].label: cells[place] for place in places}
+        for place in places:
+            cells[place] = replace(cells[place], figures=_figures(cells[place], by_label, ranking))
+    return replace(document, cells=cells, workloads=workloads)
+
+
+def _rank(cells: Sequence[Cell]) -> Ranking:
+    ranked = {cell.label: _seconds(cell) for cell in cells if _may_have_rank(cell)}
+    return rank_jobs(ranked)
+
+
+def _may_have_rank(cell: Cell) -> bool:
+    return bool(cell.windows) and not cell.null_reason and not cell.unranked_reason
+
+
+def _seconds(cell: Cell) -> list[float]:
+    return [cell.windows[number].seconds for number in sorted(cell.windows)]
+
+
+def _figures(cell: Cell, cells: dict[str, Cell], ranking: Ranking) -> Figures | None:
+    if cell.null_reason or not cell.windows:
+        return None
+    seconds, windows = _seconds(cell), cell.windows.values()
+    shares = [each.limit_fraction for each in windows if each.limit_fraction is not None]
+    ratio = None
+    if _may_have_rank(cell):
+        ratio = stats.ratio_or_range(seconds, _seconds(cells[ranking.order[0]]))
+    is_first = ranking.order[:1] == (cell.label,)
+    has_interval = ratio is not None and ratio.is_interval and not is_first
+    rank = ranking.ranks.get(cell.label)
+    tied = [name for name, other in ranking.ranks.items() if other == rank and name != cell.label]
+    return Figures(
+        seconds=stats.median(seconds),
+        seconds_interval=stats.interval(seconds),
+        samples_per_s=stats.median([each.samples_per_s for each in windows]),
+        limit_share=stats.median(shares) if shares else None,
+        ratio=ratio.estimate if ratio else None,
+        ratio_interval=(ratio.low, ratio.high) if ratio and has_interval else None,
+        rank=rank,
+        tied_with=tied if rank is not None else [],
+    )
+
+
+def seal(document: SuiteFile) -> SuiteFile:
+    """The document with the seals of all of its raw fields."""
+    cells = [replace(cell, seals=seals_of_cell(cell)) for cell in document.cells]
+    return replace(document, cells=cells, seals=seals_of_head(document))
+
+
+def seals_of_cell(cell: Cell) -> dict[str, str]:
+    """Name of each raw field of the cell -> its seal; each window has one of its own."""
+    values = values_of(cell, skipped=("figures", "seals"))
+    windows = values.pop("windows")
+    by_round = {f"windows.{number}": window for number, window in windows.items()}
+    return {name: _digest(value) for name, value in (values | by_round).items()}
+
+
+def seals_of_head(document: SuiteFile) -> dict[str, str]:
+    """Path of each field outside of the cells -> its seal, and that of the list of cells."""
+    values = values_of(document, skipped=("cells", "seals"))
+    flat: dict[str, Any] = {"cells": [_name(cell) for cell in document.cells]}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": each for key, each in value.items()}
+        elif name == "workloads":
+            # The reason for missing ranks is recomputed, as the ranks are.
+            flat |= {
+                f"workloads.{each['name']}.{key}": part
+                for each in value
+                for key, part in each.items()
+                if key != "undetermined"
+            }
+        else:
+            flat[name] = value
+    return {path: _digest(value) for path, value in flat.items()}
+
+
+def broken_seals(document: SuiteFile) -> list[str]:
+    """A line for each field that differs from the sealed one, with its path."""
+    lines = _differences("", document.seals, seals_of_head(document))
+    for cell in document.cells:
+        lines += _differences(f"cells[{_name(cell)}].", cell.seals, seals_of_cell(cell))
+    return lines
+
+
+def _differences(prefix: str, sealed: dict[str, str], found: dict[str, str]) -> list[str]:
+    paths = dict.fromkeys((*sealed, *found))
+    broken = [path for path in paths if sealed.get(path) != found.get(path)]
+    return [f"{prefix}{path}: altered, added or removed since it was sealed" for path in broken]
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.workload} {cell.label}"
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def find_problems(document: SuiteFile) -> list[str]:
+    """A line for each field that was altered or does not follow from the windows; none if the file
+    is as it was written. The line begins with the field's path."""
+    problems = [*broken_seals(document), *_contradictions(document)]
+    try:
+        again = with_figures(document)
+    # A window that ends before it begins, or lasts for ever, has no figures.
+    except (ValueError, ArithmeticError, LookupError) as error:
+        return [*problems, f"cells: figures can't be recomputed: {error}"]
+    for given, computed in zip(document.workloads, again.workloads, strict=True):
+        if given.undetermined != computed.undetermined:
+            path = f"workloads.{given.name}.undetermined"
+            problems.append(_line(path, given.undetermined, computed.undetermined))
+    for given, computed in zip(document.cells, again.cells, strict=True):
+        path = f"cells[{given.workload} {given.label}].figures"
+        if given.figures is None or computed.figures is None:
+            if given.figures != computed.figures:
+                problems.append(_line(path, given.figures, computed.figures))
+            continue
+        expected = values_of(computed.figures, ())
+        for name, value in values_of(given.figures, ()).items():
+            if not _agree(value, expected[name]):
+                problems.append(_line(f"{path}.{name}", value, expected[name]))
+    return problems
+
+
+def check_file(document: SuiteFile, name: str) -> None:
+    """Raise UsageError, with the first altered field, unless the file is as it was written."""
+    if problems := find_problems(document):
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UsageError(f"{name}: {problems[0]}{more}")
+
+
+def _contradictions(document: SuiteFile) -> list[str]:
+    names = [each.name for each in document.workloads]
+    seen, lines = set[tuple[str, str]](), []
+    for cell in document.cells:
+        path = f"cells[{cell.workload} {cell.label}]"
+        if cell.workload not in names:
+            lines.append(f"{path}.workload: it is none of workloads")
+        if (cell.workload, cell.label) in seen:
+            lines.append(f"{path}.label: there is another cell of that name")
+        if bool(cell.null_reason) == bool(cell.windows):
+            lines.append(f"{path}.null_reason: a cell has windows, or a reason for having none")
+        seen.add((cell.workload, cell.label))
+    return lines
+
+
+def _agree(given: Any, computed: Any) -> bool:
+    if isinstance(given, float) and isinstance(computed, float):
+        return math.isclose(given, computed, rel_tol=TOLERANCE)
+    if isinstance(given, list) and isinstance(computed, list):
+        pairs = len(given) == len(computed) and zip(given, computed, strict=True)
+        return bool(pairs is not False and all(_agree(*pair) for pair in pairs))
+    return given == computed
+
+
+def _line(path: str, given: Any, computed: Any) -> str:
+    return f"{path}: {given} in the file, {computed} recomputed from the windows"

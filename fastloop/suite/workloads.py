@@ -182,9 +182,11 @@ def overrides_of(
     changes: overrides of this command, which come last.
     """
     quick = workload.quick if scope == "quick" else ()
-    every = (*COMMON, *OF_SCOPE[scope], *workload.overrides, *quick, *row.overrides, *changes)
-    by_name = {each.partition("=")[0]: each for each in (f"loader={row.loader}", *every)}
-    return [*by_name.values()]
+    overrides = [
+        f"loader={row.loader}",
+        *(*COMMON, *OF_SCOPE[scope], *workload.overrides, *quick, *row.overrides, *changes),
+    ]
+    return [*{each.partition("=")[0]: each for each in overrides}.values()]
 
 
 def reason_to_leave_out(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
-from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import TimeUnit, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
-from fastloop.core.text_lines import wrap
+from fastloop.core.text import notebook_html, wrap
 
 if TYPE_CHECKING:
     from pandas import DataFrame

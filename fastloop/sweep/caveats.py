@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import typical_origin
 from fastloop.core.looks import fewest_trials
 from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat, HasRowsCaveat
-from fastloop.core.result import Result, measurements
+from fastloop.core.result import Attribution, Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.comparable import brings_data, delivers_same

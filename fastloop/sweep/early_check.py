@@ -5,17 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fastloop.core.printable import plain_reason
-from fastloop.core.sweep_protocols import Launcher
+import numpy as np
+
+from fastloop.core.protocols import Dataset, Launcher, StreamingDataset
+from fastloop.core.text import plain_reason
 from fastloop.core.traits import CollateTraits, traits_of
-from fastloop.core.types import FailureKind, JobFailed, Unsupported, UsageError
-from fastloop.data.spot_check import check_samples
+from fastloop.core.types import (
+    BadData,
+    FailureKind,
+    JobFailed,
+    SamplesDiffer,
+    Unsupported,
+    UsageError,
+)
+from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
+from fastloop.data.preparation import add_remedy
+from fastloop.data.ragged import is_ragged
 from fastloop.processes.environments import environment_for
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
+
+CHECKED = 16
+"""Number of samples that are checked, spread evenly over the dataset."""
 
 
 def check_requests(requests: Sequence[JobRequest]) -> None:
@@ -68,3 +82,23 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
         except JobFailed as error:
             checked[key] = plain_reason(error.failure.reason)
     return checked[key]
+
+
+def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
+    """Fetch the dataset and collate 16 of its samples; only fetching writes files.
+
+    tolerant: samples that can't be decoded are left out. Raises the BadData, Unsupported or OSError
+    that preparing the dataset would raise for these samples.
+    """
+    # a streaming dataset has no samples before its loader is measured
+    if isinstance(dataset, StreamingDataset):
+        return
+    dataset.fetch()
+    samples = IndexedSamples(dataset.open(), tolerant)
+    if not len(samples):
+        raise BadData(f"{dataset.label}: no readable sample")
+    indices = sorted({*np.linspace(0, len(samples) - 1, CHECKED).round().astype(int).tolist()})
+    try:
+        collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
+    except SamplesDiffer as error:
+        raise BadData(add_remedy(str(error), dataset)) from error

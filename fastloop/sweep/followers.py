@@ -14,7 +14,7 @@ from fastloop.sweep.request import JobRequest, config_hash
 @contextmanager
 def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
     """Dismiss the followers of rank 0 however the command ends."""
-    from fastloop.processes.leader import followers_of
+    from fastloop.processes.rank_commands import followers_of
 
     try:
         yield
@@ -28,7 +28,7 @@ def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
     """Wait until all followers have composed the same jobs; returns an error message, or an empty
     string on success."""
     from fastloop.core.types import JobFailed
-    from fastloop.processes.leader import followers_of, identity_of
+    from fastloop.processes.rank_commands import followers_of, identity_of
 
     if all(request.launcher.world_size == 1 for request in requests):
         return ""
@@ -41,8 +41,7 @@ def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
 
 def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) -> int:
     """Execute rank 0's commands until it ends, without printing; returns the exit status."""
-    from fastloop.processes.follower import run_follower
-    from fastloop.processes.leader import identity_of
+    from fastloop.processes.rank_commands import identity_of, run_follower
     from fastloop.trial.tasks import task_from
 
     handle_signals_silently()
@@ -60,7 +59,7 @@ def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) ->
 
 def report_compose_error(process: TorchrunProcess, error: str) -> int:
     """Report to rank 0 that this process could not compose its jobs; returns the exit status."""
-    from fastloop.processes.follower import join_without_jobs
+    from fastloop.processes.rank_commands import join_without_jobs
 
     with suppress(ConnectionError):
         join_without_jobs(process, error)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from numbers import Integral, Real
 from reprlib import repr as short_repr
 from typing import Any
@@ -19,7 +21,7 @@ from fastloop.core.interleave import rounds, within
 from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.ranking import is_decided, rank_jobs
-from fastloop.core.spans import Spans
+from fastloop.core.spans import Spans, synchronize
 from fastloop.core.trees import map_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.digest import (
@@ -33,11 +35,16 @@ from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
-from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
-from fastloop.trial.window import time_instrumented_epoch
+from fastloop.trial.window import (
+    count_rows,
+    num_repeats,
+    row_counter,
+    time_epochs,
+    time_instrumented_epoch,
+)
 
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
@@ -323,3 +330,69 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
             hint = "; same_data=False allows it" if same_count else ""
             raise Invalid(f"{name} does not deliver what {first} does: {reason}{hint}")
     return reference.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderTimer:
+    """Windows of a warm loader."""
+
+    epochs: Epochs
+    consume: Callable[[Tree], Any]
+    num_epochs: int
+    device: torch.device
+    samples: int
+    """Number of samples that each epoch must have."""
+    count: Callable[[Tree], int]
+    repeats: int = 1
+    """Number of times that a window repeats the epochs."""
+
+    def time_window(self) -> float:
+        """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
+        # Counted after the clock has stopped, as in a trial: a loader that delivers too little in a
+        # later epoch would seem fast.
+        num_epochs = self.num_epochs * self.repeats
+        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.count)
+        for epoch, sizes in enumerate(window.sizes):
+            if sum(sizes) != self.samples:
+                counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
+                raise Invalid(f"{counts}, {self.samples:,} in the first epoch of all")
+        return window.seconds / self.repeats
+
+
+def warm_timer(
+    epochs: Epochs,
+    consume: Callable[[Tree], Any],
+    num_epochs: int,
+    device: torch.device,
+    samples: int,
+    min_window_s: float,
+) -> LoaderTimer:
+    """A timer of a loader, which one epoch has warmed up.
+
+    min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
+    and no window is run to find out how often.
+    """
+    count = count_rows
+    # The quickest function that counts such batches is found here, outside of the windows.
+    for batch in epochs(0):
+        count = row_counter(batch)
+        consume(batch)
+    synchronize(device)
+    settings: dict[str, Any] = {"epochs": epochs, "consume": consume, "num_epochs": num_epochs}
+    settings |= {"device": device, "samples": samples, "count": count}
+    repeats = 1
+    # One window tells how long an epoch takes without the warm-up.
+    if min_window_s:
+        repeats = num_repeats(LoaderTimer(**settings).time_window(), min_window_s)
+    return LoaderTimer(**settings, repeats=repeats)
+
+
+def first_batches(epochs: Epochs, count: int | None) -> Epochs:
+    """Epochs that end after `count` batches; None: whole epochs."""
+    if count is None:
+        return epochs
+
+    def cut(number: int) -> Iterator[Tree]:
+        return islice(iter(epochs(number)), count)
+
+    return cut

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fastloop.core.files import write_text
-from fastloop.core.printable import printable
+from fastloop.core.text import printable
 from fastloop.core.types import MachineBusy
 
 HOLDER_LENGTH = 500

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastloop.core import stats
-from fastloop.core.instrumented_pass import Attribution, RankPass, Resources
 from fastloop.core.limit import merge_origins
-from fastloop.core.result import Measurement, Shadow, Trial
-from fastloop.core.sweep_protocols import RankAnswer
+from fastloop.core.protocols import RankAnswer
+from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 
 
 def merge_trials(ranks: Sequence[Trial]) -> Trial:

@@ -13,10 +13,9 @@ from tqdm import tqdm
 from fastloop.core.files import file_fingerprint, fingerprint
 from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import HasFiles, StreamingDataset
+from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
-from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.preparation import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
@@ -143,8 +142,8 @@ def prepare_job(
     if isinstance(job.dataset, StreamingDataset):
         limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
         return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)
-    arguments = job.trial_timeout_s, *job.prepare_arguments(), whole
-    return launcher.call(prepare_within, *arguments, timeout_s=most_s)
+    limit_s = job.trial_timeout_s
+    return launcher.call(prepare_within, limit_s, *job.prepare_arguments(), whole, timeout_s=most_s)
 
 
 def _build_failure(job: Job) -> Failure | None:

@@ -156,16 +156,16 @@ def round_line(title: str, start_ns: int, done: int, left: int) -> str:
 
 
 @contextmanager
-def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
+def round_reports(rounds: int, label: str) -> Iterator[Callable[[], None]]:
     """A function to call at the end of each round, which reports to stderr.
 
     It advances a bar on a terminal. Elsewhere it prints a line, if the last line was printed, or
     the first round began, at least LINE_INTERVAL_S ago; short measurements print nothing.
 
-    what: the word before the rounds, such as `bench`.
+    label: the word before the rounds, such as `bench`.
     """
     if shows_bars():
-        with _round_bar(rounds, what) as bar:
+        with _round_bar(rounds, label) as bar:
             yield lambda: _advance(bar)
         return
     start_ns = printed_ns = now_ns()
@@ -176,14 +176,14 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
         done += 1
         if done < rounds and seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
             printed_ns = now_ns()
-            title = f"{what}: round {done} of {rounds}"
+            title = f"{label}: round {done} of {rounds}"
             _print_line(round_line(title, start_ns, done, rounds - done))
 
     yield end_round
 
 
 @contextmanager
-def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[str], None]]:
+def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[str], None]]:
     """A function to call with the name of each step of a measurement with a budget as it begins,
     which reports to stderr like round_reports.
 
@@ -194,12 +194,12 @@ def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[s
         return min(PERCENT, int(PERCENT * share()))
 
     if shows_bars():
-        with _round_bar(PERCENT, what, percent) as bar:
+        with _round_bar(PERCENT, label, percent) as bar:
 
             def name_step(step: str) -> None:
                 _advance(bar, percent() - int(bar.n))
                 columns = shutil.get_terminal_size().columns
-                bar.set_description_str(cut_middle(f"{what}: {step}", columns - BAR_WIDTH))
+                bar.set_description_str(cut_middle(f"{label}: {step}", columns - BAR_WIDTH))
 
             yield name_step
         return
@@ -210,22 +210,22 @@ def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[s
         if seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
             printed_ns = now_ns()
             elapsed = tqdm.format_interval(seconds_between(start_ns, printed_ns))
-            _print_line(f"{what}: {elapsed} elapsed, {percent()} % of the budget: {step}")
+            _print_line(f"{label}: {elapsed} elapsed, {percent()} % of the budget: {step}")
 
     yield begin_step
 
 
 @contextmanager
-def _round_bar(total: int, what: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
+def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
     """A bar that ticks on a terminal, or a widget in a notebook.
 
     count: position of the bar on a terminal, as it ticks; None: the position it was moved to.
     """
     if in_notebook():
-        with auto_tqdm(total=total, desc=what, leave=False) as bar:
+        with auto_tqdm(total=total, desc=label, leave=False) as bar:
             yield bar
         return
-    bar = _Bar(total=total, bar_format=BAR, desc=what, leave=False)
+    bar = _Bar(total=total, bar_format=BAR, desc=label, leave=False)
 
     def advance() -> None:
         if count is not None:

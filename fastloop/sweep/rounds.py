@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+
+from tqdm import tqdm
 
 from fastloop.core.interleave import rounds, within
 from fastloop.core.limit import Limit
@@ -17,9 +20,11 @@ from fastloop.core.looks import AUTO_SECONDS
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.number_text import show_time
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import Result
+from fastloop.core.result import Calls, Result, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
-from fastloop.core.types import Failure, JobFailed
+from fastloop.core.text import without_passwords
+from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.data.preparation import find_damage
 from fastloop.reporting.comparable import is_sweep_decided
 from fastloop.sweep.caveats import find_caveats, option_caveats
 from fastloop.sweep.explain_stage import (
@@ -28,23 +33,30 @@ from fastloop.sweep.explain_stage import (
     explanation_caveats,
     num_explain_steps,
 )
-from fastloop.sweep.job_passes import fail_job, num_one_process_trials, run_passes, run_shadow
 from fastloop.sweep.job_state import JobState, SweepJob
-from fastloop.sweep.merge_ranks import merge_trials
+from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.time_spent import ROUNDS, StageClock
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.earlier_trials import find_earlier, limits_of
+from fastloop.trial.job import Job
 from fastloop.trial.limits import missing_limits
-from fastloop.trial.tasks import trial_task
+from fastloop.trial.profiling import profile_paths
+from fastloop.trial.shadow import SHADOW_TIME
+from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task, trial_task
+from fastloop.trial.trial_process import run_trial
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
 """(jobs, number) -> the names of the jobs that go on. Runs trial `number` of each job that lacks
 it, and prepares the data of a job that runs for the first time; None: prepares the data only."""
 Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
 """(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
+
+MAX_ONE_PROCESS_TRIALS = 3
+"""Most trials in one process that a job of several ranks is compared with, if the sweep does not
+measure the same job in one process."""
 
 
 def run_sweep(
@@ -82,8 +94,8 @@ def run_sweep(
         for state in states:
             if state.is_running and state.prepared is not None:
                 lines = find_caveats(state.result, [other.result for other in states])
-                sizes = state.result.sample_nbytes, state.result.num_samples
-                lines += option_caveats(state.entry.job, *sizes)
+                result = state.result
+                lines += option_caveats(state.entry.job, result.sample_nbytes, result.num_samples)
                 lines += missing_limits(state.entry.job)
                 lines += explanation_caveats(state)
                 state.update(caveats=lines)
@@ -249,3 +261,112 @@ def _run_round(
             if number == state.shadow_number:
                 run_shadow(state, merged, begin_step)
     return [state.result.name for state in running if state.is_running]
+
+
+def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None]) -> None:
+    """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    title = f"comparing the data of {state.result.name}"
+    begin_step(title)
+    task = shadow_task(entry.index, job, state.prepared, trial.number, trial.calls or Calls())
+    task = replace(task, title=title)
+    try:
+        answers = entry.launcher.call_ranks(task, timeout_s=SHADOW_TIME * job.trial_timeout_s)
+    except JobFailed as error:
+        fail_job(state, error.failure)
+    else:
+        state.update(shadow=merge_shadows([answer.value for answer in answers]))
+
+
+def run_passes(
+    state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
+) -> None:
+    """Run the passes that follow a job's trials, and trials in one process to compare with."""
+    # the drawn trial was one of an earlier session, which was interrupted before its shadow
+    if state.is_running and state.result.shadow is None:
+        run_shadow(state, state.result.trials[-1], begin_step)
+    if state.is_running and state.entry.launcher.world_size > 1:
+        _run_one_process(state, states, begin_step)
+    if state.is_running:
+        _run_instrumentation(state, begin_step)
+    if state.is_running and profile:
+        _run_profiling(state, begin_step)
+
+
+def fail_job(state: JobState, failure: Failure) -> None:
+    """End the job as failed; with several ranks, print the traceback of the rank that failed."""
+    if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
+        tqdm.write(without_passwords(failure.details).rstrip(), file=sys.stderr)
+    # A loader that delivers wrong samples may have read a damaged store, which is not its fault.
+    damage = ""
+    if failure.kind == FailureKind.INVALID and state.prepared is not None:
+        damage = find_damage(state.prepared)
+    state.fail(replace(failure, message="; ".join(filter(None, [failure.message, damage]))))
+
+
+def _run_one_process(
+    state: JobState, states: Sequence[JobState], begin_step: Callable[[str], None]
+) -> None:
+    """Record the rates of one process doing the same work, in this sweep or in extra trials."""
+    entry, job = state.entry, state.entry.job
+    in_sweep = [
+        other.result.trials
+        for other in states
+        if other.entry.job == job and other.entry.launcher.world_size == 1 and other.is_running
+    ]
+    trials: list[Trial] = in_sweep[0] if in_sweep else []
+    is_known = bool(in_sweep or state.result.one_process)
+    try:
+        for number in range(0 if is_known else num_one_process_trials(job)):
+            begin_step(f"in one process, trial {number + 1} of {state.result.name}")
+            trial = entry.launcher.call(
+                run_trial, job, state.prepared, number, now_ns(), timeout_s=job.trial_timeout_s
+            )
+            trials = [*trials, trial]
+    # the trials of several ranks stay valid
+    except JobFailed as error:
+        tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
+    rates = {
+        name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark
+    }
+    state.update(one_process=rates if trials else state.result.one_process)
+
+
+def num_one_process_trials(job: Job) -> int:
+    """Number of trials in one process, to compare with, that a job of several ranks needs."""
+    return min(job.most_trials, MAX_ONE_PROCESS_TRIALS)
+
+
+def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if name in state.result.attribution:
+            continue
+        title = f"instrumented pass of {state.result.name}, {name}"
+        begin_step(title)
+        task = instrumentation_task(entry.index, job, state.prepared, name)
+        task = replace(task, title=title)
+        limit_s = job.trial_timeout_s
+        try:
+            answers = entry.launcher.call_ranks(task, timeout_s=limit_s, observed=True)
+        except JobFailed as error:
+            fail_job(state, error.failure)
+            return
+        state.update(attribution=state.result.attribution | {name: merge_passes(answers)})
+
+
+def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if all(path.exists() for path in profile_paths(entry.folder, name)):
+            continue
+        begin_step(f"profiling {state.result.name}, {name}")
+        task = profiling_task(entry.index, job, state.prepared, name, entry.folder)
+        try:
+            entry.launcher.call_ranks(task, timeout_s=job.trial_timeout_s)
+        except JobFailed as error:
+            fail_job(state, error.failure)
+            return

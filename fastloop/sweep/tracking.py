@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fastloop.core.passwords import without_passwords
+from fastloop.core.protocols import Tracker
 from fastloop.core.result import Result
-from fastloop.core.sweep_protocols import Tracker
+from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 
 

@@ -1,6 +1,8 @@
-"""The stages of a job between loader and step: prefetching, placement on the device, transform.
+"""The stages of a job between loader and step: prefetching, pinned buffers, placement, transform.
 
 With `device_prefetch` a batch is loaded and delivered ahead of the loop; without, the loop does it.
+`pinned_buffers=N` are page-locked buffers that are allocated once and reused for all batches, while
+a DataLoader's `pin_memory` allocates page-locked memory for every batch, from torch's cache.
 """
 
 from __future__ import annotations
@@ -9,23 +11,27 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import count, cycle
+from typing import Any
 
 import torch
 
-from fastloop.core.order_prefix import OrderPrefix, uncut_order
+from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
+from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
 from fastloop.data.preparation import sample_lengths
 from fastloop.data.same_data import check_placed
 from fastloop.trial.job import Job
-from fastloop.trial.prefetch.pinned import place_through_pinned
 from fastloop.trial.prefetch.process import prefetch_by_process
 from fastloop.trial.prefetch.stream import prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
 from fastloop.trial.window import Consumer
+
+empty_pinned = partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 
 
 def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Callable[[Tree], Tree]:
@@ -81,3 +87,52 @@ def with_sample_lengths(plan: Plan, prepared: PreparedData) -> Plan:
     if isinstance(plan.order, OrderPrefix):
         order = replace(plan.order, order=order)
     return replace(plan, order=order)
+
+
+class PinnedBuffer:
+    """Memory for the tensors of one batch; grows for a larger batch, and never shrinks.
+
+    empty: a function from a number of bytes to a uint8 tensor.
+    """
+
+    def __init__(self, empty: Callable[[int], torch.Tensor] = empty_pinned) -> None:
+        self._empty = empty
+        self._memory: list[torch.Tensor] = []
+        self.copied: Any = None
+        """CUDA event after the last copy from this buffer; None before the first."""
+
+    def fill(self, batch: Tree) -> Tree:
+        """Copy the batch into this memory; tensors that are not on the host stay as they are."""
+        indices = count()
+        return map_tensors(lambda leaf: self._copy_leaf(next(indices), leaf), batch)
+
+    def _copy_leaf(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
+        if leaf.device.type != "cpu":
+            return leaf
+        while len(self._memory) <= index:
+            self._memory.append(self._empty(0))
+        if len(self._memory[index]) < leaf.nbytes:
+            self._memory[index] = self._empty(leaf.nbytes)
+        memory = self._memory[index][: leaf.nbytes]
+        return memory.view(leaf.dtype).view(leaf.shape).copy_(leaf)
+
+
+def place_through_pinned(
+    place: Callable[[Tree], Tree], buffers: int, device: torch.device
+) -> Callable[[Tree], Tree]:
+    """The placement `place`, applied after the batch is copied into one of n page-locked buffers.
+
+    A buffer is reused once the device has finished copying from it; until then the host waits. Only
+    one thread at a time may call the placement.
+    """
+    ring = cycle([PinnedBuffer() for _ in range(buffers)])
+
+    def call(batch: Tree) -> Tree:
+        buffer = next(ring)
+        if buffer.copied is not None:
+            buffer.copied.synchronize()
+        placed = place(buffer.fill(batch))
+        buffer.copied = torch.cuda.current_stream(device).record_event()
+        return placed
+
+    return call

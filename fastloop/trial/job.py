@@ -5,16 +5,18 @@ from __future__ import annotations
 import multiprocessing
 from dataclasses import replace
 
-from fastloop.core.device_protocols import Execution, Model, Placement
+from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.looks import AUTO, most_trials
-from fastloop.core.order_prefix import OrderPrefix
 from fastloop.core.plan import Benchmark, Loader, Plan
 from fastloop.core.protocols import (
     Collate,
     Dataset,
     Decoder,
+    Execution,
+    Model,
     Order,
+    Placement,
     Store,
     Transform,
 )

@@ -16,7 +16,7 @@ from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, t
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
-from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
+from fastloop.fastloader.columns.decoders import INSTALL_JPEG, has_jpeg
 from fastloop.processes.rank_group import world_size
 from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.context import JobContext
@@ -93,7 +93,7 @@ def missing_limits(job: Job) -> list[str]:
     """A caveat, with the reason, for each benchmark with a limit that can't be measured here."""
     if has_jpeg() or not (_decodes(job) and isinstance(job.dataset, CroppedDataset)):
         return []
-    reason = f"unsupported: the native decoder measures it: {INSTALL}"
+    reason = f"unsupported: the native decoder measures it: {INSTALL_JPEG}"
     names = [name for name, benchmark in job.benchmark.items() if benchmark.limit == "gather"]
     return [f"{name}: limit {reason}" for name in names]
 

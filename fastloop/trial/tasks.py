@@ -13,12 +13,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import Dataset
-from fastloop.core.result import Calls, Shadow, Trial
+from fastloop.core.protocols import Dataset, RankTask
+from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
-from fastloop.core.sweep_protocols import RankTask
 from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
 from fastloop.trial.shadow import run_shadow

@@ -8,19 +8,18 @@ from pathlib import Path
 import torch
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import Limit
 from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.plan import PreparedData, Session, Setup
-from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
+from fastloop.core.result import Attribution, BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.same_data import check_counts, num_delivered
+from fastloop.observe.dataloader_probe import watch_epochs
 from fastloop.observe.event_log import open_log
 from fastloop.observe.lanes import build_lanes
-from fastloop.observe.loop_lane import watch_epochs
 from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.earlier_trials import NOTHING, Earlier

@@ -23,7 +23,8 @@ from fastloop.core.loading_settings import (
     worker_settings,
 )
 from fastloop.core.types import Unsupported, UsageError
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import Change
+from fastloop.explain.what_ifs import ChangedJob
 from fastloop.processes.rank_group import resolve_device
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
@@ -31,7 +32,6 @@ from fastloop.trial.support import check_support
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
 
-YOURS = "yours"
 FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have a meaning. They are crossed first, and a combination of
 them that can't run is not crossed with the rest."""
@@ -57,24 +57,10 @@ PREPARATION = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneCandidate:
-    """A configuration that may be raced."""
-
-    change: tuple[str, ...]
-    """Overrides by which it differs from the user's configuration; none for that one itself."""
-    job: Job
-
-    @property
-    def name(self) -> str:
-        """The overrides, or `yours`."""
-        return " ".join(self.change) or YOURS
-
-
-@dataclass(frozen=True, kw_only=True)
 class Candidates:
     """The combinations of a space."""
 
-    found: tuple[TuneCandidate, ...]
+    found: tuple[ChangedJob, ...]
     """The combinations that can be run, without the present configuration."""
     left_out: Mapping[str, int]
     """The number of combinations that can't be run, by the reason."""
@@ -98,9 +84,7 @@ def find_tune_candidates(
     # the fields that it changes are combined.
     def find_effect(change: Overrides) -> Effect:
         if change not in effects:
-            changed = (
-                compose(SettingChange(overrides=change).apply(overrides)) if change else present
-            )
+            changed = compose(Change(overrides=change).apply(overrides)) if change else present
             effects[change] = _find_changes(present, changed)
         return effects[change]
 
@@ -109,7 +93,7 @@ def find_tune_candidates(
         find_effect(change)
     crossing = _Crossing(present=present, dimensions=dimensions, effects=effects)
     crossing.cross((), [*dimensions])
-    found = {each.change: each for each in crossing.found if each.change}
+    found = {each.change.overrides: each for each in crossing.found if each.change.overrides}
     return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
 
 
@@ -143,7 +127,7 @@ class _Crossing:
     present: Job
     dimensions: Dimensions
     effects: Mapping[Overrides, Effect]
-    found: list[TuneCandidate] = field(default_factory=list)
+    found: list[ChangedJob] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def cross(self, chosen: tuple[Overrides, ...], names: Sequence[str]) -> None:
@@ -173,7 +157,8 @@ class _Crossing:
             return
         # Overrides that say what the present job has already are not part of a name.
         changed = [text for change in chosen if self.effects[change] for text in change]
-        self.found.append(TuneCandidate(change=(*changed, *repairs), job=job))
+        change = Change(overrides=(*changed, *repairs))
+        self.found.append(ChangedJob(change=change, job=job))
 
     def _apply(self, chosen: Sequence[Overrides], values: Effect) -> Job:
         for change in chosen:
@@ -289,8 +274,8 @@ def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 
 
 def drop_slow_starts(
-    candidates: Iterable[TuneCandidate],
-) -> tuple[list[TuneCandidate], dict[str, int]]:
+    candidates: Iterable[ChangedJob],
+) -> tuple[list[ChangedJob], dict[str, int]]:
     """The candidates without those of OF_WAITING that start otherwise than the present job's
     workers do, and their number by reason."""
     kept, left_out = [], Counter[str]()
@@ -298,7 +283,7 @@ def drop_slow_starts(
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
         # Each imports torch anew: the start of so many takes minutes.
-        if loading.num_workers in OF_WAITING and context in each.change:
+        if loading.num_workers in OF_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:
             kept.append(each)
@@ -306,8 +291,8 @@ def drop_slow_starts(
 
 
 def drop_unaffordable(
-    candidates: Iterable[TuneCandidate], pilot: Pilot, bounds: Bounds
-) -> tuple[list[TuneCandidate], dict[str, int]]:
+    candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
+) -> tuple[list[ChangedJob], dict[str, int]]:
     """The candidates within the bounds, and the number of others by reason."""
     kept, left_out = [], Counter[str]()
     for each in candidates:

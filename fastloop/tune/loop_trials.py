@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.machine_load import LoadWatch
 from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.core.user_code import error_line
 from fastloop.data.digest import (
@@ -24,8 +24,7 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.explained_job import FEWEST_BATCHES
-from fastloop.sweep.in_process import LoaderLike, epochs_of
-from fastloop.sweep.loader_timer import first_batches, warm_timer
+from fastloop.sweep.in_process import LoaderLike, epochs_of, first_batches, warm_timer
 from fastloop.trial.window import row_counter
 from fastloop.tune.shortened_race import (
     EPOCH_S,

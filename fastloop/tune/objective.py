@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastloop.core.instrumented_pass import Attribution
-from fastloop.core.result import Measurement
+from fastloop.core.result import Attribution, Measurement
 from fastloop.core.types import UsageError
 
 SHORTEST_S = 1e-6

@@ -11,7 +11,8 @@ from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
+from fastloop.explain.change import Change
 from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
@@ -53,10 +54,12 @@ class TuneOutcome:
         return self.race.is_faster and self.race.winner not in self.reasons
 
     @property
-    def change(self) -> list[str]:
-        """The overrides of the configuration to use, beside the user's own."""
+    def change(self) -> Change:
+        """The change from the user's own configuration to the one to use; empty if none is
+        faster."""
         names = names_of(self.file.changes, self.race.present)
-        return self.file.changes[names.index(self.race.winner)] if self.is_faster else []
+        overrides = self.file.changes[names.index(self.race.winner)] if self.is_faster else ()
+        return Change(overrides=tuple(overrides))
 
 
 def format_outcome(outcome: TuneOutcome) -> str:

@@ -14,11 +14,11 @@ from functools import partial
 from typing import TypeVar
 
 from fastloop.core import stats
-from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.interleave import rounds
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import FailureKind, JobFailed, UsageError
 from fastloop.explain.cause_names import WAITING

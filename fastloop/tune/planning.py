@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fastloop.core.deadline import Deadline, deadline_after
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
-from fastloop.explain.changes import SettingChange
+from fastloop.explain.change import Change
 from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.what_ifs import ChangedJob
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.candidates import (
-    YOURS,
     Bounds,
     Candidates,
     Compose,
-    TuneCandidate,
     add_workers,
     check_memory,
     drop_settings_without_effect,
@@ -28,6 +27,7 @@ from fastloop.tune.candidates import (
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import Pilot, PilotLimits, PilotStart, look_at, run_pilot
+from fastloop.tune.race import YOURS
 from fastloop.tune.shortened_race import (
     EPOCH_S,
     SHORT_S,
@@ -120,12 +120,12 @@ def plan_tuning(
     raced = _choose_raced(affordable, pilot, predict, spending)
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
-        overrides = SettingChange(overrides=(f"batches={pilot.cut}",)).apply(overrides)
-    changes = [(), *(each.change for each in raced)]
+        overrides = Change(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+    changes = [(), *(each.change.overrides for each in raced)]
     jobs = [present, *(each.job for each in raced)]
     return TuneFile(
         command=command,
-        jobs=[[*SettingChange(overrides=change).apply(overrides)] for change in changes],
+        jobs=[[*Change(overrides=change).apply(overrides)] for change in changes],
         changes=[[*change] for change in changes],
         forecast_mib=[
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
@@ -139,8 +139,8 @@ def plan_tuning(
     )
 
 
-def _as_change(values: Mapping[str, object]) -> SettingChange:
-    return SettingChange(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+def _as_change(values: Mapping[str, object]) -> Change:
+    return Change(overrides=tuple(f"{name}={value}" for name, value in values.items()))
 
 
 def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> PilotStart:
@@ -187,16 +187,16 @@ def _choose_space(
 
 
 def _choose_raced(
-    candidates: Sequence[TuneCandidate],
+    candidates: Sequence[ChangedJob],
     pilot: Pilot,
     predict: Callable[[Job, Sequence[str]], float],
     spending: Spending,
-) -> list[TuneCandidate]:
+) -> list[ChangedJob]:
     """The most promising candidates, about twice as many as the budget has trials for."""
     # So many that the race can leave predictions which turn out wrong.
     by_name = {each.name: each for each in candidates}
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
-    changes = [(), *(each.change for each in candidates)]
+    changes = [(), *(each.change.overrides for each in candidates)]
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)

@@ -17,13 +17,22 @@ from commands import run_fastloop
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
-from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
-from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
+from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.attach.call_patch import edit_call, patch_script
+from fastloop.explain.attach.changes_to_try import (
+    FEWEST_ROUNDS,
+    check_minutes,
+    choose_batches,
+    choose_changes,
+    find_fastloader,
+    find_prediction,
+)
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
-from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, ScriptRunner, try_changes
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.tries import AS_IS, ScriptRunner, try_changes
+from fastloop.explain.change import Change
 
 SLEEPY = """\
 import time
@@ -59,7 +68,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-WORKERS = ScriptChange(settings={"num_workers": 2})
+WORKERS = Change(settings={"num_workers": 2})
 VERDICT = Verdict(word=Part.STEP, sentences=())
 
 
@@ -81,7 +90,7 @@ VERDICT = Verdict(word=Part.STEP, sentences=())
         ("MyLoader('é', a)", WORKERS, "MyLoader('é', a, num_workers=2)"),
         (
             "torch.utils.data.DataLoader(a, num_workers=1)",
-            ScriptChange(is_fastloader=True, settings={"num_workers": 2}),
+            Change(is_fastloader=True, settings={"num_workers": 2}),
             "fastloop.FastLoader(a, num_workers=2)",
         ),
     ],
@@ -96,7 +105,7 @@ def test_call_is_edited_and_the_rest_stays(call, change, edited):
 
 def test_threads_are_set_in_a_line_of_their_own_before_the_call():
     before = "import torch\ndef f():\n    loader = DataLoader(\n        a)\n"
-    after = edit_call(before, 3, ScriptChange(torch_threads=1))
+    after = edit_call(before, 3, Change(torch_threads=1))
     line = "    torch.set_num_threads(1)\n"
     assert after == before.replace("    loader", f"{line}    loader")
 
@@ -105,8 +114,8 @@ def test_threads_are_set_in_a_line_of_their_own_before_the_call():
     ("source", "change", "reason"),
     [
         ("loader = make()\n", WORKERS, "line 1 has no call of a DataLoader"),
-        ("loader = MyLoader(a)\n", ScriptChange(is_fastloader=True), "MyLoader, which is no"),
-        ("loader = DataLoader(a)\n", ScriptChange(torch_threads=1), "does not import torch"),
+        ("loader = MyLoader(a)\n", Change(is_fastloader=True), "MyLoader, which is no"),
+        ("loader = DataLoader(a)\n", Change(torch_threads=1), "does not import torch"),
     ],
 )
 def test_call_that_can_not_be_edited_is_told(source, change, reason):
@@ -171,6 +180,7 @@ class KnownRunner:
 
     times: dict[str, float]
     runs: list[str] = field(default_factory=list)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cut(self):
@@ -216,7 +226,7 @@ def known_loop(**facts):
 
 
 def judged(times, names, budget_s=3600.0):
-    changes = [ScriptChange(settings={"num_workers": number}) for number in names]
+    changes = [Change(settings={"num_workers": number}) for number in names]
     runner = KnownRunner(times)
     lines = []
     return try_changes(runner, known_loop(), changes, budget_s, lines.append), runner
@@ -305,6 +315,13 @@ def test_a_short_budget_cuts_runs_shorter():
     assert numbers == [30, 30, 30, 80]
 
 
+def test_minutes_that_can_not_hold_the_runs_are_refused():
+    """Seven runs of 30 batches of 0.1 s take 21 s."""
+    check_minutes(known_loop(), 30, minutes=0.36)
+    with pytest.raises(UsageError, match=r"--minutes=0\.3: 7 runs .* allowed: 0\.4 or more"):
+        check_minutes(known_loop(), 30, minutes=0.3)
+
+
 def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept():
     loop = known_loop(num_workers=2)
     kept = [each for each in choose_changes(loop) if "persistent_workers" in each.settings]
@@ -350,6 +367,45 @@ def test_changes_fit_the_loop():
     assert "num_workers=0" in of_class
 
 
+@pytest.mark.parametrize(
+    ("change", "gain"),
+    [
+        (Change(settings={"num_workers": 2, "persistent_workers": True}), 0.3),
+        (Change(settings={"num_workers": 1, "persistent_workers": True}), 0.1),  # of workers alone
+        (Change(settings={"num_workers": 4}), None),
+        (Change(is_fastloader=True), 0.5),
+        (Change(torch_threads=1), None),
+    ],
+)
+def test_prediction_is_of_the_same_settings_or_of_the_first_one(change, gain):
+    workers, kept = {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}
+    what_ifs = (
+        LoopWhatIf(change=Change(is_fastloader=True, text="FastLoader at train.py:3"), gain=0.5),
+        LoopWhatIf(change=Change(text="a store"), gain=0.4, is_bound=True),
+        LoopWhatIf(change=Change(settings=kept), gain=0.3),
+        LoopWhatIf(change=Change(settings=workers), gain=0.1),
+    )
+    assert find_prediction(replace(known_loop(), what_ifs=what_ifs), change) == gain
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        ({"group_size": 2, "sampler": "RandomSampler"}, {"rank": 0, "world_size": 1}),
+        ({"group_size": 2, "sampler": "DistributedSampler"}, {}),
+        ({"group_size": 1, "sampler": "RandomSampler"}, {}),
+    ],
+)
+def test_fastloader_in_a_group_reads_the_samples_of_dataloader(facts, settings):
+    change = find_fastloader(cast("LoopFindings", known_loop(**facts)))
+    assert change == Change(is_fastloader=True, settings=settings)
+
+
+def test_class_that_is_derived_from_dataloader_is_not_replaced():
+    """As PyG's, which has the same name."""
+    assert find_fastloader(cast("LoopFindings", known_loop(is_derived=True))) is None
+
+
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_stream_gets_no_more_workers_than_divide_it(most):
     changes = choose_changes(known_loop(iterable=True, most_workers=most))
@@ -373,6 +429,7 @@ def test_samples_that_wait_get_many_workers():
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
         (["--try", "--yes", "--minutes=0"], "--minutes=0"),
+        (["--try", "--yes", "--minutes=0.1"], "--minutes=0.1"),
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
         (["--tryy"], "--tryy"),

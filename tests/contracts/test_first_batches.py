@@ -8,8 +8,7 @@ import pytest
 import torch
 from options import MYDATASET, compose_job, options, skip_without_library
 
-from fastloop.core.epochs import epoch_indices, rank_plan
-from fastloop.core.order_prefix import OrderPrefix
+from fastloop.core.epochs import OrderPrefix, epoch_indices, rank_plan
 from fastloop.core.spans import now_ns
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Invalid, Unsupported

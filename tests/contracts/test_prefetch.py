@@ -29,8 +29,7 @@ from fastloop.core.trees import map_tensors
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.loader.device_resident import check_fits, free_bytes
-from fastloop.trial.delivery import loader_opener
-from fastloop.trial.prefetch.pinned import PinnedBuffer, place_through_pinned
+from fastloop.trial.delivery import PinnedBuffer, loader_opener, place_through_pinned
 from fastloop.trial.prefetch.process import prefetch_by_process, share_batch
 from fastloop.trial.prefetch.stream import DeliveryStream, prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread

@@ -16,12 +16,13 @@ from fastloop.core.number_text import show_percent
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
-from fastloop.explain.changes import SettingChange, propose_changes, read_changes
+from fastloop.explain.change import Change
 from fastloop.explain.job_findings import format_explanation, ladder_table, to_json
 from fastloop.explain.ladder import build_ladder, work_of
+from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import add_threads, judge, needs_more_rounds, tells_too_little
-from fastloop.explain.what_ifs import Candidate, choose, find_best
+from fastloop.explain.what_ifs import ChangedJob, choose, find_best
 from fastloop.trial.support import check_support
 
 BATCHES = 100
@@ -277,7 +278,7 @@ def test_work_beyond_what_is_exposed_is_hidden():
 
 def test_a_change_replaces_overrides_of_its_names():
     overrides = ("loader=raw", "+loader.a=1", "store@loader.store=npy", "num_workers=2", "epochs=1")
-    change = SettingChange(overrides=("loader=np_memmap", "num_workers=0"))
+    change = Change(overrides=("loader=np_memmap", "num_workers=0"))
     assert change.apply(overrides) == ("epochs=1", "loader=np_memmap", "num_workers=0")
 
 
@@ -294,7 +295,7 @@ def test_changes_that_can_not_apply_are_not_proposed():
 
 
 def test_a_transform_of_the_users_moves_to_the_device_by_an_override_that_adds():
-    change = SettingChange(overrides=("++transform.where=device",))
+    change = Change(overrides=("++transform.where=device",))
     assert change.name == "transform.where=device"
     given = ("transform._target_=mine.f", "+transform.where=worker")
     assert change.apply(given) == ("transform._target_=mine.f", "++transform.where=device")
@@ -352,9 +353,9 @@ def gain_of(value: float, low: float | None = None, high: float | None = None) -
     return Estimate(value=value, low=low, high=high, is_interval=True)
 
 
-def candidate(name: str, gain: float | None) -> Candidate:
-    change, predicted = SettingChange(overrides=(name,)), None if gain is None else gain_of(gain)
-    return Candidate(change=change, explained=None, predicted_gain=predicted)
+def candidate(name: str, gain: float | None) -> ChangedJob:
+    change, predicted = Change(overrides=(name,)), None if gain is None else gain_of(gain)
+    return ChangedJob(change=change, job=None, predicted_gain=predicted)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_without_predictions_other_loaders_are_tried_first():
 
 
 def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
-    monkeypatch.setattr("fastloop.explain.changes.usable_cores", lambda: 4)
+    monkeypatch.setattr("fastloop.explain.proposed_changes.usable_cores", lambda: 4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     assert [each.name for each in propose_changes(compose_job("loader=fastloop"))] == [
         "torch_threads=1"
@@ -389,7 +390,7 @@ def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
 
 
 def test_fewer_threads_are_proposed_where_a_quota_gives_fewer_cores(monkeypatch):
-    monkeypatch.setattr("fastloop.explain.changes.usable_cores", lambda: 4)
+    monkeypatch.setattr("fastloop.explain.proposed_changes.usable_cores", lambda: 4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 16)
     names = [each.name for each in propose_changes(compose_job("loader=fastloop"))]
     assert names == ["torch_threads=1", "torch_threads=4"]
@@ -398,7 +399,7 @@ def test_fewer_threads_are_proposed_where_a_quota_gives_fewer_cores(monkeypatch)
 def test_of_each_common_cause_the_best_change_is_tried_and_what_the_user_named():
     names = ("loader=a", "num_workers=1", "num_workers=2", "decoder=b", "decoder=c")
     known = list(map(candidate, names, (0.5, 0.1, 0.2, 0.01, -0.1)))
-    asked = replace(known[0], change=SettingChange(overrides=("batch_size=8",), is_asked=True))
+    asked = replace(known[0], change=Change(overrides=("batch_size=8",), is_asked=True))
     asked = replace(asked, predicted_gain=None)
     chosen = [each.change.name for each in choose([*known, asked], 1)]
     assert set(chosen) == {"loader=a", "num_workers=2", "batch_size=8"}

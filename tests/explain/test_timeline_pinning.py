@@ -12,7 +12,7 @@ from torch.utils.data._utils import pin_memory as module
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.lanes import build_lanes
-from fastloop.observe.pinning import pinning_recorded
+from fastloop.observe.probed import pinning_recorded
 
 
 class Pinnable:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import fastloop
-from fastloop.core import deadline
+from fastloop.core import time_limits
 from fastloop.trial import window
 from fastloop.tune import budget, loop_trials
 
@@ -35,7 +35,7 @@ class SimulatedLoaders:
 
 
 def simulate(monkeypatch, loaders: SimulatedLoaders) -> None:
-    for module in (deadline, window, budget, loop_trials):
+    for module in (time_limits, window, budget, loop_trials):
         monkeypatch.setattr(module, "now_ns", lambda: loaders.ns)
 
 

@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from fastloop.config.combinations import compose_each, compose_values
+from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
-from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
-from fastloop.core.deadline import Deadline, deadline_after
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings
-from fastloop.core.machine import process_begun_ns
+from fastloop.core.machine_counters import process_begun_ns
 from fastloop.core.plan import PreparedData
+from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
+from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes
@@ -208,7 +208,11 @@ def test_settings_of_the_user_that_lose_their_meaning_are_reset():
     assert names("num_workers=0,2", *mine) == {"num_workers=0 prefetch_factor=null"}
     (fast,) = candidates("loader=raw,fastloop", *mine).found
     assert fast.job.loading.num_workers == 0
-    assert set(fast.change) == {"loader=fastloop", "num_workers=0", "prefetch_factor=null"}
+    assert set(fast.change.overrides) == {
+        "loader=fastloop",
+        "num_workers=0",
+        "prefetch_factor=null",
+    }
 
 
 def test_settings_of_an_option_are_crossed_with_that_option_alone():
@@ -230,8 +234,8 @@ def test_short_budgets_try_what_helps_most_often():
     mine = ("dataset=digits", "loader=raw")
     found = find_tune_candidates(compose(mine), mine, narrow, compose).found
     assert 4 < len(found) < 20
-    first = min(found, key=lambda each: expect_cost(each.job, each.change))
-    assert first.change == ("loader=fastloop", "torch_threads=1")
+    first = min(found, key=lambda each: expect_cost(each.job, each.change.overrides))
+    assert first.change.overrides == ("loader=fastloop", "torch_threads=1")
 
 
 @pytest.mark.parametrize(("cpu_s", "waits"), [(0.0002, True), (0.0015, False), (0.004, False)])

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from fastloop import CenterCrop, FastLoader, Images, RandomResizedCrop, has_jpeg
 from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.crops import FLIP_DRAW, draw, draw_cut
-from fastloop.fastloader.columns.jpeg import load_jpeg
+from fastloop.fastloader.columns.decoders import load_jpeg
 
 DECODERS = [pytest.param("native", marks=needs_jpeg), "pil", None]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -157,7 +157,7 @@ SAMPLE_OF_ONE_ROW = """
 import resource, sys
 import numpy as np
 from fastloop import RandomResizedCrop
-from fastloop.fastloader.columns.jpeg import load_jpeg
+from fastloop.fastloader.columns.decoders import load_jpeg
 make, way = load_jpeg().make_samples, RandomResizedCrop((1, 8), (1.0, 1.0), (0.001, 1.0))
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()

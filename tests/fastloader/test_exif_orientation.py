@@ -25,9 +25,8 @@ from fastloop import (
     open_store,
     write_store,
 )
-from fastloop.fastloader.columns.decoders import LIBRARIES
-from fastloop.fastloader.columns.jpeg import load_jpeg
-from fastloop.fastloader.columns.orientation import read_orientation
+from fastloop.fastloader.columns.decoders import LIBRARIES, load_jpeg
+from fastloop.fastloader.columns.image_headers import read_orientation
 
 ORIENTATIONS = range(1, 9)
 DECODERS = [pytest.param("native", marks=needs_jpeg), "pil", None]

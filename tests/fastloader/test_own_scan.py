@@ -14,7 +14,7 @@ from PIL import Image
 from sanitizers import NATIVE, compile_with, skip_without
 
 from fastloop import CenterCrop, Images
-from fastloop.fastloader.columns.jpeg import describe_native_decoder, load_jpeg
+from fastloop.fastloader.columns.decoders import describe_native_decoder, load_jpeg
 
 WRONG = REPOSITORY / "tests" / "support" / "jpeg_wrong_scan.c"
 

@@ -13,7 +13,7 @@ from native_jpeg import needs_jpeg
 from PIL import Image
 
 from fastloop import CenterCrop, Images, RandomResizedCrop
-from fastloop.fastloader.columns.jpeg import load_jpeg
+from fastloop.fastloader.columns.decoders import load_jpeg
 
 pytestmark = needs_jpeg
 KINDS = {

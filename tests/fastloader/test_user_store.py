@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 from fastloop import FastLoader, open_store, write_store
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data import user_store
-from fastloop.fastloader.column_list import ColumnList
+from fastloop.fastloader.columns.column import ColumnList
 
 
 class SquaresDataset(Dataset):

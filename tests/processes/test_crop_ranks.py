@@ -7,8 +7,8 @@ import rank_functions
 from image_samples import jpeg, photograph, write_files
 from options import compose_job
 
+from fastloop.core.protocols import RankTask
 from fastloop.core.spans import now_ns
-from fastloop.core.sweep_protocols import RankTask
 from fastloop.data.preparation import prepare
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.trial.trial_process import run_trial

@@ -19,13 +19,12 @@ from torch.utils.data import DistributedSampler
 from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import epoch_indices, index_batches, whole_order
-from fastloop.core.instrumented_pass import Attribution, RankPass, Resources
 from fastloop.core.optional import check_libraries
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import Measurement, Result, Trial
+from fastloop.core.protocols import RankAnswer, RankTask
+from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
-from fastloop.core.sweep_protocols import RankAnswer, RankTask
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported

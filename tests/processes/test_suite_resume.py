@@ -11,8 +11,7 @@ from threading import Event
 
 import pytest
 
-from fastloop.suite.suite_file import load_suite
-from fastloop.suite.verify import find_problems
+from fastloop.suite.suite_file import find_problems, load_suite
 
 COMMAND = (
     *(sys.executable, "-m", "fastloop", "suite", "quick", "round=killed", "machine=here"),

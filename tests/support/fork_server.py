@@ -30,7 +30,7 @@ import psutil
 
 PRELOADED = (
     *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep.measure", "fastloop.sweep.rounds"),
-    *("fastloop.config.compose", "fastloop.data.spot_check", "fastloop.sweep.early_check"),
+    *("fastloop.config.compose", "fastloop.sweep.early_check", "fastloop.sweep.early_check"),
     *(
         "fastloop.reporting.html",
         "fastloop.reporting.report_files",

@@ -14,8 +14,7 @@ import torch
 from torch import distributed
 
 from fastloop.core.epochs import epoch_indices, rank_plan
-from fastloop.core.instrumented_pass import Attribution
-from fastloop.core.result import Trial
+from fastloop.core.result import Attribution, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
 from fastloop.data.digest import sample_hashes

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastloop
-from fastloop.core import deadline, spans
+from fastloop.core import spans, time_limits
 from fastloop.core.looks import LOOKS
 from fastloop.core.types import Invalid
 from fastloop.explain.of_loop import explain_loop
@@ -292,7 +292,7 @@ def test_bench_repeats_short_epochs_and_tells_the_seconds_of_those_asked_for(clo
 
 
 def test_bench_ends_after_so_many_batches_and_seconds(clock, monkeypatch):
-    monkeypatch.setattr(deadline, "now_ns", lambda: clock.ns)
+    monkeypatch.setattr(time_limits, "now_ns", lambda: clock.ns)
     loader = clock.loader(1_000_000_000)
     report = fastloop.bench(loader, trials=20, batches=2, seconds=5, min_window_s=0)
     assert (report.samples, len(report.wait_s)) == (20, 2)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from known_results import result_of
 
-from fastloop.core.instrumented_pass import Attribution
-from fastloop.core.result import Shadow, Shuffling
+from fastloop.core.result import Attribution, Shadow, Shuffling
 from fastloop.data.sample_order import shuffling_of
 from fastloop.reporting.outcome_sentences import shuffles_less
 from fastloop.reporting.report_tables import group_caveats

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from fastloop.core.instrumented_pass import Attribution, Resources
+from fastloop.core.result import Attribution, Resources
 from fastloop.reporting.charts import shorten, spread, wrap_label
 from fastloop.reporting.pictures import pictures
 from fastloop.reporting.summary import Comparison, summarize

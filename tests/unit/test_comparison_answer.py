@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from fastloop.core.stats import Ratio
-from fastloop.reporting.comparison import Change, comparison_answer, format_changes
+from fastloop.reporting.comparison import CostChange, comparison_answer, format_changes
 
 FINISHED, FAILED = SimpleNamespace(status="FINISHED"), SimpleNamespace(status="FAILED")
 
 
-def change(job: str, times: float, *, base_s: float = 1e-5, known: bool = True) -> Change:
+def change(job: str, times: float, *, base_s: float = 1e-5, known: bool = True) -> CostChange:
     ratio = Ratio(estimate=times, low=0.99 * times, high=1.01 * times, p_value=0.001)
-    return Change(
+    return CostChange(
         benchmark="training",
         job=job,
         base_s=base_s,

@@ -7,7 +7,7 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import OmegaConf
 
 from fastloop.config.combinations import _hydra_compose, compose_api, compose_values
-from fastloop.config.flags import read_command_line
+from fastloop.config.command_line import read_command_line
 
 
 def compose_by_hydra(overrides):

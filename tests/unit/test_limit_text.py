@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import LimitOrigin
-from fastloop.core.result import Result
+from fastloop.core.result import Attribution, Result
 from fastloop.core.result_io import RESULT_FILE, load, save
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.outcome_sentences import verdict

@@ -13,11 +13,10 @@ import own_files
 import pytest
 from options import compose_job, disk_only, options
 
-from fastloop.core.protocols import HasFiles
+from fastloop.core.protocols import HasFiles, RankTask
 from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.result_io import load, save
 from fastloop.core.spans import now_ns
-from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import Unsupported
 from fastloop.data.preparation import prepare
 from fastloop.options.launcher.single import SingleLauncher

@@ -14,7 +14,7 @@ import pytest
 from options import disk_only
 
 from fastloop.core.machine import cpu_seconds
-from fastloop.core.sweep_protocols import RankTask
+from fastloop.core.protocols import RankTask
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import resources
 from fastloop.processes.resources import Sample, Usage, sample

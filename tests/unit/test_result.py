@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.result import Result
+from fastloop.core.result import Attribution, Result
 from fastloop.core.result_io import RESULT_FILE, load, save
 from fastloop.core.tracked_metrics import metrics
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastloop.core import deadline
+from fastloop.core import time_limits
 from fastloop.core.interleave import rounds, within
 from fastloop.sweep.rounds import rounds_cut
 
@@ -34,7 +34,7 @@ def test_rounds_without_interleaving_run_key_after_key():
 
 def test_rounds_end_after_so_many_seconds_but_not_before_the_first(monkeypatch):
     clock = iter(range(0, 10**12, 10**9))  # a second passes between two looks
-    monkeypatch.setattr(deadline, "now_ns", lambda: next(clock))
+    monkeypatch.setattr(time_limits, "now_ns", lambda: next(clock))
     assert list(within("abcd", 3)) == ["a", "b", "c"]
     assert list(within("abcd", 0.1)) == ["a"]
     assert list(within("abcd", None)) == list("abcd")

@@ -20,8 +20,7 @@ from fastloop.data.same_data import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
 from fastloop.trial import touch_all_bytes
-from fastloop.trial.background import check_idle
-from fastloop.trial.shadow import run_shadow
+from fastloop.trial.shadow import check_idle, run_shadow
 from fastloop.trial.trial_process import run_trial
 
 TRAVERSAL = ("benchmark=traversal", f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")

@@ -11,7 +11,7 @@ from known_results import result_of
 
 from fastloop.config.build import build_request
 from fastloop.config.combinations import compose_each
-from fastloop.config.flags import read_command_line
+from fastloop.config.command_line import read_command_line
 from fastloop.core.result import Result
 from fastloop.reporting.header import describe_setup
 from fastloop.reporting.job_names import short_names

@@ -7,7 +7,7 @@ from options import compose_job
 from PIL import Image
 
 from fastloop.core.types import BadData
-from fastloop.data.spot_check import check_samples
+from fastloop.sweep.early_check import check_samples
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from fastloop.core import result_io
 from fastloop.core.result import Measurement
 from fastloop.core.types import UsageError
 from fastloop.suite.claims import CLAIMS, Claim, judge
-from fastloop.suite.figures import with_figures
-from fastloop.suite.seals import seal
 from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
 from fastloop.suite.suite_file import (
     FILE,
@@ -25,11 +23,13 @@ from fastloop.suite.suite_file import (
     Cell,
     SuiteFile,
     WorkloadRecord,
+    find_problems,
     load_suite,
     save_suite,
     schema_text,
+    seal,
+    with_figures,
 )
-from fastloop.suite.verify import find_problems
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"

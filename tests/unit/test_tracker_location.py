@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from commands import QUICK, run_fastloop
 
-from fastloop.core.passwords import without_passwords
+from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import check_database, tracker_place
 

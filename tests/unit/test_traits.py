@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from options import REPOSITORY
 
-from fastloop.core import device_protocols, plan, protocols, sweep_protocols, traits
+from fastloop.core import plan, protocols, traits
 
 NOT_IN_A_PROTOCOL = {"format_version"}
 """Optional, and read by data/preparation.py."""
@@ -18,7 +18,7 @@ NOT_IN_A_PROTOCOL = {"format_version"}
 
 def declared_names() -> set[str]:
     """Attributes that a Protocol or a kind of traits declares."""
-    modules = (device_protocols, plan, protocols, sweep_protocols, traits)
+    modules = (plan, protocols, traits)
     classes = [
         item for module in modules for item in vars(module).values() if isinstance(item, type)
     ]

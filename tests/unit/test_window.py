@@ -14,9 +14,8 @@ from tensordict import TensorDict
 
 from fastloop.core import spans, stats
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.result import measurements
+from fastloop.core.result import Attribution, measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.core.tracked_metrics import metrics
 from fastloop.trial import touch_all_bytes, window

@@ -12,7 +12,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
     RankComparison,
@@ -22,18 +22,16 @@ from fastloop.explain.attach.loop_verdict import (
     steady_step_ms,
 )
 from fastloop.explain.attach.loop_what_ifs import (
-    MOST_MISSED,
-    LoaderChange,
+    LoopWhatIf,
     cores_of_loading,
     predict_changes,
 )
-from fastloop.explain.attach.loops import Loop, share_of_parts
+from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
+from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT, is_close
 
 SCHEMA = 1
 WAITING = 0.5
 """If making a batch keeps fewer cores busy, and no more is known, its samples wait."""
-LEAST_MISS = 20
-"""Per cent by which predictions may be wrong even if the model gives the loop as it is exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class LoopFindings:
     model_ratio: float | None
     """The model's time of the loop as it is, without starts, divided by the measured time; None: no
     batch was recorded as it was made."""
-    what_ifs: tuple[LoaderChange, ...]
+    what_ifs: tuple[LoopWhatIf, ...]
     """The changes, sorted by predicted gain; none if the model misses the loop."""
     causes: tuple[Cause, ...]
     """The causes that were found, each with its measure and its advice."""
@@ -110,20 +108,39 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
-        causes=find_loop_causes(loop, shares),
+        causes=find_loop_causes(loop, shares, do_workers_pay=_do_workers_pay(loop, ratio, changes)),
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
 
 
+def _do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, ...]) -> bool:
+    """False if a loop without workers is predicted to gain nothing by any."""
+    is_predicted = ratio is not None and is_close(ratio, MOST_MISSED_OF_SCRIPT)
+    has_gain = any("num_workers" in each.change.settings for each in changes)
+    return not is_predicted or has_gain or loop.facts["num_workers"] > 0
+
+
 def waiting_s(loop: LoopFindings) -> float:
     """Time in the loop outside of its steps."""
-    return loop.seconds * (1 - loop.shares[Part.STEP].value)
+    return loop.seconds * wait_share(loop.shares).value
 
 
 def to_json(findings: ScriptFindings) -> str:
     """The text of attach.json."""
-    return json.dumps({"schema": SCHEMA, **asdict(findings)}, indent=1) + "\n"
+    values = asdict(findings)
+    for loop, written in zip(findings.loops, values["loops"], strict=True):
+        # In the file a change has its name alone.
+        written["what_ifs"] = [
+            {
+                "change": each.change.name,
+                "gain": each.gain,
+                "is_bound": each.is_bound,
+                "is_native": each.is_native,
+            }
+            for each in loop.what_ifs
+        ]
+    return json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n"
 
 
 def format_findings(findings: ScriptFindings) -> str:
@@ -171,7 +188,7 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
             saved_s += best.gain * loop_s
             is_bound = is_bound or best.is_bound
             gain = show_time(best.gain * loop_s)
-            places.append(f"{gain} at {loop.facts['place']} ({best.change})")
+            places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     whole = f"Of the script's {show_time(seconds)},"
     if not places:
@@ -218,7 +235,7 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     for each in loop.what_ifs:
         bound = "at most " if each.is_bound else ""
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
-        rows.append((each.change, bound + gain))
+        rows.append((each.change.name, bound + gain))
     return rows
 
 
@@ -227,8 +244,8 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
-    miss = max(LEAST_MISS, round(100 * abs(1 - loop.model_ratio)))
-    if miss > 100 * (MOST_MISSED - 1):
+    miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))
+    if miss > 100 * (MOST_MISSED_OF_SCRIPT - 1):
         note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
     elif loop.what_ifs:
         note = f"the predictions may be {miss} % off"

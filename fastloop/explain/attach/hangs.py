@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from fastloop.core.number_text import significant
-from fastloop.core.text_lines import wrap
+from fastloop.core.text import wrap
 from fastloop.explain.attach.live_loops import LoopState
 from fastloop.explain.attach.signal_stacks import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of

@@ -15,34 +15,41 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
-from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
+from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
+from fastloop.explain.model import (
+    MOST_MISSED_OF_SCRIPT,
+    MOST_SIMULATED,
+    Machinery,
+    Phase,
+    epoch_seconds,
+    is_close,
+)
 
 WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
-LEAST_GAIN = 0.02
-"""Share of the loop's time below which no change is listed."""
 STARTS_UNSURE = 2
 """Workers of a loop that has none may take this many times as long to start as it was tried: a
 change is listed only if it is a gain even then."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
-MOST_MISSED = 1.25
-"""Factor by which the model may miss the loop as it is; beyond it nothing is predicted. It is less
-than of_job's, because these predictions have no interval that would show the miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderChange:
-    """A change of a DataLoader, and its gain by the model."""
+class LoopWhatIf:
+    """The gain that the model predicts for a change of a loop's DataLoader."""
 
-    change: str
+    change: Change
     gain: float | None
     """Share of the loop's time that it saves; None: it is not predicted."""
     is_bound: bool = False
     """True if the change has a cost that this run does not show: it gains at most `gain`."""
-    is_native: bool = False
-    """True for FastLoader over a dataset that it decodes natively."""
+
+    @property
+    def is_native(self) -> bool:
+        """True for FastLoader over the dataset itself, which it decodes natively; over a store,
+        which has to be written first, it is no change of the call alone."""
+        return self.change.is_fastloader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,7 @@ class LoopModel:
 
 def predict_changes(
     loop: Loop, shares: dict[Part, Estimate]
-) -> tuple[float | None, tuple[LoaderChange, ...]]:
+) -> tuple[float | None, tuple[LoopWhatIf, ...]]:
     """The model's time of the loop as it is, divided by the measured one; and the changes by their
     gain.
 
@@ -84,7 +91,7 @@ def predict_changes(
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
     ratio = present_s * scale / steady_s
-    if not 1 / MOST_MISSED <= ratio <= MOST_MISSED:
+    if not is_close(ratio, MOST_MISSED_OF_SCRIPT):
         return ratio, _native_change(loop, None)
     changes = _find_changes(_LoopTime(loop, model, steady_s / present_s), shares)
     changes += _persistent_workers(loop, shares)
@@ -177,7 +184,7 @@ class _LoopTime:
         return self.starts_s + first_s + starts * start_s
 
 
-def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoaderChange]:
+def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
     loop, model = time.loop, time.model
     found = [
         change
@@ -187,7 +194,8 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoaderC
     ]
     if model.workers and model.prefetch < DEEP_PREFETCH:
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
-        found.append(LoaderChange(change=f"prefetch_factor={DEEP_PREFETCH}", gain=gain))
+        change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
+        found.append(LoopWhatIf(change=change, gain=gain))
     # Decoding is taken to last as long as now, in as many threads as there are cores.
     found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
@@ -195,14 +203,16 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoaderC
     return found
 
 
-def _native_change(loop: Loop, gain: float | None) -> tuple[LoaderChange, ...]:
+def _native_change(loop: Loop, gain: float | None) -> tuple[LoopWhatIf, ...]:
     """FastLoader over the dataset itself, if it decodes that natively."""
     if not loop.facts.get("is_native"):
         return ()
     made_at = loop.facts.get("made_at")
     place = f" at {os.path.basename(made_at)}" if made_at else ""
-    change = f"fastloop.FastLoader in place of DataLoader{place}"
-    return (LoaderChange(change=change, gain=gain, is_native=True),)
+    without = ", ".join(loop.facts.get("without_effect") or ())
+    dropped = f" (no effect there: {without})" if without else ""
+    text = f"{FASTLOADER} in place of DataLoader{place}{dropped}"
+    return (LoopWhatIf(change=Change(is_fastloader=True, text=text), gain=gain),)
 
 
 def _most_workers(loop: Loop) -> int:
@@ -211,29 +221,30 @@ def _most_workers(loop: Loop) -> int:
     return most if divided is None else min(most, divided)
 
 
-def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoaderChange]:
+def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
     passes, loaders = len(time.loop.passes), time.loop.loaders
-    ways = [("", passes)]
+    ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
     # Of a DataLoader that is iterated over several times, the workers may stay.
     if workers and not time.model.workers and loaders < passes:
-        ways.append((", persistent_workers=True", loaders))
+        ways.append(({"persistent_workers": True}, loaders))
     found, best = [], 0.0
-    for way, starts in ways:
+    for kept, starts in ways:
         gain, least = (
             time.gain(workers, time.model.prefetch, time.starts_with(workers, factor * starts))
             for factor in (1, STARTS_UNSURE)
         )
         if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
-            found.append(LoaderChange(change=f"num_workers={workers}{way}", gain=gain))
+            change = Change(settings={"num_workers": workers, **kept})
+            found.append(LoopWhatIf(change=change, gain=gain))
             best = gain
     return found
 
 
-def _changes_of_stores(time: _LoopTime) -> list[LoaderChange]:
+def _changes_of_stores(time: _LoopTime) -> list[LoopWhatIf]:
     """Changes to a store, the reading of which has a cost that this run does not show."""
     model, left = time.model, _remaining_share(time.loop)
     found = []
-    for change, workers, prefetch, kept, starts_s in (
+    for text, workers, prefetch, kept, starts_s in (
         (STORE, model.workers, model.prefetch, left, time.starts_s),
         # Loading takes no time here, so that the length of the queue does not matter.
         (FAST_STORE, 1, DEEP_PREFETCH, 0.0, 0.0),
@@ -242,7 +253,7 @@ def _changes_of_stores(time: _LoopTime) -> list[LoaderChange]:
         least = time.gain(workers, prefetch, starts_s, (1 + kept) / 2)
         gain = time.gain(workers, prefetch, starts_s, kept)
         if least >= LEAST_GAIN:
-            found.append(LoaderChange(change=change, gain=gain, is_bound=True))
+            found.append(LoopWhatIf(change=Change(text=text), gain=gain, is_bound=True))
     return found
 
 
@@ -253,11 +264,11 @@ def _remaining_share(loop: Loop) -> float:
     return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
 
 
-def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoaderChange]:
+def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
     facts, passes = loop.facts, len(loop.passes)
     # Workers of a DataLoader that is made anew for each pass can't stay.
     if not facts["num_workers"] or facts["persistent_workers"] or loop.loaders == passes:
         return []
     # The workers of a DataLoader's first pass start in any case.
     gain = shares[Part.START_UP].value * (passes - loop.loaders) / passes
-    return [LoaderChange(change="persistent_workers=True", gain=gain)]
+    return [LoopWhatIf(change=Change(settings={"persistent_workers": True}), gain=gain)]

@@ -4,6 +4,7 @@ without, in interleaved rounds."""
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -15,30 +16,32 @@ from pathlib import Path
 from fastloop.core import stats
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.text_lines import align, wrap
+from fastloop.core.text import align, wrap
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
+from fastloop.explain.attach.call_patch import patch_script
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
+    FEWEST_ROUNDS,
+    FEWEST_RUNS,
     KEPT,
     KEPT_LATER,
     find_prediction,
     loop_of_rank,
 )
 from fastloop.explain.attach.children import BOOTSTRAP
-from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
+from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loader_places import is_library
-from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
+from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 
-MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
+MOST_ROUNDS = 10
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
 change is slow, or its processes wait for each other."""
 DIGEST_BATCHES = 200
 TRIED, PATCH = "attach_try.json", "attach.patch"
-AS_IS = ScriptChange()
+AS_IS = Change()
 LIBRARIES = {
     "transformers": {
         "num_workers": "TrainingArguments(dataloader_num_workers={})",
@@ -53,9 +56,10 @@ LIBRARIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and what it has saved."""
+    """The gain of a change that was tried."""
 
     change: str
+    """Its name."""
     predicted: float | None
     """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
     gain: stats.Estimate | None
@@ -83,6 +87,8 @@ class TriedLoop:
     runs of the unchanged script differ, too, or no change is recommended."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences on arguments of DataLoader that have no effect with the recommended change."""
     advice: str = ""
     """Why there is no patch, and what to change instead."""
 
@@ -91,12 +97,16 @@ class TriedLoop:
 class Attempt:
     """A change with its runs so far."""
 
-    change: ScriptChange
+    change: Change
     run_s: float
     """Seconds of the last run, from its start to its end."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of the loop by the number of the round."""
     failure: str = ""
+
+
+class ScriptEnded(Unsupported):
+    """A further run of the script ended before its loop had had its batches."""
 
 
 class ScriptRunner:
@@ -109,6 +119,8 @@ class ScriptRunner:
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """Sentences on arguments that have no effect, by the name of the change."""
         self.cut = CutRun(
             place=found.facts["place"],
             # A script in a copy of the working folder makes its loader there.
@@ -117,15 +129,20 @@ class ScriptRunner:
             change=AS_IS,
         )
 
-    def seconds(self, change: ScriptChange, limit_s: float) -> float:
+    def seconds(self, change: Change, limit_s: float) -> float:
         """Seconds of the loop with the change; of the slowest rank if there are several.
 
         Raises Unsupported with the last line of the script if it ended before that, or if it had
         not got there after limit_s, in which case it is killed.
         """
-        return max(each.seconds for each in self._run(replace(self.cut, change=change), limit_s))
+        results = self._run(replace(self.cut, change=change), limit_s)
+        # The same of each loader and in each rank.
+        self.notes[change.name] = tuple(
+            dict.fromkeys(note for each in results for note in each.notes)
+        )
+        return max(each.seconds for each in results)
 
-    def digests(self, change: ScriptChange, limit_s: float) -> list[int]:
+    def digests(self, change: Change, limit_s: float) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
         or one of each batch if the pass has more than DIGEST_BATCHES."""
         hashed = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
@@ -151,7 +168,7 @@ class ScriptRunner:
             if results := read_results(folder):
                 return results
             reason = read_last_line(output)
-            raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
+            raise ScriptEnded(f"the script ended before batch {cut.batches}: {reason}")
 
 
 def _place_in_folder(path: str, folder: Path) -> str:
@@ -168,7 +185,7 @@ def to_json(tried: TriedLoop) -> str:
 def try_changes(
     runner: ScriptRunner,
     found: LoopFindings,
-    changes: Sequence[ScriptChange],
+    changes: Sequence[Change],
     budget_s: float,
     report: Callable[[str], None],
 ) -> TriedLoop:
@@ -200,9 +217,10 @@ def try_changes(
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
+        least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
-            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
-            f"s; allowed: {(1 + 2 * FEWEST_ROUNDS) * run_s / 60:.1f} or more"
+            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
+            f"{run_s:.0f} s; allowed: {least:.1f} or more"
         )
     left_s = budget_s - seconds_between(started_ns, now_ns())
     can_compare = left_s >= COMPARED * baseline.run_s
@@ -211,7 +229,8 @@ def try_changes(
         return tried
     patch, advice = patch_call(tried.made_at, change)
     same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
-    return replace(tried, patch=patch, advice=advice, same_samples=same)
+    notes = runner.notes.get(change.name, ())
+    return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
 
 
 def _choose_round(
@@ -263,7 +282,7 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
 
 def _judge(
     runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
-) -> tuple[TriedLoop, ScriptChange | None]:
+) -> tuple[TriedLoop, Change | None]:
     """The judgement on the changes, and the one that is recommended."""
     tried = [
         TriedChange(
@@ -309,7 +328,7 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 
 
 def _has_same_samples(
-    runner: ScriptRunner, change: ScriptChange, digests: list[int], limit_s: float
+    runner: ScriptRunner, change: Change, digests: list[int], limit_s: float
 ) -> bool | None:
     """True if the samples are those of the given digests; None: it can't be told."""
     try:
@@ -320,7 +339,7 @@ def _has_same_samples(
     return changed == digests if digests and again == digests else None
 
 
-def patch_call(made_at: str, change: ScriptChange) -> tuple[str, str]:
+def patch_call(made_at: str, change: Change) -> tuple[str, str]:
     """The patch and no advice; or no patch, and what to change instead."""
     path, _, line = made_at.rpartition(":")
     if is_library(path):
@@ -331,7 +350,7 @@ def patch_call(made_at: str, change: ScriptChange) -> tuple[str, str]:
         return "", f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
 
 
-def _library_advice(path: Path, line: str, change: ScriptChange) -> str:
+def _library_advice(path: Path, line: str, change: Change) -> str:
     names = {name: LIBRARIES[name] for name in LIBRARIES if name in path.parts}
     known = [
         text.format(repr(change.settings[name]))
@@ -360,6 +379,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     elif tried.best:
         reason = "the script draws other samples in each run, or the time was over"
         lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
+    lines += wrap([f"{note}." for note in tried.notes])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:

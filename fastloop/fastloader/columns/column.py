@@ -1,4 +1,4 @@
-"""The protocol of columns, and the dtype and shape of their samples."""
+"""The protocol of columns, the dtype and shape of their samples, and a list of columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 Tree = Any
 
@@ -75,3 +76,25 @@ class RandomColumn(Protocol):
     def with_seed(self, seed: int) -> Column:
         """The column of an epoch with this seed, of 63 bits."""
         ...
+
+
+class ColumnList(list):
+    """A list of columns: FastLoader's batches of it are lists of their rows.
+
+    Any other list is a Dataset of samples, as DataLoader reads it. `open_store`
+    returns this one for the store of a Dataset of samples that are tuples or lists.
+    """
+
+
+def mark_columns(tree: Any) -> Any:
+    """The tree of columns, in which a list has become a ColumnList, for FastLoader."""
+    return ColumnList(tree) if type(tree) is list else tree
+
+
+# tree_map of a tree of columns then returns a ColumnList, too.
+pytree.register_pytree_node(
+    ColumnList,
+    lambda columns: (list(columns), None),
+    lambda columns, _: ColumnList(columns),
+    serialized_type_name="fastloop.fastloader.columns.column.ColumnList",
+)

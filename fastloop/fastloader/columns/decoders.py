@@ -11,6 +11,7 @@ missing. A Codec has the functions of one library with which `Images` decodes an
 from __future__ import annotations
 
 import io
+import os
 import re
 import struct
 import zlib
@@ -44,6 +45,8 @@ LIBRARIES = {
     "pil": (("PIL",), "pip install pillow"),
 }
 """Decoder -> (modules that it needs, command that installs them), the fastest first."""
+
+INSTALL_JPEG = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then fastloop again"
 
 
 def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
@@ -247,3 +250,27 @@ def _pil() -> Codec:
         np.copyto(out, np.asarray(resized))
 
     return Codec(decode_by_pillow, resize)
+
+
+@cache
+def load_jpeg() -> Any | None:
+    """The native decoder's module; None if it is absent or FASTLOOP_PURE=1."""
+    if os.environ.get("FASTLOOP_PURE") == "1":
+        return None
+    try:
+        return import_module("fastloop.fastloader._jpeg")
+    except ImportError:
+        return None
+
+
+def describe_native_decoder() -> str:
+    """Return `native`, with the reason if libjpeg reads the codes of baseline JPEGs, which takes
+    longer: the native code that reads them is used only with a libjpeg that it knows."""
+    jpeg = load_jpeg()
+    problem = None if jpeg is None else jpeg.own_scan_problem()
+    return "native" if problem is None else f"native, but libjpeg reads the codes: {problem}"
+
+
+def has_jpeg() -> bool:
+    """True if crops of JPEG images are decoded natively."""
+    return load_jpeg() is not None

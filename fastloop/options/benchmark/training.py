@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch.nn.functional import cross_entropy
 
-from fastloop.core.device_protocols import Model
 from fastloop.core.plan import Setup
+from fastloop.core.protocols import Model
 from fastloop.core.types import Leaves, Step, Tree, option
 from fastloop.options.benchmark._model import (
     ModelSession,

@@ -15,8 +15,16 @@ import torchvision.transforms.v2  # noqa: F401 - or each worker would import it,
 from fastloop.core.files import file_fingerprint
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, option
-from fastloop.data.decode_image import center_crop_offset, covering_size, resize_to_cover, to_floats
-from fastloop.data.image_files import Size, decode_pixels, images_fingerprint, read_pixels
+from fastloop.data.image_files import (
+    Size,
+    center_crop_offset,
+    covering_size,
+    decode_pixels,
+    images_fingerprint,
+    read_pixels,
+    resize_to_cover,
+    to_floats,
+)
 
 COLUMNS = "image_name, part_0_x, part_0_y, part_1_x and so on"
 

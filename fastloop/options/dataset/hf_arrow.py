@@ -11,7 +11,7 @@ from pydantic import Strict
 
 from fastloop.core.optional import import_optional
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.own_files import files_below, files_fingerprint, own_path, sample_of
+from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 
 NEEDS = "datasets", "dataset=hf_arrow", "pip install datasets"
 

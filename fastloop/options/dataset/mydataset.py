@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt, Strict
 
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
-from fastloop.data.generated_data import create_once
+from fastloop.data.dataset_files import create_once
 
 SEED = 0
 OWN_DATA = "arrays of your own are read by a Dataset of yours, dataset._target_="

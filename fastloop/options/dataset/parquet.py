@@ -13,9 +13,8 @@ from pydantic import PositiveInt, Strict
 
 from fastloop.core.optional import import_optional
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.own_files import files_below, files_fingerprint, own_path, sample_of
-from fastloop.data.row_groups import RowGroups
-from fastloop.data.rows_of_open_file import RowSamples
+from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
+from fastloop.data.rows_of_open_file import RowGroups, RowSamples
 
 NEEDS = "dataset=parquet", "pip install pyarrow"
 

@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_image
 from fastloop.core.files import write_beside
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
-from fastloop.data.generated_data import create_once
+from fastloop.data.dataset_files import create_once
 from fastloop.data.image_files import LabelledImages, Size, images_fingerprint, list_labelled_files
 
 PHOTOGRAPHS = ("china", "flower")

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.optional import import_optional
 from fastloop.core.types import BadData, option
-from fastloop.data.generated_data import create_once
+from fastloop.data.dataset_files import create_once
 
 SEED = 0
 NUM_CLASSES = 2

@@ -18,7 +18,7 @@ from pydantic import PositiveInt
 
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
-from fastloop.data.generated_data import create_once
+from fastloop.data.dataset_files import create_once
 
 OWN_DATA = "texts of your own are read by a Dataset of yours, dataset._target_="
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")

@@ -12,7 +12,7 @@ from pydantic import FilePath, PositiveInt, Strict
 
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
-from fastloop.data.generated_data import create_once
+from fastloop.data.dataset_files import create_once
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 
 SEED = 0

@@ -17,9 +17,8 @@ from pydantic import Field, Strict
 from fastloop.core.protocols import Decoder
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, Tree, option
-from fastloop.data.decode_image import to_floats
-from fastloop.data.image_files import Size, decode_pixels
-from fastloop.data.own_files import files_below, files_fingerprint, own_path
+from fastloop.data.dataset_files import files_below, files_fingerprint, own_path
+from fastloop.data.image_files import Size, decode_pixels, to_floats
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")
@@ -78,7 +77,7 @@ class TarSamples:
 
 @option
 class TarDataset:
-    """Samples of tar files: a sample's files have names that differ in what follows the first dot.
+    """Samples of tar files: the names of a sample's files differ only after the first dot.
 
     The tar files are not unpacked; a sample is read at its place in them.
     """

@@ -14,7 +14,7 @@ from pydantic import Strict
 from fastloop.core.files import edge_digest, fingerprint
 from fastloop.core.optional import import_optional
 from fastloop.core.types import BadData, Tree, option
-from fastloop.data.own_files import own_path, sample_of
+from fastloop.data.dataset_files import own_path, sample_of
 from fastloop.data.rows_of_open_file import RowSamples
 
 NEEDS = "dataset=zarr", "pip install zarr"

@@ -6,7 +6,7 @@ import numpy as np
 
 from fastloop.core.optional import import_optional
 from fastloop.core.types import option
-from fastloop.data.decode_image import pixels_of
+from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_opencv
 
 

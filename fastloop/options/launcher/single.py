@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported, option
 from fastloop.processes.child import Call, run_call
 from fastloop.processes.rank_children import RankWork

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from pydantic import PositiveInt, model_validator
 
-from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.types import Unsupported, option
-from fastloop.processes.leader import followers_of
 from fastloop.processes.rank_children import RankWork
+from fastloop.processes.rank_commands import followers_of
 from fastloop.processes.rank_group import Backend
 from fastloop.processes.rank_launcher import run_ranks
 from fastloop.processes.start_method import Isolation

@@ -30,7 +30,7 @@ from fastloop.data.samples import (
     is_not_empty,
 )
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.column_list import ColumnList, mark_columns
+from fastloop.fastloader.columns.column import ColumnList, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
 
 

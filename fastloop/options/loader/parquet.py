@@ -18,8 +18,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.row_groups import RowGroups
-from fastloop.data.rows_of_open_file import BatchRows
+from fastloop.data.rows_of_open_file import BatchRows, RowGroups
 
 
 @option

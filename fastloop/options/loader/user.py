@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import AfterValidator, model_validator
 
-from fastloop.core.epochs import whole_order
+from fastloop.core.epochs import OrderPrefix, uncut_order, whole_order
 from fastloop.core.loading_settings import DECLARED, LOADING
-from fastloop.core.order_prefix import OrderPrefix, uncut_order
 from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData, check_honoured
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from fastloop.core.containers import is_tensor_collection
-from fastloop.core.trees import is_packed, leaf_mover
+from fastloop.core.trees import is_packed, is_tensor_collection, leaf_mover
 from fastloop.core.types import Tree, option
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fastloop.core.types import Tree, option
-from fastloop.data.npy_format import open_npy, write_npy
+from fastloop.data.npy_store import open_npy, write_npy
 
 
 @option

@@ -22,10 +22,10 @@ import psutil
 
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
-from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
+from fastloop.core.text import without_passwords
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import UsageError, option
 from fastloop.options.tracker._charts_view import (

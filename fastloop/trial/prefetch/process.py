@@ -23,7 +23,7 @@ import optree
 import torch
 
 from fastloop.core.epochs import close_on_exit
-from fastloop.core.exit_status import describe_exit
+from fastloop.core.text import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream

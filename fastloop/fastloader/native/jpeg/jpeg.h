@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Pillow refuses images of more pixels, and so does cropped_images.py. */
+/* Pillow refuses images of more pixels, and so does columns/images.py. */
 #define FJ_MAX_PIXELS ((size_t)89478485 * 2)
 
 /* ---- the cut of an image: cut.c ---- */

@@ -1,5 +1,5 @@
 /* The orientation that the EXIF data of a JPEG states (Exif 2.3, 4.6.4 and 4.7.2; TIFF 6.0,
- * section 2). columns/orientation.py reads the same from the same bytes. Only the first
+ * section 2). columns/image_headers.py reads the same from the same bytes. Only the first
  * directory is read, once, so that no EXIF data, whatever it refers to, takes long. Broken data
  * counts as none. */
 #include "jpeg.h"

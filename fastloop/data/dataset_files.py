@@ -1,18 +1,52 @@
-"""Files of a user's own that a dataset reads by their path."""
+"""Files of datasets: generated on first use, or a user's own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from fastloop.core.files import file_fingerprint, fingerprint
+from fastloop.core.files import file_fingerprint, fingerprint, hold_lock, outputs_folder
 from fastloop.core.types import BadData, Tree, Unsupported
+
+MARKER = ".fastloop-data"
+"""Name of a file in each folder outside of outputs/ in which fastloop generates data."""
+
+
+def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) -> None:
+    """Generate a path below the root by calling `make` if it is missing, one process at a time.
+
+    own_data: the settings for data of the user's own, named in the message. Raises BadData, naming
+    dataset.root, if the root holds other files or can't be written.
+    """
+    try:
+        if path.exists():
+            return
+        _claim(Path(root), own_data)
+        # looked for again: another process may have made it while this one waited
+        with hold_lock(path):
+            if not path.exists():
+                make()
+    except OSError as error:
+        raise BadData(f"dataset.root={root}: {error}") from error
+
+
+def _claim(root: Path, own_data: str) -> None:
+    """Mark the folder as one for generated data. Raises BadData if it holds anything else."""
+    if root.absolute().is_relative_to(outputs_folder() / "data") or (root / MARKER).exists():
+        return
+    if root.exists() and any(root.iterdir()):
+        reason = "it holds files, and generated data would be written between them"
+        allowed = f"allowed: a new or an empty folder; {own_data}"
+        raise BadData(f"dataset.root={root}: {reason}; {allowed}")
+    root.mkdir(parents=True, exist_ok=True)
+    (root / MARKER).touch()
 
 
 def own_path(path: str | None, option: str, content: str) -> Path:
     """The path that `dataset.path` has; raises Unsupported without one, BadData if there is nothing
     at it.
 
-    content: what lies there, for the messages.
+    content: a description of the files, for the messages.
     """
     if path is None:
         raise Unsupported(f"{option}: dataset.path=PATH names {content}")

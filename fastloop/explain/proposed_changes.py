@@ -1,10 +1,9 @@
-"""Changes of a job by overrides, and the choice of changes that are worth predicting."""
+"""The changes of a job that are worth predicting, and those that the user names."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +11,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DECLARED, DEEP_PREFETCH, as_override, worker_settings
 from fastloop.core.traits import TransformTraits, traits_of
 from fastloop.core.types import UsageError
+from fastloop.explain.change import Change
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
@@ -20,35 +20,9 @@ MOSTLY = 0.9
 """With less than this share of its files in memory a job is taken to have a cold page cache."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SettingChange:
-    """A change: overrides that replace the ones of the same names on the command line."""
-
-    overrides: tuple[str, ...]
-    is_asked: bool = False
-    """True if the user named the change, so that it is tried whatever is predicted."""
-
-    @property
-    def name(self) -> str:
-        """The first override, which the others accompany; all of them if the user named them."""
-        return " ".join(self.overrides) if self.is_asked else self.overrides[0].lstrip("+")
-
-    def apply(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """The overrides of the command line with this change."""
-        names = [override.lstrip("+").partition("=")[0] for override in self.overrides]
-        kept = [each for each in overrides if not any(_concerns(each, name) for name in names)]
-        return (*kept, *self.overrides)
-
-
-def _concerns(override: str, name: str) -> bool:
-    """True for an override of the setting, or of anything inside the group, of that name."""
-    key = override.lstrip("+~").partition("=")[0]
-    return key == name or key.startswith(f"{name}.") or f"@{name}." in key
-
-
 def propose_changes(
     job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
-) -> list[SettingChange]:
+) -> list[Change]:
     """Changes of one setting, or of the loader, the most common causes first.
 
     decoders: names of other decoders that decode the job's files. in_memory: share of its files
@@ -72,13 +46,15 @@ def propose_changes(
     # first epoch of a training.
     elif job.cache == "as_is" and in_memory is not None and in_memory < MOSTLY:
         proposed.append(("cache=cold",))
-    return [SettingChange(overrides=overrides) for overrides in proposed]
+    # The first override names the change; the others only make it possible.
+    return [Change(overrides=each, text=each[0].lstrip("+")) for each in proposed]
 
 
-def read_changes(texts: Sequence[str]) -> list[SettingChange]:
+def read_changes(texts: Sequence[str]) -> list[Change]:
     """The changes of `what_if=`, each with one or more overrides. Raises UsageError for a text
     without overrides or with an unclosed quote."""
-    return [SettingChange(overrides=_split(text), is_asked=True) for text in texts]
+    asked = [_split(text) for text in texts]
+    return [Change(overrides=each, is_asked=True, text=" ".join(each)) for each in asked]
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -1,0 +1,265 @@
+"""A command line in Hydra's grammar: flags and overrides in any order, checked and respelled."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, NoReturn
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
+
+from fastloop.config.catalogue import (
+    default_options,
+    group_names,
+    options_of,
+    settings,
+    takes_several,
+)
+from fastloop.config.messages import ConfigError
+from fastloop.config.suggestions import describe_flag
+from fastloop.config.user_options import OPTION_METHODS
+from fastloop.core.types import UsageError
+
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+MOST_JOBS = 10_000
+"""Most jobs of a command line, and most values of one setting: nobody can measure more, and a range
+may have more values than memory holds."""
+FOLDERS = ("root", "dir")
+"""Last parts of the names of settings that are folders. An empty value would be the working
+folder."""
+
+WITHOUT_EFFECT = {
+    "hydra.verbose": "fastloop writes no log; HYDRA_FULL_ERROR=1 shows the traceback of an error",
+    "hydra/job_logging": "fastloop writes no log; results are files in the outputs folder",
+    "hydra/hydra_logging": "fastloop writes no log; results are files in the outputs folder",
+}
+"""Settings of Hydra that change nothing here, with the reason."""
+
+HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
+"""A value, or one of several values, that begins with the home folder."""
+TORCH_NAMES = {"collate_fn": "collate"}
+"""torch's name of an option -> its name here."""
+PLAIN_PATH = re.compile(r"[\w/.+-]*")
+"""A path that needs no quotes in Hydra's grammar."""
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """Arguments of a command, split into flags and overrides."""
+
+    flags: tuple[str, ...]
+    """Flags with their values."""
+    overrides: tuple[str, ...]
+    is_sweep: bool
+    """True with -m."""
+    prints_info: bool
+    """True with --help, --cfg and other flags that make Hydra print information."""
+    config_path: str | None
+    config_name: str | None
+    config_dir: str | None
+
+    @property
+    def arguments(self) -> list[str]:
+        """All arguments, flags first."""
+        # Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all positional arguments
+        # at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
+        return [*self.flags, *self.overrides]
+
+
+def read_command_line(arguments: Sequence[str]) -> CommandLine:
+    """The command line of these arguments; raises UsageError for an invalid flag."""
+    try:
+        parsed = _parser().parse_intermixed_args(list(arguments))
+    except UsageError as error:
+        raise UsageError(describe_flag(str(error), arguments)) from None
+    if parsed.resolve and not (parsed.cfg or parsed.help):
+        raise UsageError("--resolve: allowed only with --cfg or --help")
+    values = vars(parsed)
+    overrides = values.pop("overrides")
+    flags: list[str] = []
+    run_flags = ("run", "multirun", "config_path", "config_name", "config_dir")
+    prints_info = any(value for name, value in values.items() if name not in run_flags)
+    for name, value in values.items():
+        # Hydra accepts only one of --cfg, --run, --multirun and similar flags
+        if value and not (prints_info and name in ("run", "multirun")):
+            flags += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else [])]
+    return CommandLine(
+        flags=tuple(flags),
+        overrides=read_spellings(overrides),
+        is_sweep=parsed.multirun,
+        prints_info=prints_info,
+        config_path=parsed.config_path,
+        config_name=parsed.config_name,
+        config_dir=parsed.config_dir,
+    )
+
+
+def prepare_completion() -> None:
+    """Remove `-m` from COMP_LINE, because Hydra's shell completion can't parse it."""
+    if line := os.environ.get("COMP_LINE"):
+        words = [word for word in line.split(" ") if word not in ("-m", "--multirun")]
+        os.environ["COMP_LINE"] = " ".join(words)
+
+
+# argparse itself would print its usage and exit
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _parser() -> _Parser:
+    """A parser of Hydra's flags, https://hydra.cc/docs/advanced/hydra-command-line-flags."""
+    parser = _Parser(prog=sys.argv[0], add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for flag in (("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",)):
+        parser.add_argument(*flag, action="store_true")
+    for flag in (("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc")):
+        parser.add_argument(*flag, action="store_true")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    for flag in (("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn")):
+        parser.add_argument(*flag)
+    for flag in (("--config-dir", "-cd"), ("--experimental-rerun",)):
+        parser.add_argument(*flag)
+    parser.add_argument("--info", "-i", const="all", nargs="?", choices=INFO)
+    return parser
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """The overrides, parsed. Raises ConfigError for overrides that no job can have."""
+    # the parser expands glob(*) by the loader's list of options
+    loader = GlobalHydra.instance().config_loader()
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    for override in parsed:
+        _check_override(override)
+    return parsed
+
+
+def _check_override(override: Override) -> None:
+    """Raise ConfigError if a job would lack a setting or an option."""
+    name = override.key_or_group
+    if name in WITHOUT_EFFECT:
+        raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")
+    if override.is_delete():
+        if name in {*default_options(), *(setting.name for setting in settings())}:
+            reason = f"every job has one; {name}=… changes it"
+            raise ConfigError(f"{override.input_line}: {reason}")
+    # Hydra merges a list or a dict into the configuration without a word
+    elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
+        if isinstance(override.value(), list) and override.value() and takes_several(name):
+            return
+        allowed = f"allowed: one option; several need -m {name}=a,b"
+        raise ConfigError(f"{override.input_line}: {allowed}")
+    elif override.value() is None and name in group_names():
+        reason = "allowed: one option; without it there is none"
+        raise ConfigError(f"{override.input_line}: {reason}")
+    elif override.value() == "" and name.rpartition(".")[2] in FOLDERS:
+        raise ConfigError(f"{override.input_line}: allowed: the path of a folder")
+
+
+def product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """The overrides of each job: all combinations of values; the last override varies fastest.
+
+    Raises ConfigError for more than MOST_JOBS.
+    """
+    values = override_values(overrides)
+    count = math.prod(map(len, values))
+    if count > MOST_JOBS:
+        raise ConfigError(f"these overrides make {count:,} jobs; allowed: at most {MOST_JOBS:,}")
+    return list(itertools.product(*values))
+
+
+def override_values(overrides: Sequence[Override]) -> list[list[str]]:
+    """A list for each overridden key: `key=value` for each of its values. The last override of a
+    key wins."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [read_spelling(f"{key}={override.get_value_element_as_str()}")]
+        elif override.is_discrete_sweep():
+            _check_count(override)
+            each = override.sweep_string_iterator()
+            values[key] = [read_spelling(f"{key}={value}") for value in each]
+            if not values[key]:
+                raise ConfigError(f"{override.input_line}: it has no values")
+        else:
+            raise ConfigError(
+                f"{override.input_line}: a sweep needs a finite number of values; "
+                "allowed: a,b,c, choice(…), range(…) and glob(…)"
+            )
+    return list(values.values())
+
+
+def _check_count(override: Override) -> None:
+    """Raise ConfigError for a range of more than MOST_JOBS values, and for a range without a
+    step."""
+    # before the range is expanded, which would take all memory
+    values = override.value()
+    if not isinstance(values, RangeSweep):
+        return
+    start, stop, step = values.start or 0, values.stop, values.step
+    if not step or stop is None:
+        raise ConfigError(f"{override.input_line}: allowed: range(start,stop,step) with a step")
+    count = math.ceil((stop - start) / step)
+    if count > MOST_JOBS:
+        reason = f"these are {count:,} values; allowed: at most {MOST_JOBS:,}"
+        raise ConfigError(f"{override.input_line}: {reason}")
+
+
+def read_spelling(override: str) -> str:
+    """The override in Hydra's grammar.
+
+    ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, collate_fn, torch's
+    name, becomes collate, and +experiment=name, the usual spelling with Hydra, loses its plus.
+
+    >>> read_spelling("dataset=mine.A")
+    'dataset._target_=mine.A'
+    """
+    name, equals, value = override.partition("=")
+    if not equals:
+        return override
+    if name.startswith("+") and name.lstrip("+") in group_names():
+        name = name.lstrip("+")
+    name = TORCH_NAMES.get(name, name)
+    if name in OPTION_METHODS and DOTTED.fullmatch(value) and value not in options_of(name):
+        name = f"{name}._target_"
+    return HOME.sub(_expand_quoted, f"{name}={value}")
+
+
+def expand_homes(values: Any) -> Any:
+    """Nested values; text that begins with ~/ becomes the path in the home folder."""
+    if isinstance(values, dict):
+        return {name: expand_homes(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [expand_homes(value) for value in values]
+    return _expand(values) if isinstance(values, str) and values.startswith("~/") else values
+
+
+def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
+    """Each override in Hydra's grammar, see read_spelling."""
+    return tuple(read_spelling(override) for override in overrides)
+
+
+def _expand_quoted(match: re.Match[str]) -> str:
+    path = _expand(match[0])
+    return path if PLAIN_PATH.fullmatch(path) else f"'{path}'"
+
+
+def _expand(path: str) -> str:
+    try:
+        return str(Path(path).expanduser())
+    # ~name of a user that does not exist
+    except RuntimeError:
+        return path
