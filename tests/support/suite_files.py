@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from fastloop.core.result import Measurement
 from fastloop.suite.claims import Claim
-from fastloop.suite.figures import with_figures
-from fastloop.suite.seals import seal
-from fastloop.suite.suite_file import Cell, SuiteFile, WorkloadRecord
+from fastloop.suite.suite_file import Cell, SuiteFile, WorkloadRecord, seal, with_figures
 
 NOW_MS = 1_800_000_000_000
 
