@@ -53,7 +53,7 @@ multiprocessing.set_forkserver_preload(
     ["torch", "tensordict", "fastloop.trial.support", "fastloop.data.chunked_reader"]
 )
 
-pytest_plugins = ["hanging_tests", "earlier_runs"]
+pytest_plugins = ["hanging_tests", "earlier_runs", "lone_tests"]
 
 # The same examples at each run: a change is judged by what it changes. `make soak` draws others.
 hypothesis.settings.register_profile("dev", max_examples=20, deadline=None, derandomize=True)
@@ -67,9 +67,9 @@ HEAVY = {"tf_data", "ffcv", "jax", "compiled"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run long tests first and JAX tests last; one worker runs all tests that share a fixture of
-    module scope or the measured sweep."""
-    items.sort(key=lambda item: (_runs_jax(item), item.get_closest_marker("slow") is None))
+    """Run long tests first, and last those that are alone and those of JAX; one worker runs all
+    tests that are alone, or share a fixture of module scope or the measured sweep."""
+    items.sort(key=_place_in_run)
     for item in items:
         if HEAVY & {*_string_parameters(item)}:
             item.add_marker("heavy")
@@ -79,6 +79,8 @@ def pytest_collection_modifyitems(items):
         shared = sorted(name for name, defined in fixtures if defined[-1].scope == "module")
         if "measured_sweep" in item.fixturenames:
             shared = ["measured_sweep"]
+        if _is_alone(item):
+            shared = ["alone"]
         for name in shared[:1]:
             item.add_marker(pytest.mark.xdist_group(name))
 
@@ -102,6 +104,14 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # libraries report what is never collected as leaked
+
+
+def _place_in_run(item) -> tuple[bool, bool, bool]:
+    return _runs_jax(item), _is_alone(item), item.get_closest_marker("slow") is None
+
+
+def _is_alone(item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 def _runs_jax(item) -> bool:

@@ -47,9 +47,9 @@ def run_check(rng, factor, pairs, correlation=0.0, noise=NOISE):
     both = [round_means(each, pairs) for each in (base, factor * new)]
     for rounds in LOOKS:
         times = {("job", "traversal"): (both[0][:rounds], both[1][:rounds])}
-        if are_told(times, rounds, FAIL_ABOVE):
+        if are_told(times, rounds, pairs, FAIL_ABOVE):
             break
-    (found,) = find_version_changes(times)
+    (found,) = find_version_changes(times, pairs)
     return found.tell(FAIL_ABOVE), found.change.is_slower or found.change.is_faster, rounds
 
 

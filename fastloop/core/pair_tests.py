@@ -69,7 +69,11 @@ def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarra
 
 
 def pair_p_values(
-    logs: np.ndarray, *, distance_from: float = 0.0, allows_serial: bool = False
+    logs: np.ndarray,
+    *,
+    distance_from: float = 0.0,
+    allows_serial: bool = False,
+    trials_a_round: int = 1,
 ) -> np.ndarray:
     """Two-sided p values (..., pairs) of means that differ by `distance_from`, not corrected for
     the number of pairs.
@@ -78,12 +82,14 @@ def pair_p_values(
     p value of two tests that both borrow from the campaign, with its variance as the least of a
     pair's, and (from five rounds on) with a moderated variance.
     allows_serial: successive trials of a job may be correlated. The p values are averaged over the
-    possible correlations, see core/serial_noise.py.
+    possible correlations, see core/serial_noise.py. trials_a_round: each of the logs is the mean of
+    so many successive trials, which wander less than the trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)
-    weights = correlation_weights(logs)[..., None]
-    p_values = [_independent_p_values(each, distance_from) for each in independent_series(logs)]
+    weights = correlation_weights(logs, trials_a_round)[..., None]
+    series = independent_series(logs, trials_a_round)
+    p_values = [_independent_p_values(each, distance_from) for each in series]
     return (weights * np.stack(p_values)).sum(axis=0)
 
 

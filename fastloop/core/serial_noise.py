@@ -27,7 +27,7 @@ NO_NOISE = 1e-20
 
 
 class _Whitening(NamedTuple):
-    """Maps of a series of n trials for each correlation."""
+    """Maps of a series of n values for each correlation."""
 
     to_independent: np.ndarray
     """(correlations, n, n): makes independent trials of the same mean."""
@@ -38,24 +38,26 @@ class _Whitening(NamedTuple):
     """(correlations,): logarithm of the likelihood's factor that the series doesn't change."""
 
 
-def independent_series(logs: np.ndarray) -> np.ndarray:
+def independent_series(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray:
     """(correlations, ..., rounds): for each of `CORRELATIONS`, trials that would be independent.
 
-    logs: (..., rounds). Each result has the mean that is estimated best with that correlation, and
-    the variance with which this mean is known, as of so many independent trials.
+    logs: (..., rounds), each the mean of so many successive trials. Each result has the mean that
+    is estimated best with that correlation, and the variance with which this mean is known, as of
+    so many independent trials.
     """
-    maps = _whitening(logs.shape[-1]).to_independent
+    maps = _whitening(logs.shape[-1], trials_a_round).to_independent
     return np.stack([logs @ each.T for each in maps])
 
 
-def correlation_weights(logs: np.ndarray) -> np.ndarray:
+def correlation_weights(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray:
     """(correlations, ...): probability of each of `CORRELATIONS`, one for all jobs of a campaign.
 
-    logs: (..., jobs, rounds), two rounds or more. The level and the scale of each job's noise are
-    integrated out of the likelihood; the prior is `PRIOR`.
+    logs: (..., jobs, rounds), two rounds or more, each the mean of so many successive trials. The
+    level and the scale of each job's noise are integrated out of the likelihood; the prior is
+    `PRIOR`.
     """
     *_, jobs, rounds = logs.shape
-    maps = _whitening(rounds)
+    maps = _whitening(rounds, trials_a_round)
     # A disturbance of a whole round cancels in the differences of jobs, so it is taken out here.
     # The median over the jobs: a mean would carry the noise of one job into all others.
     series = logs - np.median(logs, axis=-2, keepdims=True)
@@ -69,11 +71,11 @@ def correlation_weights(logs: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=0)
 
 
-def interval_growth(differences: np.ndarray, tail: float) -> float:
+def interval_growth(differences: np.ndarray, tail: float, trials_a_round: int = 1) -> float:
     """Factor by which an interval of the mean is wider than Student's, as trials may be correlated.
 
-    differences: (rounds,), logarithms of the ratio of two jobs, three or more. tail: probability
-    beyond each end of the interval.
+    differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of so
+    many successive trials. tail: probability beyond each end of the interval.
     """
     from scipy.optimize import root_scalar
     from scipy.special import stdtr, stdtrit
@@ -82,8 +84,9 @@ def interval_growth(differences: np.ndarray, tail: float) -> float:
     if spread**2 < NO_NOISE:
         return 1.0
     # Student's distribution of the mean, mixed over the correlations
-    weights = correlation_weights(np.stack([np.zeros(len(differences)), differences]))
-    growths = independent_series(differences).std(axis=-1, ddof=1) / spread
+    lists = np.stack([np.zeros(len(differences)), differences])
+    weights = correlation_weights(lists, trials_a_round)
+    growths = independent_series(differences, trials_a_round).std(axis=-1, ddof=1) / spread
     alone = stdtrit(freedom, 1 - tail)
 
     def beyond(growth: float) -> float:
@@ -92,12 +95,30 @@ def interval_growth(differences: np.ndarray, tail: float) -> float:
     return max(1.0, root_scalar(beyond, bracket=(0, 2 * max(1.0, growths.max()))).root)
 
 
+def correlation_of_means(correlation: float, trials: int) -> float:
+    """The correlation of the means of adjacent groups of so many successive trials.
+
+    >>> round(correlation_of_means(0.9, trials=8), 2)
+    0.59
+    """
+    if trials == 1 or correlation == 0:
+        return correlation
+    # The covariance of two adjacent means, and the variance of one, are sums of powers of the
+    # correlation; both have lost the same factor here.
+    power = correlation**trials
+    covariance = correlation * (1 - power) ** 2
+    return covariance / (trials * (1 - correlation**2) - 2 * correlation * (1 - power))
+
+
 @cache
-def _whitening(rounds: int) -> _Whitening:
+def _whitening(rounds: int, trials_a_round: int) -> _Whitening:
     ones = np.ones(rounds)
     unit = ones / math.sqrt(rounds)
     independent, forms, scales = [], [], []
-    for correlation in CORRELATIONS:
+    for of_trials in CORRELATIONS:
+        # Means of successive trials resemble each other less than the trials do. Beyond adjacent
+        # means their correlation falls a little faster than that of the process assumed here.
+        correlation = correlation_of_means(of_trials, trials_a_round)
         # Prais and Winsten 1954: the first trial stays, and each later one leaves its predecessor's
         # share out; for a process of variance 1 the results are independent, of variance 1.
         innovation = math.sqrt(1 - correlation**2)

@@ -102,15 +102,23 @@ def interval(values: Sequence[float], *, in_looks: bool = False) -> tuple[float,
     return low, high
 
 
-def ratio(new: Sequence[float], base: Sequence[float], *, in_looks: bool = False) -> Ratio | None:
+def ratio(
+    new: Sequence[float],
+    base: Sequence[float],
+    *,
+    in_looks: bool = False,
+    trials_a_round: int = 1,
+) -> Ratio | None:
     """Ratio of new to base, paired by round; None if their counts differ or are below three, or
-    if a value is not a positive number. in_looks: see `log_interval`."""
+    if a value is not a positive number. in_looks, trials_a_round: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not _usable(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
-    estimate, low, high = _exp(np.median(logs), *log_interval(logs, in_looks=in_looks))
+    ends = log_interval(logs, in_looks=in_looks, trials_a_round=trials_a_round)
+    estimate, low, high = _exp(np.median(logs), *ends)
     lists = np.stack([np.zeros(len(logs)), logs])
-    p_value = float(pair_p_values(lists, allows_serial=in_looks)[0])
+    p_values = pair_p_values(lists, allows_serial=in_looks, trials_a_round=trials_a_round)
+    p_value = float(p_values[0])
     # The p value is scaled instead of the level, so that a reader may compare it with 0.05.
     if in_looks:
         p_value = min(1.0, p_value / share_of_look(len(logs)))
@@ -155,12 +163,15 @@ def _middle_bounds(count: int) -> np.ndarray:
     return np.percentile(_middles(count)[:, 0], BOUNDS)
 
 
-def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
+def log_interval(
+    values: np.ndarray, *, in_looks: bool = False, trials_a_round: int = 1
+) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is then
     wide enough to hold the median at all of these looks together (Jennison and Turnbull 1989),
     also if the values are correlated in time.
+    trials_a_round: each value is the mean of so many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
@@ -181,7 +192,7 @@ def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     if not in_looks:
         return bounds
     middle = np.median(values)
-    growth = _widening(count) * interval_growth(values, BOUNDS[0] / 100)
+    growth = _widening(count) * interval_growth(values, BOUNDS[0] / 100, trials_a_round)
     return middle + growth * (bounds - middle)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fastloop.core import stats
 from fastloop.core.looks import AUTO
@@ -14,7 +16,7 @@ from fastloop.core.number_text import (
     unit_of_all,
 )
 from fastloop.core.pair_tests import MOST_TRIALS
-from fastloop.core.result import Shuffling
+from fastloop.core.result import Result, Shuffling
 from fastloop.core.stats import Ratio
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.report_tables import WIDEST
@@ -25,12 +27,15 @@ MOST_NAMED = 4
 """Most jobs of a tie that are named."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
 """Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
-another."""
+another, if they are not due to chance."""
+BEYOND_CHANCE = 4
+"""Standard deviations of the difference of two uniform shuffles beyond which it is not due to
+chance: of 100 jobs that shuffle uniformly, 0.3 shuffle less than another one by chance."""
 
 
 def verdict(comparison: Comparison) -> str:
     """The winner and its lead, or the tie and how sure it is, or the reason for no ranking."""
-    sentences = [*_outcome(comparison), shuffling_sentence(comparison.rows), _limit(comparison)]
+    sentences = [*_outcome(comparison), shuffling_sentence(comparison), _limit(comparison)]
     return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])
 
 
@@ -204,33 +209,65 @@ def _as_number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def shuffling_sentence(rows: Sequence[Row]) -> str:
+def shuffling_sentence(comparison: Comparison) -> str:
     """A sentence that names the fastest job of those that shuffle most, if a faster one shuffles
-    less; else empty.
-
-    rows: rows of one benchmark, in ranking order.
-    """
-    known = [(row, row.result.shadow.shuffling) for row in rows if row.result.shadow]
-    jobs = [(row, shuffling) for row, shuffling in known if shuffling is not None]
-    best = [
-        (row, own) for row, own in jobs if not any(shuffles_less(own, other) for _, other in jobs)
-    ]
-    if not best or best[0][0] is jobs[0][0]:
+    less; else empty."""
+    jobs = [row for row in comparison.rows if _shuffling(row.result)]
+    results = [row.result for row in jobs]
+    best = [row for row in jobs if not any(shuffles_less(row.result, each) for each in results)]
+    if not best:
         return ""
-    faster = [pair for pair in jobs[: jobs.index(best[0])] if shuffles_less(pair[1], best[0][1])]
+    before = jobs[: jobs.index(best[0])]
+    faster = [row for row in before if shuffles_less(row.result, best[0].result)]
     if not faster:
         return ""
-    names = ", ".join(f"{row.label} ({describe_shuffling(shuffling)})" for row, shuffling in faster)
+    described = [(row.label, _shuffling(row.result)) for row in faster]
+    names = ", ".join(f"{label} ({describe_shuffling(own)})" for label, own in described if own)
     verb = "shuffles" if len(faster) == 1 else "shuffle"
-    return f"{names} {verb} less; of the jobs that shuffle most, {best[0][0].label} is fastest."
+    # Without ranks the order of the jobs is that of their medians, which proves nothing.
+    quality = "has the lowest median" if comparison.undetermined else "is fastest"
+    return f"{names} {verb} less; of the jobs that shuffle most, {best[0].label} {quality}."
 
 
-def shuffles_less(shuffling: Shuffling, other: Shuffling) -> bool:
-    """True if the first shuffles less than the other."""
+def shuffles_less(result: Result, other: Result) -> bool:
+    """True if a job shuffles less than another one, by more than chance; False if the shuffling of
+    one of them is not known."""
+    own, others = _shuffling(result), _shuffling(other)
+    if not own or not others:
+        return False
+    ours, theirs = _chance(result), _chance(other)
+    farther = max(LESS_FAR, BEYOND_CHANCE * math.hypot(ours.distance, theirs.distance))
+    kept = max(MORE_KEPT, BEYOND_CHANCE * math.hypot(ours.neighbours_kept, theirs.neighbours_kept))
     return (
-        shuffling.distance < other.distance - LESS_FAR
-        or shuffling.neighbours_kept > other.neighbours_kept + MORE_KEPT
-        or (shuffling.new_order_each_epoch is False and other.new_order_each_epoch is True)
+        own.distance < others.distance - farther
+        or own.neighbours_kept > others.neighbours_kept + kept
+        or (own.new_order_each_epoch is False and others.new_order_each_epoch is True)
+    )
+
+
+class _Chance(NamedTuple):
+    """Standard deviations of the figures of a `Shuffling`, if the shuffle is uniform."""
+
+    distance: float
+    neighbours_kept: float
+
+
+def _shuffling(result: Result) -> Shuffling | None:
+    return result.shadow.shuffling if result.shadow else None
+
+
+def _chance(result: Result) -> _Chance:
+    epochs = result.shadow.epochs if result.shadow else 1
+    samples = max(1, result.num_samples * max(1, epochs))
+    share = min(1.0, float(result.params.get("batch_size", 1)) / max(1, result.num_samples))
+    kept = 1 - (1 - share) ** 2
+    return _Chance(
+        # The variance of Spearman's footrule, (n + 1) (2 n² + 7) / 45 (Diaconis and Graham 1977),
+        # for many samples and with the mean distance of n/3 as the unit.
+        distance=math.sqrt(0.4 / samples),
+        # As many independent draws as samples, of which each keeps its neighbour with this
+        # probability. A batch of all samples keeps all, and the figure is always 0.
+        neighbours_kept=math.sqrt(kept / (1 - kept) / samples) if kept < 1 else 0.0,
     )
 
 

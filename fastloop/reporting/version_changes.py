@@ -20,7 +20,7 @@ FEWEST_ROUNDS = LOOKS[0]
 Told = Literal["slower", "no slower", ""]
 """Empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
-"""Seconds of the base and of the candidate, a value a round."""
+"""Seconds of the base and of the candidate, a value a round: the mean of its trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,41 +52,51 @@ def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
 
 
 def are_told(
-    times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, fail_above: float
+    times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, pairs: int, fail_above: float
 ) -> bool:
     """True if the rounds end with these: all jobs are told, or as many as are allowed have run.
+
+    pairs: the number of trials of each version in a round.
 
     It is False between two looks of trials=auto: a test after every round would tell equal versions
     apart too often.
     """
     if num_rounds not in LOOKS:
         return False
-    changes = find_version_changes(times)
+    changes = find_version_changes(times, pairs)
     return num_rounds == MOST_ROUNDS or all(each.tell(fail_above) for each in changes)
 
 
-def find_version_changes(times: Mapping[tuple[str, str], RoundTimes]) -> list[VersionChange]:
+def find_version_changes(
+    times: Mapping[tuple[str, str], RoundTimes], pairs: int
+) -> list[VersionChange]:
     """The changes by (job, benchmark), after a round in which trials=auto would look.
 
-    Two equal versions are told apart at any look in at most 3 % of cases, however many jobs are
-    compared (Holm 1979).
+    pairs: the number of trials of each version in a round. Two equal versions are told apart at any
+    look in at most 3 % of cases, however many jobs are compared (Holm 1979).
     """
     logs = {key: np.log(each) for key, each in times.items()}
     rounds = min((each.shape[-1] for each in logs.values()), default=0)
     # Student's t has no value for one round, and before the first look nothing is tested.
     if rounds < FEWEST_ROUNDS:
-        return [_change(key, each, is_significant=False) for key, each in times.items()]
-    p_values = np.array([pair_p_values(each, allows_serial=True)[0] for each in logs.values()])
+        return [_change(key, each, pairs, is_significant=False) for key, each in times.items()]
+    p_values = np.array(
+        [pair_p_values(each, allows_serial=True, trials_a_round=pairs)[0] for each in logs.values()]
+    )
     significant = holm(p_values, DIFFERENCES * share_of_look(rounds)).tolist()
     return [
-        _change(key, times[key], is_significant=is_significant)
+        _change(key, times[key], pairs, is_significant=is_significant)
         for key, is_significant in zip(times, significant, strict=True)
     ]
 
 
-def _change(key: tuple[str, str], times: RoundTimes, *, is_significant: bool) -> VersionChange:
+def _change(
+    key: tuple[str, str], times: RoundTimes, pairs: int, *, is_significant: bool
+) -> VersionChange:
     (job, benchmark), (base, new) = key, times
-    ratio = stats.ratio(new, base, in_looks=True) if len(base) >= FEWEST_ROUNDS else None
+    ratio = None
+    if len(base) >= FEWEST_ROUNDS:
+        ratio = stats.ratio(new, base, in_looks=True, trials_a_round=pairs)
     return VersionChange(
         change=Change(
             job=job,

@@ -109,8 +109,7 @@ def shuffling_caveats(result: Result, others: Sequence[Result]) -> list[str]:
     """A caveat if the job shuffles less than another one of the same order."""
     own = result.shadow.shuffling if result.shadow else None
     same_order = [each for each in others if each.params.get("order") == result.params.get("order")]
-    shuffles = [each.shadow.shuffling for each in same_order if each.shadow]
-    if own and any(shuffles_less(own, other) for other in shuffles if other):
+    if own and any(shuffles_less(result, other) for other in same_order):
         return [f"shuffles less: {describe_shuffling(own)}"]
     return []
 

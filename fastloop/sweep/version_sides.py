@@ -208,7 +208,7 @@ def compare_versions(
         base=base,
         new=new,
         times=times,
-        changes=find_version_changes(times),
+        changes=find_version_changes(times, pairs),
         rounds=number_of_rounds,
         pairs=pairs,
         seconds=seconds_between(start_ns, now_ns()),
@@ -234,7 +234,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
             done = number // pairs
             end_round()
             base, new = (sides[name].results() for name in (BASE, CANDIDATE))
-            if are_told(round_times(base, new, done, pairs), done, fail_above):
+            if are_told(round_times(base, new, done, pairs), done, pairs, fail_above):
                 break
     return done, pairs
 

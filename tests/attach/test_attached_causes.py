@@ -34,12 +34,13 @@ SEEDED = {
     "waiting_step": "the step's own waits",
 }
 HEALTHY = [
-    *("tensors", "large batches", "single samples", "wide", "convolution", "scaled", "scaled wide"),
+    *("tensors", "large batches", "single samples", "wide", "convolution", "slow start"),
+    *("scaled", "scaled wide"),
     *("named", "stream", "stream, convolution", "worker", "worker, wide", "worker, convolution"),
     *("two workers", "two workers, wide", "kept workers", "named worker", "spawned worker"),
     *("stream of workers", "any order"),
 ]
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.alone]
 
 
 def find_causes(script: str, *arguments: str, folder: Path) -> list[dict[str, str]]:

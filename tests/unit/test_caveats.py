@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from known_results import result_of
 
 from fastloop.core.result import Attribution, Shadow, Shuffling
+from fastloop.data.sample_order import shuffling_of
+from fastloop.reporting.outcome_sentences import shuffles_less
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
@@ -81,7 +85,7 @@ def test_job_that_shuffles_less_than_another_of_its_order_has_its_quality_as_cav
     )
     shadow = Shadow(number=0, epochs=2, shuffling=uniform)
     of_order = {name: {"order": name} for name in ("random", "sequential")}
-    result = result_of([1.0, 1.1], 10, 20.0)
+    result = replace(result_of([1.0, 1.1], 10, 20.0), num_samples=1797)
     full = replace(result, shadow=shadow, params=of_order["random"])
     stored = replace(uniform, distance=0.8, neighbours_kept=0.25)
     buffered = replace(full, shadow=replace(shadow, shuffling=stored))
@@ -90,3 +94,22 @@ def test_job_that_shuffles_less_than_another_of_its_order_has_its_quality_as_cav
     assert line not in find_caveats(full, [full, buffered])
     in_order = replace(buffered, params=of_order["sequential"])
     assert line not in find_caveats(in_order, [full, in_order])
+    few = [replace(each, num_samples=20) for each in (full, buffered)]
+    assert line not in find_caveats(few[1], few), "20 samples may be so by chance"
+
+
+@pytest.mark.parametrize(("num_samples", "batch_size"), [(50, 8), (203, 64), (203, 190)])
+def test_uniform_shuffles_do_not_differ(num_samples, batch_size):
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(num_samples) for _ in range(40)]
+    shuffles = [shuffling_of({0: places}, num_samples, batch_size) for places in orders]
+    known = replace(result_of([1.0, 1.1], 10, 20.0), num_samples=num_samples)
+    results = [
+        replace(
+            known,
+            params={"batch_size": batch_size},
+            shadow=Shadow(number=0, epochs=1, shuffling=shuffling),
+        )
+        for shuffling in shuffles
+    ]
+    assert not any(shuffles_less(one, other) for one in results for other in results)

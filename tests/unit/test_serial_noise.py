@@ -9,6 +9,7 @@ from fastloop.core.pair_tests import pair_p_values
 from fastloop.core.serial_noise import (
     CORRELATIONS,
     PRIOR,
+    correlation_of_means,
     correlation_weights,
     independent_series,
     interval_growth,
@@ -42,6 +43,14 @@ def test_trials_of_a_known_correlation_become_uncorrelated_and_of_equal_variance
     covariance = np.cov(independent_series(logs)[number], rowvar=False)
     variance = covariance[0, 0]
     assert covariance == pytest.approx(variance * np.eye(6), abs=0.06 * variance)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("trials", [1, 2, 8])
+def test_means_of_successive_trials_have_their_own_correlation(correlation, trials):
+    means = wandering(correlation, (100_000, 2 * trials)).reshape(-1, 2, trials).mean(axis=-1)
+    seen = np.corrcoef(means, rowvar=False)[0, 1]
+    assert correlation_of_means(correlation, trials) == pytest.approx(seen, abs=0.01)
 
 
 @pytest.mark.parametrize("number", [0, 3, 6, 9])

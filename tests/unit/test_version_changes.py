@@ -39,7 +39,7 @@ def outcome_of(factor: float, fail_above: float = 2.0, **changes) -> VersionOutc
         new_label="the working folder",
         base={job.name: job},
         new={job.name: job},
-        changes=find_version_changes(rounds_of(factor)),
+        changes=find_version_changes(rounds_of(factor), 1),
         fail_above=fail_above,
         effort="8 rounds",
     )
@@ -67,13 +67,13 @@ def test_a_factor_of_one_point_zero_five_is_told_at_five_percent_noise():
 
 def test_nothing_is_told_between_looks_nor_before_the_first():
     for count in range(2, LOOKS[-1] + 1):
-        assert are_told(rounds_of(2, count=count), count, 2.0) == (count in LOOKS)
-    (few,) = find_version_changes(rounds_of(2, count=3))
+        assert are_told(rounds_of(2, count=count), count, 1, 2.0) == (count in LOOKS)
+    (few,) = find_version_changes(rounds_of(2, count=3), 1)
     assert (few.tell(2.0), few.change.ratio) == ("", None)
 
 
 def test_a_difference_below_what_is_allowed_is_no_slower():
-    (found,) = find_version_changes(rounds_of(1.2))
+    (found,) = find_version_changes(rounds_of(1.2), 1)
     assert [found.tell(allowed) for allowed in (2, 10, 30)] == ["slower", "slower", "no slower"]
 
 

@@ -195,6 +195,10 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 def _is_lock_shared(fact: Fact) -> bool:
     """True if at least two threads of Python give the lock to each other."""
     wall_ns = fact["wall_ns"]
+    # A thread that waits for a core could run, as one that holds the lock. If other programs have
+    # the cores for most of the time, nothing tells the two apart.
+    if fact["delay_ns"] > fact["cpu_ns"]:
+        return False
     sharing = [
         runs_ns
         for runs_ns, switches in fact["python"]

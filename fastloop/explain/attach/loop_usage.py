@@ -50,11 +50,16 @@ class LoopUsage:
 
     def stall_share(self, step_share: float) -> float:
         """Share of the loop's time in which a step goes on, and no thread computes or waits for a
-        core. step_share: of all steps."""
-        if not self.steps:
-            return 0.0
+        core; the step that does so for the longest time does not count. step_share: of all
+        steps."""
         parts = [each["parts"] for each in self.steps]
+        wall_ns = sum(each["wall_ns"] for each in parts)
+        if not wall_ns:
+            return 0.0
         computes = max(_share(parts, "process_ns"), _share(parts, "cpu_ns"))
+        # The first convolution reads its library from disk, and the first step of a profiler its
+        # settings. A step's own waits are those of more than one step.
+        computes += max(each["longest_idle_ns"] for each in self.steps) / wall_ns
         # Any of the step's threads may be the one for which the others wait. For how long these
         # waited for a core is known of the whole loop, all of which may have been in its steps.
         delayed = max(step_share * _share(parts, "delay_ns"), _share(self.steps, "delay_ns"))

@@ -61,11 +61,21 @@ class ThreadTotals:
     process_ns: int = 0
     """CPU time of all threads of the process."""
 
-    def add_growth(self, before: ThreadTotals, after: ThreadTotals) -> None:
-        """Add the growth between two readings."""
+    def add(self, other: ThreadTotals) -> None:
+        """Add the growth of other totals."""
         for name in vars(self):
-            grown = getattr(after, name) - getattr(before, name)
-            setattr(self, name, getattr(self, name) + grown)
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def since(self, before: ThreadTotals) -> ThreadTotals:
+        """The growth since an earlier reading."""
+        return ThreadTotals(
+            **{name: value - getattr(before, name) for name, value in vars(self).items()}
+        )
+
+    @property
+    def idle_ns(self) -> int:
+        """Time in which no thread of the process computed, and this one did not wait for a core."""
+        return max(0, self.wall_ns - max(self.cpu_ns, self.process_ns) - self.delay_ns)
 
 
 def _read_thread() -> ThreadTotals:
@@ -159,6 +169,8 @@ class PassUsage:
     """`makes` or `steps`."""
     parts: ThreadTotals = field(default_factory=ThreadTotals)
     """Of this thread, over the fetches or the steps that were read."""
+    longest_idle_ns: int = 0
+    """Of the one that was idle for the longest time."""
     is_begun: bool = False
     """True between the begin and the end of a fetch or a step that may be read."""
     before: ThreadTotals | None = None
@@ -198,7 +210,9 @@ class PassUsage:
             before, self.before = self.before, None
             with OF_THREADS.spend():
                 if is_alone:
-                    self.parts.add_growth(before, _read_thread())
+                    part = _read_thread().since(before)
+                    self.parts.add(part)
+                    self.longest_idle_ns = max(self.longest_idle_ns, part.idle_ns)
                 self._count_open()
         # The last reading has the greatest numbers: a pass that is short has it, too.
         is_due = OF_PROCESS.has_left(2 * FREE_NS) if is_last else now_ns() >= self.next_ns
@@ -230,6 +244,7 @@ class PassUsage:
         elapsed_ns = now.at_ns - start.at_ns
         self.next_ns = start.at_ns + max(int(GROWTH * elapsed_ns), elapsed_ns + LEAST_NS)
         fact: dict[str, Any] = {"usage_of": number, "role": self.role, "parts": vars(self.parts)}
+        fact["longest_idle_ns"] = self.longest_idle_ns
         fact |= now.since(start) | {"unshared": self.unshared}
         self._count_open()
         if self.role == "steps":

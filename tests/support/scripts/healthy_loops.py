@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -45,6 +46,20 @@ class Stream(IterableDataset):
         return (scaled[index] for index in range(first, len(scaled), step))
 
 
+class SlowStart(torch.nn.Module):
+    """A model that waits once, as if its library had to be read from a disk."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.is_ready = LINEAR, False
+
+    def forward(self, images):
+        if not self.is_ready:
+            time.sleep(0.5)
+        self.is_ready = True
+        return self.model(images)
+
+
 TENSORS = TensorDataset(IMAGES, TARGETS)
 CASES = {
     "tensors": (TENSORS, LINEAR, {"batch_size": 16}),
@@ -52,6 +67,7 @@ CASES = {
     "single samples": (TENSORS, LINEAR, {"batch_size": 1}),
     "wide": (TENSORS, WIDE, {"batch_size": 32}),
     "convolution": (TENSORS, CONVOLUTION, {"batch_size": 32}),
+    "slow start": (TENSORS, SlowStart(), {"batch_size": 16}),
     "scaled": (Scaled(), LINEAR, {"batch_size": 16}),
     "scaled wide": (Scaled(), WIDE, {"batch_size": 32, "shuffle": True}),
     "named": (Named(), LINEAR, {"batch_size": 16}),
