@@ -1,6 +1,6 @@
 """fastloop clean: show the contents of the outputs folder, and remove parts of it.
 
-    fastloop clean [stores] [data] [results] [reports] [attach] [check] [mlflow]
+    fastloop clean [stores] [data] [results] [reports] [attach] [check] [suite] [mlflow]
                    [environments] [older_than=30d] [yes=true]
 
 Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
@@ -12,6 +12,7 @@ results  folders of sweeps, with their reports
 reports  reports alone; `fastloop report` writes them again
 attach   findings of `fastloop attach`
 check    results of `fastloop check against=`
+suite    sweeps of `fastloop suite`, a folder a round; the files that it wrote to results/ stay
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
 environments  libraries of options in environments of their own; `fastloop env` creates them again
 
@@ -196,6 +197,7 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "reports": _reports,
     "attach": _children("attach"),
     "check": _children("check"),
+    "suite": _children("suite"),
     "mlflow": _mlflow,
     "environments": _children("environments"),
 }

@@ -5,7 +5,8 @@
 Watches for some seconds how much of the machine other processes use. The first sentence is
 the answer: ready, or not quiet, or another fastloop measures. Below it is all that a
 measurement depends on: cores, memory, FastLoader's engines, accelerators, space, limits,
-and the optional libraries with the commands that install those that are missing.
+the environments that `fastloop env` has created, and the optional libraries with the
+commands that install those that are missing.
 Nothing is written.
 
 The exit status is 0 if the machine is ready, also if the system does not tell
@@ -60,7 +61,7 @@ def main() -> None:
     reason = _holder() or _busy(load)
     print("\n".join(wrap([_answer(load, reason, seconds)])), end="\n\n", flush=True)
     # these import torch, which takes seconds: the answer has been printed before
-    rows = [*_hardware(load), *_software(), *_space()]
+    rows = [*_hardware(load), *_software(), *_space(), ("environments", _environments())]
     print("\n".join(align(rows)))
     print("\n" + "\n".join(wrap(_libraries())))
     sys.exit(int(bool(reason)))
@@ -172,6 +173,19 @@ def _space() -> Iterator[tuple[str, str]]:
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     hint = f" (ulimit -n {most} allows more)" if files <= FEW_FILES < most else ""
     yield "open files", f"{files:,} a process{hint}"
+
+
+def _environments() -> str:
+    """Number, size and requirements of the environments that options have of their own."""
+    from fastloop.cli.clean import describe_item
+    from fastloop.core.spans import wall_ms
+    from fastloop.processes.environments import list_environments
+
+    found = list_environments()
+    if not found:
+        return "none: fastloop env loader=<loader> creates the one that a loader needs"
+    mib = sum(describe_item(built.folder, wall_ms() / 1000).mib for built in found)
+    return f"{len(found)}, {mib:,.1f} MiB: {'; '.join(built.label for built in found)}"
 
 
 def _libraries() -> Iterator[str]:

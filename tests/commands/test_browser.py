@@ -1,4 +1,4 @@
-"""The link printed by the quickstart, opened in a real browser on the real MLflow UI."""
+"""In a browser: the link that the quickstart prints, on MLflow's UI, and a page of the suite."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ import psutil
 import pytest
 from commands import results, run_fastloop
 from options import REPOSITORY, skip_or_fail
+from suite_files import claimed_file, document_of, measured_cell
 
 from fastloop.core.tracked_metrics import metrics
+from fastloop.suite.claims import CLAIMS
+from fastloop.suite.site import LoadedRound, render_claims
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
+PHONE_WIDTH = 390
 QUICKSTART = ("experiment=quickstart", "trials=1", "epochs=1", "min_window_s=0", "isolation=inline")
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
@@ -91,6 +95,53 @@ def wait_for(condition):
             return value
         time.sleep(0.2)
     raise AssertionError(f"never: {condition}")
+
+
+@pytest.fixture
+def phone(browser):
+    """The browser with the screen of a phone, which is narrower than any of its windows."""
+    screen = {"width": PHONE_WIDTH, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    return browser
+
+
+def claims_page() -> str:
+    """A page of all claims: one holds, the others have a long reason why they weren't measured."""
+    measured = claimed_file(CLAIMS[0], [1.5e3] * 5, [1.0] * 5).cells
+    reason = "unsupported: no module named simplejpeg: pip install simplejpeg"
+    empty = {"windows": {}, "measured_ms": None, "null_reason": reason}
+    missing = [
+        measured_cell(row.label, [], workload=claim.name, **empty)
+        for claim in CLAIMS[1:]
+        for row in (claim.slow, claim.fast)
+    ]
+    document = document_of(*measured, *missing)
+    return render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
+
+
+def test_claims_are_read_on_a_phone_without_scrolling_sideways(tmp_path, phone):
+    page = tmp_path / "claims.html"
+    page.write_text(claims_page())
+    phone.get(page.as_uri())
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    phone.save_screenshot(str(SCREENSHOTS / "claims.png"))
+    assert phone.execute_script("return document.documentElement.clientWidth") == PHONE_WIDTH
+    cells = phone.execute_script(
+        """
+        return [...document.querySelectorAll("#claims tbody th, #claims tbody td")].map(cell => {
+            const content = document.createRange()
+            content.selectNodeContents(cell)
+            return [cell.innerText, content.getBoundingClientRect().right]
+        })
+        """
+    )
+    assert {claim.says for claim in CLAIMS} <= {text for text, _ in cells}
+    assert max(right for _, right in cells) <= PHONE_WIDTH
+    widths = (
+        "return [...document.querySelectorAll('.scroll')].map(e => [e.scrollWidth, e.clientWidth])"
+    )
+    ((needed, given),) = phone.execute_script(widths)
+    assert needed <= given
 
 
 def test_printed_link_charts_every_loader_in_both_benchmarks(tmp_path, quickstart, ui, browser):

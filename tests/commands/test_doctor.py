@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,6 +31,18 @@ def test_the_first_sentence_is_the_answer_and_nothing_is_written(tmp_path):
     assert "optional libraries: " in process.stdout
     assert process.stdout.count("not installed: ") == process.stdout.count(" (for ")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_environments_of_options_are_listed(tmp_path):
+    folder = tmp_path / "outputs" / "environments" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    described = {"path": [], "packages": {"webdataset": "0.2.100"}, "fastloop": None}
+    described |= {"requirements": ["webdataset==0.2.100"]}
+    (folder / "environment.json").write_text(json.dumps(described))
+    process = run_fastloop("seconds=0.3", cwd=tmp_path, command="doctor")
+    (row,) = re.findall(r"^environments +(.*)$", process.stdout, re.M)
+    assert row.startswith("1, ")
+    assert "webdataset==0.2.100" in row
 
 
 def test_another_fastloop_that_measures_is_told(tmp_path):

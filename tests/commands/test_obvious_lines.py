@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import sys
@@ -132,7 +133,7 @@ REFUSED = [
     ("report opne=true", "no such setting"),
     (
         "clean everything",
-        "allowed: stores, data, results, reports, attach, check, mlflow, environments",
+        "allowed: stores, data, results, reports, attach, check, suite, mlflow, environments",
     ),
     ("clean stores older_than=soon", "allowed: a time such as 12h, 30d or 8w"),
     ("clean yes=true", "with what to remove"),
@@ -344,6 +345,21 @@ def test_clean_removes_only_what_fastloop_has_made(tmp_path):
     assert [path for path in kept if not path.is_file()] == []
     assert {path.name for path in (outputs / "data").iterdir()} == {"images", "photos"}
     assert not (outputs / "2026-01-01" / "13-00-00-123456").exists()
+
+
+def test_clean_lists_and_removes_the_suite_but_not_its_results(tmp_path):
+    result = tmp_path / "outputs" / "suite" / "2026-11" / "quick" / "tokens" / "0" / "result.json"
+    published = tmp_path / "results" / "2026-11" / "box.json"
+    for path in (result, published):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    listed = run_fastloop(cwd=tmp_path, command="clean")
+    assert re.search(r"^  suite +1 +0\.0 MiB", listed.stdout, re.M), listed.stdout
+    assert result.exists()
+    removed = run_fastloop("suite", "yes=true", cwd=tmp_path, command="clean")
+    assert removed.returncode == 0, removed.stderr
+    assert [*(tmp_path / "outputs").iterdir()] == []
+    assert published.exists()
 
 
 def test_clean_follows_no_linked_folder_out_of_outputs(tmp_path):

@@ -10,19 +10,18 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
 from fastloop.config.catalogue import options_of
 from fastloop.core import result_io
-from fastloop.core.result import Measurement
 from fastloop.core.types import UsageError
-from fastloop.suite.claims import CLAIMS, Claim, judge
+from fastloop.suite.claims import CLAIMS, judge
 from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
 from fastloop.suite.suite_file import (
     FILE,
     SCHEMA_FILE,
     Cell,
     SuiteFile,
-    WorkloadRecord,
     find_problems,
     load_suite,
     save_suite,
@@ -33,63 +32,7 @@ from fastloop.suite.suite_file import (
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"
-NOW_MS = 1_800_000_000_000
 OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
-
-
-def measured_cell(label: str, seconds: list[float], **changes) -> Cell:
-    windows = {
-        number: Measurement(
-            start_ns=1000,
-            stop_ns=1000 + int(each * 1e9),
-            epochs=1,
-            samples=500,
-            limit_samples_per_s=9000.0,
-        )
-        for number, each in enumerate(seconds)
-    }
-    cell = Cell(
-        workload="small_rows",
-        label=label,
-        loader=label,
-        configuration="default",
-        overrides=[],
-        code=f"fastloop/options/loader/{label}.py",
-        cache="warm",
-        null_reason="",
-        measured_ms=NOW_MS,
-        content="ab",
-        windows=windows,
-        first_batch_s=0.25,
-        peak_pss_mib=300.0,
-        caveats=["unstable"],
-    )
-    return replace(cell, **changes)
-
-
-def document_of(*cells: Cell) -> SuiteFile:
-    workload = WorkloadRecord(
-        name="small_rows",
-        title="Small rows",
-        overrides=["dataset=mydataset"],
-        samples=500,
-        sample_nbytes=3136,
-        undetermined="",
-    )
-    document = SuiteFile(
-        schema=1,
-        suite="1.0",
-        round="2026-11",
-        scope="full",
-        complete=True,
-        machine={"cpu": "a processor", "cores_usable": 2, "python": "3.11"},
-        versions={"torch": "2.9", "numpy": None},
-        commit="0123456789abcdef",
-        code="cd",
-        workloads=[workload],
-        cells=list(cells),
-    )
-    return seal(with_figures(document))
 
 
 def null_cell(label: str) -> Cell:
@@ -296,14 +239,6 @@ def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
     for workload in WORKLOADS:
         labels = [row.label for row in rows_of(workload, loaders)]
         assert len(labels) == len(set(labels))
-
-
-def claimed_file(claim: Claim, slow: list[float], fast: list[float]) -> SuiteFile:
-    document = document_of(
-        measured_cell(claim.slow.label, slow, workload=claim.name),
-        measured_cell(claim.fast.label, fast, workload=claim.name),
-    )
-    return replace(document, scope="claims")
 
 
 @pytest.mark.parametrize(
