@@ -63,6 +63,8 @@ PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
+LEAST_MINUTES = 0.2
+"""Seven runs of a script, each with its import of torch, take longer."""
 SAMPLED_S = 10.0
 """Time for which a running process is sampled, unless --seconds says otherwise."""
 
@@ -225,10 +227,14 @@ def _try_changes(
     place: Path,
 ) -> None:
     """Try changes of the DataLoader of the loop, and print their savings."""
-    from fastloop.core.types import Unsupported
-    from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
+    from fastloop.core.types import Unsupported, UsageError
+    from fastloop.explain.attach.changes_to_try import (
+        check_minutes,
+        choose_batches,
+        choose_changes,
+    )
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.tries import ScriptRunner, try_changes
+    from fastloop.explain.attach.tries import ScriptEnded, ScriptRunner, try_changes
 
     found = _find_slowest(findings)
     if found is None:
@@ -236,6 +242,11 @@ def _try_changes(
     budget_s = 60 * settings.minutes
     changes = choose_changes(found)
     batches = choose_batches(found, budget_s, outside_s(findings))
+    try:
+        check_minutes(found, batches, settings.minutes)
+    except UsageError as error:
+        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
+        return
     print(
         f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
         f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
@@ -251,7 +262,7 @@ def _try_changes(
     except Unsupported as error:
         way = " in a copy of the working folder" if settings.in_copy else ""
         print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
-        if not settings.in_copy:
+        if not settings.in_copy and isinstance(error, ScriptEnded):
             print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
     _write_tried(tried, folder)
@@ -311,7 +322,7 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
     numbers: dict[str, float] = {}
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
-    while arguments and arguments[0].startswith((*SWITCHES, *NUMBERS)):
+    while arguments and arguments[0].startswith("--") and arguments[0] != "--":
         word, arguments = arguments[0], arguments[1:]
         name = next((each for each in NUMBERS if word.startswith(each)), None)
         if name:
@@ -319,7 +330,8 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
         elif word in SWITCHES:
             switches.add(word)
         else:
-            raise ValueError(f"attach {word}: allowed: {', '.join((*SWITCHES, *NUMBERS))}")
+            allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
+            raise ValueError(f"attach {word}: allowed: {allowed}")
     if PID in numbers and (others := [*arguments, *switches, *({*numbers} - {PID, SECONDS})]):
         raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
     observed = AttachSettings(
@@ -344,12 +356,15 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
 
 
 def _positive_number(word: str, name: str) -> float:
-    allowed = "a whole number above 0" if name in (BATCHES, PID) else "a number above 0"
+    least = LEAST_MINUTES if name == MINUTES else 0.0
+    allowed = f"{least:g} or more" if least else "a number above 0"
+    allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed
     try:
         number = float(word.removeprefix(name))
     except ValueError:
         number = 0.0
-    if not 0 < number < float("inf") or (name in (BATCHES, PID) and number != int(number)):
+    is_number = 0 < number < float("inf") and number >= least
+    if not is_number or (name in (BATCHES, PID) and number != int(number)):
         raise ValueError(f"attach {word}: allowed: {allowed}")
     return number
 

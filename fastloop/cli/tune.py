@@ -33,6 +33,7 @@ the script's. It ends with the place of the call, and tune.patch for `git apply`
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -69,6 +70,11 @@ if TYPE_CHECKING:
     from fastloop.tune.tune_file import TuneFile
 
 SCRIPT, PATCH = "--script", "tune.patch"
+LAUNCHERS = {
+    *("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate.commands.launch", "lightning", "fabric"),
+}
+"""Commands and modules that start a script in several processes."""
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
@@ -103,6 +109,7 @@ def main() -> None:
 def _tune_script(words: list[str], arguments: list[str]) -> None:
     """Print the tuned settings of a script's DataLoader; exits with 1 and one line on failure."""
     from fastloop.tune.budget import parse_budget
+    from fastloop.tune.script_tuning import check_budget, refuse_ranks
 
     try:
         given, left = split_arguments(words)
@@ -112,6 +119,9 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
             raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
         # Before the script runs: its own error would come with a traceback, and much later.
         command = f"tune {SCRIPT}"
+        check_budget(budget_s)
+        if _is_launcher(arguments):
+            raise UsageError(f"tune {refuse_ranks(arguments)}")
         reason = explain_no_script(command, arguments)
         if not reason and arguments[0] != "-m":
             reason = explain_not_python(command, arguments[0])
@@ -124,9 +134,18 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         restore_default_signals()
 
 
+def _is_launcher(arguments: Sequence[str]) -> bool:
+    """True if the words start a script in several processes, or this process is one of several."""
+    is_module = arguments[:1] == ["-m"]
+    name = "".join(arguments[1:2]) if is_module else Path("".join(arguments[:1])).name
+    return name in LAUNCHERS or os.environ.get("WORLD_SIZE", "1") != "1"
+
+
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
-    from fastloop.core.machine import process_begun_ns
+    from fastloop.core.machine_counters import process_begun_ns
+    from fastloop.core.spans import now_ns, seconds_between
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
+    from fastloop.explain.attach.findings import outside_s
     from fastloop.explain.attach.launch import make_record_folder, run_script
     from fastloop.explain.attach.of_script import explain_records
     from fastloop.sweep.progress import share_reports
@@ -139,10 +158,15 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     records = make_record_folder()
     try:
         ask_for_stop(records, EarlyStop(seconds=script_tuning.look_s(budget_s)))
-        status = run_script(arguments, records)
+        limit_s = script_tuning.FIRST_SHARE * budget_s
+        start_ns = now_ns()
+        status = run_script(arguments, records, limit_s=limit_s)
         handle_signals()
-        findings = explain_records(records, arguments, status, records)
-        found = script_tuning.choose_loop(findings, arguments[0])
+        run_s = seconds_between(start_ns, now_ns())
+        findings = replace(explain_records(records, arguments, status, records), seconds=run_s)
+        late_s = limit_s if run_s >= limit_s else None
+        found = script_tuning.choose_loop(findings, arguments, late_s)
+        script_tuning.check_rest(budget_s, spending.seconds, outside_s(findings))
         settings = script_tuning.choose_settings(found)
         with share_reports("tune", spending.share) as begin_step:
             outcome = script_tuning.run_race(
@@ -182,7 +206,7 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
 
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
-    from fastloop.core.machine import process_begun_ns
+    from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.of_job import check_request
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine

@@ -18,7 +18,6 @@ from PIL import features
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
 from fastloop.core.optional import version_of
-from fastloop.core.spans import now_ns, wall_ms
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -143,10 +142,3 @@ def _memory_gib() -> float | None:
     if "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-
-
-def process_begun_ns() -> int:
-    """The time on `now_ns`'s clock when this process began, so that its imports count."""
-    # the system knows the time of creation on the wall clock only
-    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
-    return now_ns() - int(1e6 * age_ms)

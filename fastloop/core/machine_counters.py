@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
+from fastloop.core.spans import now_ns, wall_ms
+
 PROC = Path("/proc")
 LEAST_SECONDS = 0.2
 """No figure of CPU time rests on a shorter stretch: the system counts CPU time in ticks of 10 ms, a
@@ -53,6 +57,13 @@ class Counters:
     waited_s: dict[Resource, float]
     """Seconds in which some process waited for the resource, see `_read_pressure`."""
     processes: dict[int, ProcessTimes]
+
+
+def process_begun_ns() -> int:
+    """The time on `now_ns`'s clock when this process began, so that its imports count."""
+    # the system knows the time of creation on the wall clock only
+    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
+    return now_ns() - int(1e6 * age_ms)
 
 
 def read_counters(

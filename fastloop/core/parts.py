@@ -38,10 +38,12 @@ class Part(StrEnum):
     PIN = "pin"
     """Copying a batch to pinned memory, by the DataLoader's thread."""
 
-    # These three follow from several measurements; no timeline shows them.
+    # These four follow from several measurements; no timeline shows them.
     START_UP = "start-up"
     """Wait for the first batch of an epoch, beyond that for a later one."""
     HAND_OFF = "hand-off"
     """The loader's own work around batches that are ready: its sampler, processes and queues."""
+    CONTENTION = "contention"
+    """Time in which a step could go on, but the loader's workers have the cores."""
     UNATTRIBUTED = "unattributed"
     """The loading of a loader that can't be taken apart."""

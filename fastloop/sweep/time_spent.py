@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fastloop.core.machine import process_begun_ns
+from fastloop.core.machine_counters import process_begun_ns
 from fastloop.core.number_text import show_duration
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between

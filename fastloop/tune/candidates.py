@@ -30,8 +30,8 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
+from fastloop.tune.race import YOURS
 
-YOURS = "yours"
 FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have a meaning. They are crossed first, and a combination of
 them that can't run is not crossed with the rest."""

@@ -14,7 +14,6 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.candidates import (
-    YOURS,
     Bounds,
     Candidates,
     Compose,
@@ -28,6 +27,7 @@ from fastloop.tune.candidates import (
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import Pilot, PilotLimits, PilotStart, look_at, run_pilot
+from fastloop.tune.race import YOURS
 from fastloop.tune.shortened_race import (
     EPOCH_S,
     SHORT_S,

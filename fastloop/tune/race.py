@@ -25,6 +25,8 @@ Measure = Callable[[str, int, float], float | None]
 """(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
 None if the configuration has failed, which ends its race. Raises NoRoomError if a trial of the
 present configuration was stopped as it took longer than that share."""
+YOURS = "yours"
+"""Name of the present configuration."""
 FEWEST_CONFIRMING = 3
 """Number of rounds that an interval needs."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
+from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.import_hook import MODULE
 from fastloop.fastloader import FastLoader
 from fastloop.trial.job_settings import MIN_WINDOW_S
@@ -35,7 +38,8 @@ def race_in_script(
     step_path: the file that tells what is measured.
     """
     left_s = seconds_between(now_ns(), plan.end_ns)
-    make_loader = _loader_maker(loader, arguments)
+    notes: dict[str, None] = {}
+    make_loader = _loader_maker(loader, arguments, notes)
     # A loader of its own: workers of the script's loader that persist have been ended.
     has_tensors = _has_tensors(make_loader(**next(iter(plan.settings.values()))))
     trials = LoopTrials(
@@ -54,7 +58,9 @@ def race_in_script(
     except SmallBudgetError as error:
         return ScriptOutcome(needed_s=error.allowed_s)
     best = tuned.race.winner if tuned.is_faster else tuned.race.present
-    return ScriptOutcome(text=tuned.without_code(), best=best, is_faster=tuned.is_faster)
+    told = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
+    text = "\n".join([tuned.without_code(), *wrap(told)])
+    return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:
@@ -66,18 +72,22 @@ def _has_tensors(loader: Iterable[Any]) -> bool:
     return True
 
 
-def _loader_maker(loader: DataLoader[Any], arguments: dict[str, Any]) -> Callable[..., Any]:
-    """A function that makes a loader of the same kind with other settings."""
+def _loader_maker(
+    loader: DataLoader[Any], arguments: dict[str, Any], notes: dict[str, None]
+) -> Callable[..., Any]:
+    """A function that makes a loader of the same kind with other settings.
+
+    notes: gets the sentences on arguments that FastLoader drops.
+    """
     base = next(each for each in type(loader).__mro__ if each.__module__ == MODULE)
 
     def make(fastloader: bool, **settings: Any) -> Any:
         changed = {**arguments, **settings}
         del changed["self"]
-        # Without workers DataLoader refuses a limit of time for them.
-        if not changed["num_workers"]:
-            changed.pop("timeout", None)
+        changed |= ScriptChange(settings=settings).settings_beside(changed)
         if fastloader:
-            return FastLoader(**changed)
+            with collect_notes(notes):
+                return FastLoader(**changed)
         # A derived class has attributes of its own, and may have other arguments.
         made = copy.copy(loader)
         vars(made).pop("_DataLoader__initialized", None)

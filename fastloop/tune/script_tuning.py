@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,11 +18,11 @@ from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import ScriptChange
-from fastloop.explain.attach.changes_to_try import choose_worker_counts
+from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.tries import patch_call
-from fastloop.tune.candidates import YOURS
+from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
     STEP,
     ScriptOutcome,
@@ -30,6 +32,10 @@ from fastloop.tune.script_plan import (
 )
 
 CHILD = str(Path(__file__).with_name("script_process.py"))
+LEAST_BUDGET_S = 10.0
+"""Two runs of a script, each with its import of torch, and the shortest race take longer."""
+FIRST_SHARE = 0.5
+"""The observed run is stopped after this share of the budget, as the second one begins alike."""
 ENDING_S, LATE_S = 2.0, 30.0
 """Time that is kept for the end, and time after which a script that has not ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
@@ -46,20 +52,64 @@ class TunedScript:
     """The recommended change for `git apply`; empty if there is none."""
 
 
+def check_budget(budget_s: float) -> None:
+    """Raise UsageError if the budget has no time for any script."""
+    if budget_s < LEAST_BUDGET_S:
+        raise UsageError(
+            f"budget={budget_s:g}s is too short for two runs of a script; allowed: from "
+            f"{LEAST_BUDGET_S:g}s"
+        )
+
+
+def check_rest(budget_s: float, spent_s: float, again_s: float) -> None:
+    """Raise UsageError if the second run has no time for a race.
+
+    spent_s: so far. again_s: at least the time of the second run until its loop begins.
+    """
+    needed_s = spent_s + again_s + ENDING_S
+    if needed_s >= budget_s:
+        raise UsageError(
+            f"budget={budget_s:g}s is too short: the script takes {again_s:.0f} s outside of its "
+            f"loops, and runs again; allowed: more than {math.ceil(needed_s)}s"
+        )
+
+
 def look_s(budget_s: float) -> float:
     """Seconds after which the observed run of the script ends."""
     return min(MOST_LOOK_S, max(LEAST_LOOK_S, LOOK_SHARE * budget_s))
 
 
-def choose_loop(findings: ScriptFindings, script: str) -> LoopFindings:
-    """The loop over a DataLoader that waits longest. Raises UsageError if there is none."""
+def choose_loop(
+    findings: ScriptFindings, arguments: Sequence[str], late_s: float | None = None
+) -> LoopFindings:
+    """The loop over a DataLoader that waits longest. Raises UsageError if there is none, or if
+    several processes have it.
+
+    late_s: time after which the script was stopped; None: it ended before.
+    """
+    script = " ".join(arguments[: 2 if arguments[0] == "-m" else 1])
     loops = [each for each in findings.loops if each.facts.get("made_at")]
-    if loops:
-        return max(loops, key=waiting_s)
-    way = f"it failed (exit status {findings.status})" if findings.status else "it ended"
-    reason = f"{way} before a batch of a DataLoader was seen"
-    raise UsageError(
-        f"--script {script}: {reason}; allowed: a script that iterates over a DataLoader"
+    if not loops:
+        way = f"it failed (exit status {findings.status})" if findings.status else "it ended"
+        allowed = "a script that iterates over a DataLoader"
+        if late_s is not None:
+            way = f"it was stopped after {late_s:.0f} s, {FIRST_SHARE:.0%} of the budget,"
+            allowed = f"a larger budget=, or {allowed}"
+        reason = f"{way} before a batch of a DataLoader was seen"
+        raise UsageError(f"--script {script}: {reason}; allowed: {allowed}")
+    found = max(loops, key=waiting_s)
+    if found.ranks or found.facts.get("group_size", 1) > 1:
+        raise UsageError(refuse_ranks(arguments))
+    return found
+
+
+def refuse_ranks(arguments: Sequence[str]) -> str:
+    """The line that refuses a script of several ranks, and names the way round."""
+    words = shlex.join(arguments)
+    return (
+        f"--script {words}: its ranks would have to race together, which tune can't let them do; "
+        f"allowed: a script of one process; `fastloop attach --try {words}` tries changes in all "
+        "ranks"
     )
 
 
@@ -89,7 +139,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
             for persistent in kept
             for depth in ahead
         ]
-    if facts["type"] == "DataLoader":
+    if find_fastloader(found):
         every += [
             {"num_workers": count, **without, "fastloader": True}
             for count in sorted({0, usable_cores()} & {*counts, 0})

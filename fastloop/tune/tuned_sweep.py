@@ -22,11 +22,10 @@ from fastloop.sweep.rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
 from fastloop.tune.budget import ENDING_OF_JOB_S, ENDING_S, PASSES, Spending, TuneBudget
-from fastloop.tune.candidates import YOURS
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
-from fastloop.tune.race import NoRoomError, RaceResult, RaceRules, race
+from fastloop.tune.race import YOURS, NoRoomError, RaceResult, RaceRules, race
 from fastloop.tune.shortened_race import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile

@@ -17,13 +17,19 @@ from commands import run_fastloop
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
-from fastloop.core.types import Unsupported
+from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
-from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
+from fastloop.explain.attach.changes_to_try import (
+    FEWEST_ROUNDS,
+    check_minutes,
+    choose_batches,
+    choose_changes,
+    find_fastloader,
+)
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
-from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, ScriptRunner, try_changes
+from fastloop.explain.attach.tries import AS_IS, ScriptRunner, try_changes
 
 SLEEPY = """\
 import time
@@ -171,6 +177,7 @@ class KnownRunner:
 
     times: dict[str, float]
     runs: list[str] = field(default_factory=list)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cut(self):
@@ -305,6 +312,13 @@ def test_a_short_budget_cuts_runs_shorter():
     assert numbers == [30, 30, 30, 80]
 
 
+def test_minutes_that_can_not_hold_the_runs_are_refused():
+    """Seven runs of 30 batches of 0.1 s take 21 s."""
+    check_minutes(known_loop(), 30, minutes=0.36)
+    with pytest.raises(UsageError, match=r"--minutes=0\.3: 7 runs .* allowed: 0\.4 or more"):
+        check_minutes(known_loop(), 30, minutes=0.3)
+
+
 def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept():
     loop = known_loop(num_workers=2)
     kept = [each for each in choose_changes(loop) if "persistent_workers" in each.settings]
@@ -350,6 +364,24 @@ def test_changes_fit_the_loop():
     assert "num_workers=0" in of_class
 
 
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        ({"group_size": 2, "sampler": "RandomSampler"}, {"rank": 0, "world_size": 1}),
+        ({"group_size": 2, "sampler": "DistributedSampler"}, {}),
+        ({"group_size": 1, "sampler": "RandomSampler"}, {}),
+    ],
+)
+def test_fastloader_in_a_group_reads_the_samples_of_dataloader(facts, settings):
+    change = find_fastloader(cast("LoopFindings", known_loop(**facts)))
+    assert change == ScriptChange(is_fastloader=True, settings=settings)
+
+
+def test_class_that_is_derived_from_dataloader_is_not_replaced():
+    """As PyG's, which has the same name."""
+    assert find_fastloader(cast("LoopFindings", known_loop(is_derived=True))) is None
+
+
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_stream_gets_no_more_workers_than_divide_it(most):
     changes = choose_changes(known_loop(iterable=True, most_workers=most))
@@ -373,6 +405,7 @@ def test_samples_that_wait_get_many_workers():
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
         (["--try", "--yes", "--minutes=0"], "--minutes=0"),
+        (["--try", "--yes", "--minutes=0.1"], "--minutes=0.1"),
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
         (["--tryy"], "--tryy"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,10 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, format_findings
+from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoaderChange
-from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
 
 
 def a_loop(seconds: float, workers: int = 0) -> Loop:
@@ -60,6 +63,46 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
     sentence = judge_loop(a_loop(0.05, workers), shares).sentences[0]
     assert ("no loader can gain more" in sentence) == (wait < 0.1 and not workers)
     assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)
+
+
+def usage_of(wall_s: float, delay: float, workers: int) -> LoopUsage:
+    step = {"wall_ns": wall_s * 1e9, "delay_ns": delay * wall_s * 1e9}
+    made = {"wall_ns": 1e9, "cpu_ns": 1e9}
+    return LoopUsage(steps=({"parts": step},), makes=({"parts": made},), workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("usage", "other_cores", "contention"),
+    [
+        (usage_of(1.0, 0.4, 2), 0.0, 0.4),
+        (usage_of(1.0, 0.4, 2), 2.0, 0.2),  # others use as much as the two workers
+        (usage_of(1.0, 0.4, 0), 0.0, 0.0),
+        (usage_of(0.1, 0.4, 2), 0.0, 0.0),  # too short to tell
+        (LoopUsage(), 0.0, 0.0),
+    ],
+)
+def test_step_that_waits_for_cores_of_workers_is_a_part_of_its_own(usage, other_cores, contention):
+    decode = np.zeros((100, 4), np.int64)
+    decode[:, 0] = 250_000
+    loop = replace(a_loop(0.05, 2), waits_ns=decode, usage=usage, other_cores=other_cores)
+    shares = share_of_parts(loop)
+    assert sum(each.value for each in shares.values()) == pytest.approx(1.0)
+    assert shares[Part.CONTENTION].value == pytest.approx(0.5 * contention)
+    assert shares[Part.STEP].value == pytest.approx(0.5 * (1 - contention))
+    assert wait_share(shares).value == pytest.approx(0.5)
+
+
+def test_perfect_loader_takes_no_cores_from_the_step():
+    shares = {
+        Part.STEP: share(0.5, 0.48, 0.52),
+        Part.CONTENTION: share(0.4, 0.39, 0.41),
+        Part.DECODE: share(0.1, 0.07, 0.13),
+    }
+    verdict = judge_loop(a_loop(0.05, 2), shares)
+    assert verdict.word is Part.CONTENTION
+    assert "would be 25 ms or less" in verdict.sentences[0]
+    waiting = shares | {Part.STEP: share(0.1, 0.08, 0.12), Part.DECODE: share(0.5, 0.48, 0.52)}
+    assert judge_loop(a_loop(0.05, 2), waiting).word is Part.DECODE
 
 
 def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:

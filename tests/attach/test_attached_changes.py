@@ -20,6 +20,21 @@ def find_loop(script, *arguments, cwd):
     return loop, process.stderr
 
 
+@pytest.mark.heavy
+def test_class_with_the_name_of_dataloader_is_told_apart(tmp_path):
+    script = tmp_path / "derived.py"
+    script.write_text(
+        "import torch.utils.data\n"
+        "class DataLoader(torch.utils.data.DataLoader):\n"
+        "    pass\n"
+        "for batch in DataLoader(range(80), 4):\n"
+        "    batch.sum()\n"
+    )
+    loop, _ = find_loop(script, cwd=tmp_path)
+    assert loop["facts"]["type"] == "DataLoader"
+    assert loop["facts"]["is_derived"] is True
+
+
 def changes_of(loop):
     return {each["change"]: each["gain"] for each in loop["what_ifs"]}
 

@@ -129,7 +129,8 @@ def test_folder_of_a_killed_command_is_removed_by_the_next_one(tmp_path, monkeyp
     ("arguments", "message"),
     [
         (["nosuch.py", "-x"], "attach nosuch.py: no such file; allowed: a Python script, or -m"),
-        (["--epochs", "3"], "attach --epochs: allowed: [-m] <script> [its arguments]"),
+        (["--epochs", "3"], "attach --epochs: allowed: --try, --yes, --copy, --minutes=, "),
+        (["--batches", "a.py"], "attach --batches: allowed: --try, --yes, --copy, "),
         ([], "attach: allowed: [-m] <script> [its arguments]"),
         (["-m"], "attach -m: allowed: -m <module> [its arguments]"),
     ],

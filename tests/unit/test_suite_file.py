@@ -26,8 +26,6 @@ from fastloop.suite.suite_file import (
     load_suite,
     save_suite,
     schema_text,
-    seal,
-    with_figures,
 )
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
 
 POSITIONS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
+    "generator",
 )
 """DataLoader's arguments in their order, as a call may give them by their position."""
-FASTLOADER = "fastloop.FastLoader"
+WITHOUT_WORKERS: Mapping[str, Any] = {
+    **{name: DECLARED[name].default for name in worker_settings(prefetches_by_process=False)},
+    "timeout": 0,
+}
+"""DataLoader's arguments that it refuses without workers unless they have these values."""
+LOADER, FASTLOADER = "DataLoader", "fastloop.FastLoader"
+ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
+"""FastLoader's settings with which it reads the whole dataset in each process of a group, as
+DataLoader does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +34,7 @@ class ScriptChange:
     """A change of a script's DataLoader."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """DataLoader's arguments, by name."""
+    """Arguments of DataLoader, or of FastLoader in its place, by name."""
     is_fastloader: bool = False
     """True: FastLoader takes the DataLoader's place, with the same arguments."""
     torch_threads: int | None = None
@@ -38,6 +48,14 @@ class ScriptChange:
         if self.torch_threads is not None:
             words.append(f"torch.set_num_threads({self.torch_threads})")
         return ", ".join(words)
+
+    def settings_beside(self, given: Container[str]) -> dict[str, Any]:
+        """The settings, with the defaults of those given arguments that need workers if it has
+        none."""
+        if self.settings.get("num_workers") != 0:
+            return {**self.settings}
+        ended = {name: value for name, value in WITHOUT_WORKERS.items() if name in given}
+        return ended | {**self.settings}
 
 
 @dataclass(frozen=True)
@@ -75,10 +93,12 @@ def edit_call(source: str, line: int, change: ScriptChange) -> str:
     starts = [0]
     for each in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(each))
-    call = _find_call(tree, line)
-    edits = [*_edit_arguments(text, starts, call, change.settings)]
+    names = _loader_names(tree)
+    call = _find_call(tree, line, names)
+    settings = change.settings_beside(_names_of_arguments(call))
+    edits = [*_edit_arguments(text, starts, call, settings)]
     if change.is_fastloader:
-        if _last_name(call) != "DataLoader":
+        if _last_name(call) not in names:
             raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
         edits.append(_replace(starts, call.func, FASTLOADER))
         if not _imports(tree, "fastloop"):
@@ -90,19 +110,43 @@ def edit_call(source: str, line: int, change: ScriptChange) -> str:
     return text.decode()
 
 
-def _find_call(tree: ast.Module, line: int) -> ast.Call:
-    """The call of a loader's class on the line; the innermost one whose name says that it is."""
+def _loader_names(tree: ast.Module) -> set[str]:
+    """The names by which the script calls DataLoader, such as DL."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    aliases = {each.asname for node in imports for each in node.names if each.name == LOADER}
+    return {LOADER, *filter(None, aliases)}
+
+
+def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
+    """The call of a loader's class on the line; the innermost one, by its name."""
     calls = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and node.lineno <= line <= (node.end_lineno or node.lineno)
-        and "loader" in _last_name(node).lower()
+        and ("loader" in _last_name(node).lower() or _last_name(node) in names)
     ]
     if not calls:
         raise Unsupported(f"line {line} has no call of a DataLoader by its name")
-    # Of `loaders = make_loaders(DataLoader(a), DataLoader(b))` the last is inside of the first.
-    return min(calls, key=lambda node: (node.end_lineno or 0) - node.lineno)
+    # `make_loader(DataLoader(a))` has one inside of the other, and is not DataLoader itself.
+    exact = [node for node in calls if _last_name(node) in names] or calls
+    innermost = [
+        node
+        for node in exact
+        if not any(other in exact for other in ast.walk(node) if other is not node)
+    ]
+    if len(innermost) > 1:
+        raise Unsupported(f"line {line} makes {len(innermost)} DataLoaders")
+    return innermost[0]
+
+
+def _names_of_arguments(call: ast.Call) -> set[str]:
+    """The names of the arguments that the call has, or may have. Raises Unsupported for `*args`."""
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        raise Unsupported(f"line {call.lineno} unpacks arguments without their names")
+    is_packed = any(each.arg is None for each in call.keywords)
+    named = {each.arg for each in call.keywords if each.arg}
+    return {*POSITIONS[: len(call.args)], *named, *(WITHOUT_WORKERS if is_packed else ())}
 
 
 def _last_name(call: ast.Call) -> str:

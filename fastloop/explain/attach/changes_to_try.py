@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.core.number_text import show_time
+from fastloop.core.types import UsageError
+from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS, ScriptChange
 from fastloop.explain.attach.findings import LoopFindings
 
 MOST_CHANGES = 5
@@ -20,10 +23,14 @@ FEWEST_PASSES, MOST_FACTOR = 2, 3
 the usual seconds."""
 KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
+FEWEST_ROUNDS = 3
+"""Rounds after which the gain of a change has an interval."""
 COMPARED = 2
 """Runs in which the samples are compared."""
+FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
+"""Runs for one change: the first one, and the rounds."""
 PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
-"""Runs that the budget has to contain: the first one, three rounds, and the comparison."""
+"""Runs that the budget should contain: the first one, three rounds, and the comparison."""
 
 
 def choose_worker_counts(found: LoopFindings) -> set[int]:
@@ -35,6 +42,17 @@ def choose_worker_counts(found: LoopFindings) -> set[int]:
     most = found.facts["most_workers"]
     fitting = counts if most is None else {count for count in counts if count <= most}
     return fitting - {found.facts["num_workers"]}
+
+
+def find_fastloader(found: LoopFindings) -> ScriptChange | None:
+    """FastLoader in DataLoader's place, with the settings that keep its samples; None for a class
+    that is derived from DataLoader, which may do more."""
+    facts = found.facts
+    if facts["type"] != LOADER or facts.get("is_derived"):
+        return None
+    # In a group FastLoader reads its rank's share, unless the sampler has it.
+    is_divided = facts.get("group_size", 1) > 1 and facts["sampler"] != "DistributedSampler"
+    return ScriptChange(is_fastloader=True, settings=ONE_PROCESS if is_divided else {})
 
 
 def choose_changes(found: LoopFindings) -> list[ScriptChange]:
@@ -51,7 +69,8 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
-    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
+    fastloader = find_fastloader(found)
+    changes = [fastloader] if fastloader else []
     if workers and kept and not found.facts["persistent_workers"]:
         changes.append(ScriptChange(settings=kept))
     changes += [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
@@ -97,6 +116,21 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
     affordable_s = max(budget_s / PLANNED_RUNS - outside_s, LEAST_S)
     affordable = max(int(affordable_s / batch_s), FEWEST_BATCHES)
     return min(wanted, affordable, loop.batches, MOST_BATCHES)
+
+
+def check_minutes(found: LoopFindings, batches: int, minutes: float) -> None:
+    """Raise UsageError if the loop's own time in the runs that are needed is longer.
+
+    batches: number of the loop's batches in each run.
+    """
+    loop = loop_of_rank(found)
+    run_s = batches * loop.seconds / loop.batches
+    if (least_s := FEWEST_RUNS * run_s) > 60 * minutes:
+        raise UsageError(
+            f"--minutes={minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop at "
+            f"{found.facts['place']} take at least {show_time(least_s)}; allowed: "
+            f"{math.ceil(least_s / 6) / 10:.1f} or more"
+        )
 
 
 def find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:

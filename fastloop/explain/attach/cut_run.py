@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,65 +20,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from fastloop.core.loading_settings import worker_settings
 from fastloop.core.spans import now_ns
-from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
+from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.torch_hooks import follow_reset
-from fastloop.explain.attach.watch import CUT
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-RESULT = "result-{}.json"
 PASS = "_fastloop_pass"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CutRun:
-    """The loop of a script that is timed, and the change of its DataLoader."""
-
-    place: str
-    """File and line of the loop."""
-    made_at: str
-    """Path and line of the call that makes the DataLoader."""
-    batches: int
-    """Number of batches after which the script ends."""
-    change: ScriptChange
-    hashed: int = 0
-    """Number of batches of which the samples are hashed, from the first one on; they count as a
-    part of the time."""
-
-
-@dataclass(kw_only=True)
-class CutResult:
-    """The loop in a process of a shortened run."""
-
-    seconds: float = 0.0
-    """Time of the loop's passes: iter(), the waits and the steps of its batches."""
-    batches: int = 0
-    digests: list[int] = field(default_factory=list)
-    """A hash of each batch's samples, in any order; empty if they are not hashed."""
-
-
-def write_cut(folder: Path, cut: CutRun) -> None:
-    """Let processes that record to the folder run shortened."""
-    (folder / CUT).write_text(json.dumps(asdict(cut)))
-
-
-def read_cut(folder: Path) -> CutRun | None:
-    """The shortened run that the folder asks for; None: a whole one, which is recorded."""
-    try:
-        read = json.loads((folder / CUT).read_text())
-    except FileNotFoundError:
-        return None
-    return CutRun(**read | {"change": ScriptChange(**read["change"])})
-
-
-def read_results(folder: Path) -> list[CutResult]:
-    """The loop in each process that had all batches."""
-    paths = sorted(folder.glob(RESULT.format("*")))
-    return [CutResult(**json.loads(path.read_text())) for path in paths]
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
@@ -123,29 +74,28 @@ class CutLoop:
                 original(loader, *args, **named)
                 return
             bound = signature.bind(loader, *args, **named)
-            self._change(bound.arguments)
+            settings = self.cut.change.settings_beside(bound.arguments)
+            of_loader = {name: settings[name] for name in settings if name in signature.parameters}
+            bound.arguments |= of_loader
+            if self.cut.change.torch_threads is not None:
+                torch.set_num_threads(self.cut.change.torch_threads)
             original(*bound.args, **bound.kwargs)
-            self.changed[loader] = self._make_fastloader(bound.arguments)
+            self.changed[loader] = self._make_fastloader(bound.arguments | settings)
 
         return __init__
 
-    def _change(self, arguments: dict[str, Any]) -> None:
-        change = self.cut.change
-        # Without workers DataLoader refuses the settings that need some.
-        if change.settings.get("num_workers") == 0:
-            for name in (*worker_settings(prefetches_by_process=False), "timeout"):
-                arguments.pop(name, None)
-        arguments |= change.settings
-        if change.torch_threads is not None:
-            torch.set_num_threads(change.torch_threads)
-
     def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
-        """FastLoader with the arguments of DataLoader.__init__; None if it is not asked for."""
+        """FastLoader with the arguments of DataLoader.__init__, and its warnings in the result;
+        None if it is not asked for."""
         if not self.cut.change.is_fastloader:
             return None
         from fastloop.fastloader import FastLoader
 
-        return FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+        notes: dict[str, None] = {}
+        with collect_notes(notes):
+            fast = FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+        self.result.notes += notes
+        return fast
 
     def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """DataLoader.__iter__, which begins a pass over FastLoader if that is in its place."""

@@ -27,7 +27,7 @@ from fastloop.explain.attach.loop_what_ifs import (
     cores_of_loading,
     predict_changes,
 )
-from fastloop.explain.attach.loops import Loop, share_of_parts
+from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
 
 SCHEMA = 1
 WAITING = 0.5
@@ -110,15 +110,22 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
-        causes=find_loop_causes(loop, shares),
+        causes=find_loop_causes(loop, shares, do_workers_pay=_do_workers_pay(loop, ratio, changes)),
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
 
 
+def _do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoaderChange, ...]) -> bool:
+    """False if a loop without workers is predicted to gain nothing by any."""
+    is_predicted = ratio is not None and 1 / MOST_MISSED <= ratio <= MOST_MISSED
+    has_gain = any(each.change.startswith("num_workers=") for each in changes)
+    return not is_predicted or has_gain or loop.facts["num_workers"] > 0
+
+
 def waiting_s(loop: LoopFindings) -> float:
     """Time in the loop outside of its steps."""
-    return loop.seconds * (1 - loop.shares[Part.STEP].value)
+    return loop.seconds * wait_share(loop.shares).value
 
 
 def to_json(findings: ScriptFindings) -> str:

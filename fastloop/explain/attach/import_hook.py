@@ -75,7 +75,8 @@ class ProbeFinder(MetaPathFinder):
 
 def _probe(module: ModuleType, folder: str) -> None:
     # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
-    from fastloop.explain.attach.cut_run import cut_module, read_cut
+    from fastloop.explain.attach.cut_plan import read_cut
+    from fastloop.explain.attach.cut_run import cut_module
     from fastloop.explain.attach.torch_hooks import probe_module
 
     if are_effects_asked(Path(folder)):

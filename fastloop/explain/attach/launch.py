@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 
 import psutil
 
@@ -26,6 +27,8 @@ PASSED_ON = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 ]
+KILLED_S = 5.0
+"""Time that a script has to end after SIGTERM."""
 FROM_TERMINAL = 0x80
 """si_code SI_KERNEL: a signal from the terminal, such as Ctrl-C, which the script has got, too."""
 PREFIX = "fastloop-attach-"
@@ -34,11 +37,15 @@ NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
 
 
 def run_script(
-    arguments: Sequence[str], folder: Path, note_signal: Callable[[], object] = lambda: None
+    arguments: Sequence[str],
+    folder: Path,
+    note_signal: Callable[[], object] = lambda: None,
+    limit_s: float | None = None,
 ) -> int:
     """Run [-m] <script> [its arguments], with the probe recording to the folder.
 
-    note_signal: called when SIGUSR1 was passed on to the script.
+    note_signal: called when SIGUSR1 was passed on to the script. limit_s: time after which the
+    script is ended by SIGTERM, and KILLED_S later by SIGKILL.
     Returns the exit status; negative: the number of the signal that ended the script.
     """
     # This private function is the one by which multiprocessing passes on -W, -X and the like.
@@ -53,9 +60,31 @@ def run_script(
         child = os.posix_spawn(
             sys.executable, command, os.environ, setsigmask=mask, setsigdef=defaults
         )
-        return _wait(child, waited, note_signal)
+        with _time_limit(child, limit_s):
+            return _wait(child, waited, note_signal)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def _time_limit(child: int, limit_s: float | None) -> Iterator[None]:
+    """Send the child SIGTERM after limit_s, and SIGKILL after KILLED_S more."""
+    if limit_s is None:
+        yield
+        return
+    timers = [
+        Timer(limit_s, os.kill, (child, signal.SIGTERM)),
+        Timer(limit_s + KILLED_S, os.kill, (child, signal.SIGKILL)),
+    ]
+    for timer in timers:
+        timer.start()
+    try:
+        yield
+    finally:
+        # Before the process id can be another's: the child has just been waited for.
+        for timer in timers:
+            timer.cancel()
+            timer.join()
 
 
 def end_like(status: int) -> None:

@@ -15,7 +15,7 @@ from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_usage import Fact
-from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.loops import Loop, wait_share
 from fastloop.explain.cause_names import (
     CauseName,
     describe_cores,
@@ -59,13 +59,18 @@ MOST_COPIED = 0.1
 PAGE_BYTES = 4096
 
 
-def find_loop_causes(loop: Loop, shares: Mapping[Part, Estimate]) -> tuple[Cause, ...]:
-    """The causes that cost the loop something."""
+def find_loop_causes(
+    loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool = True
+) -> tuple[Cause, ...]:
+    """The causes that cost the loop something.
+
+    do_workers_pay: false if the model predicts that no number of workers saves time.
+    """
     found = [
         *_cores(loop),
         *_quota(loop),
         *_threads(loop),
-        *(_cold_files(loop, shares) or _waiting(loop, shares)),
+        *(_cold_files(loop, shares) or _waiting(loop, shares, do_workers_pay)),
         *_lock(loop, shares),
         *_tensors(loop, shares),
         *_files(loop),
@@ -159,13 +164,17 @@ def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     return _tell(CauseName.COLD_FILES, text, advice)
 
 
-def _waiting(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
     idle, making = loop.usage.idle_share, _making_share(shares)
     workers = loop.facts["num_workers"]
     if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
         return []
     text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
-    return _tell(CauseName.WAITS, text, f"use num_workers={_workers_for_waits(loop)}")
+    advice = f"use num_workers={_workers_for_waits(loop)}"
+    # The list of predictions would contradict this advice.
+    if not do_workers_pay:
+        advice = "workers wait side by side, but take longer to start than they save in this loop"
+    return _tell(CauseName.WAITS, text, advice)
 
 
 def _workers_for_waits(loop: Loop) -> int:
@@ -296,7 +305,7 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
-    cost = loop.usage.stall_share(shares[Part.STEP].value)
+    cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
     # Ranks wait for each other.
     is_rank = loop.ranks or loop.facts["rank"] is not None
     if cost < LEAST_STALL or is_rank:

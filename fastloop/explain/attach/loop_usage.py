@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
@@ -64,6 +65,18 @@ class LoopUsage:
         # waited for a core is known of the whole loop, all of which may have been in its steps.
         delayed = max(step_share * _share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
         return max(0.0, step_share * (1 - computes) - delayed)
+
+    def contention(self, other_cores: float) -> float:
+        """Share of the steps' time in which the loop's thread could run, and workers had the cores.
+
+        other_cores: number of cores that other programs took, which have their part in it.
+        """
+        parts = [each["parts"] for each in self.steps]
+        timed_s = sum(each["wall_ns"] for each in parts) / 1e9
+        of_workers = self.workers * self.share_of_makes("cpu_ns")
+        if timed_s < LEAST_SECONDS or not of_workers:
+            return 0.0
+        return min(1.0, _share(parts, "delay_ns")) * of_workers / (of_workers + other_cores)
 
     @property
     def delay_share(self) -> float | None:

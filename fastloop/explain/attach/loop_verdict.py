@@ -12,13 +12,15 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_share
+from fastloop.explain.attach.loops import OF_STEPS, PARTS, Loop, share_of_parts, wait_share
 from fastloop.explain.verdict import MOST_UNSURE, WORTH
 from fastloop.reporting.report_tables import WIDEST
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
-WAITS = [place for place, part in enumerate(PARTS) if part is not Part.STEP]
+WAITS = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
+LEAST_TOLD = 0.02
+"""Share of the time below which contention is not told in the first sentence."""
 PHRASES = {
     Part.START_UP: "starting and ending epochs",
     Part.HAND_OFF: "the loader's own sampler, processes and queues",
@@ -32,11 +34,14 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     """The verdict on a loop by the shares of its parts."""
     wait = wait_share(dict(shares))
     word = _choose_word(wait, shares)
-    sentences = [_first_sentence(loop, wait, word), _reason(loop, wait, word, shares)]
+    sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
     return Verdict(word=word, sentences=tuple(filter(None, sentences)))
 
 
 def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
+    contention = _contention(shares)
+    if contention.value >= WORTH and contention.low > max(0.0, wait.high):
+        return Part.CONTENTION
     if wait.value < WORTH:
         return Part.STEP if wait.high <= MOST_UNSURE else Part.UNATTRIBUTED
     leading = _leading(shares)
@@ -46,26 +51,47 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     return leading if is_sure else Part.UNATTRIBUTED
 
 
+def _contention(shares: Mapping[Part, Estimate]) -> Estimate:
+    return shares.get(Part.CONTENTION, Estimate(value=0.0, low=0.0, high=0.0, is_interval=True))
+
+
 def _leading(shares: Mapping[Part, Estimate]) -> Part:
-    return max((part for part in shares if part != Part.STEP), key=lambda part: shares[part].value)
+    waits = [part for part in shares if part not in OF_STEPS]
+    return max(waits, key=lambda part: shares[part].value)
 
 
 def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
     """Other parts that may be as great as the greatest one."""
     leading = _leading(shares)
-    others = [part for part in shares if part not in (Part.STEP, leading)]
+    others = [part for part in shares if part not in (*OF_STEPS, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
 
 
-def _first_sentence(loop: Loop, wait: Estimate, word: Part) -> str:
+def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
     of_ranks = " a rank" if loop.ranks else ""
     spent_s = loop.seconds / max(1, len(loop.ranks))
     seconds = f"{show_time(spent_s)}{of_ranks}"
     name = f"The loop over {loop.name}"
+    # Steps beside busy workers may be slower than steps beside none, also for want of memory.
+    less = " or less" if loop.facts["num_workers"] else ""
+    rest = f"with a perfect loader its {seconds} would be "
+    rest += f"{show_time(spent_s * shares[Part.STEP].value)}{less}"
+    contention = _contention(shares)
+    is_told = contention.value >= LEAST_TOLD
+    part = show_estimate(contention, show_percent)
+    if word is Part.CONTENTION:
+        return (
+            f"{name} is slowed down by its own workers: for {part} of the time its step could go "
+            f"on, but they have the cores; {rest}"
+        )
     if word is Part.STEP:
         most = show_percent(max(0.0, wait.high))
+        if is_told:
+            waits = f"it waits for data at most {most} of {seconds}"
+            return (
+                f"{name} is limited by its step: {waits}, and for cores that its workers use {part}"
+            )
         if loop.facts["num_workers"]:
-            # Steps beside busy workers may be slower than steps beside none.
             waits = f"it waits for data at most {most} of {seconds}"
             return f"{name} is limited by its step: {waits}, while its workers use cores, too"
         return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
@@ -76,11 +102,8 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Part) -> str:
         return f"{answer} whether the loop over {loop.name} waits: {guess}"
     is_wide = wait.high >= WIDEST * wait.low
     share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
-    # Steps beside busy workers may be slower than steps beside none.
-    less = " or less" if loop.facts["num_workers"] else ""
-    left_s = spent_s * (1 - wait.value)
-    rest = f"with a perfect loader its {seconds} would be {show_time(left_s)}{less}"
-    return f"{name} waits for data {share} of the time; {rest}"
+    cores = f", and its step for cores that its workers use {part}" if is_told else ""
+    return f"{name} waits for data {share} of the time{cores}; {rest}"
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:

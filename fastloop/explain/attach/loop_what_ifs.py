@@ -201,7 +201,9 @@ def _native_change(loop: Loop, gain: float | None) -> tuple[LoaderChange, ...]:
         return ()
     made_at = loop.facts.get("made_at")
     place = f" at {os.path.basename(made_at)}" if made_at else ""
-    change = f"fastloop.FastLoader in place of DataLoader{place}"
+    without = ", ".join(loop.facts.get("without_effect") or ())
+    dropped = f" (no effect there: {without})" if without else ""
+    change = f"fastloop.FastLoader in place of DataLoader{place}{dropped}"
     return (LoaderChange(change=change, gain=gain, is_native=True),)
 
 

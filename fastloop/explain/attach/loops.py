@@ -29,8 +29,13 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 FEWEST_LATER = 2
 """Number of batches behind the first one that tell the usual wait, from which start-up is found."""
-PARTS = (*(Part.STEP, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM, Part.DECODE),)
+PARTS = (
+    *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
+    Part.DECODE,
+)
 """Parts of a loop's time, in the order of a ladder."""
+OF_STEPS = (Part.STEP, Part.CONTENTION)
+"""The parts in which the loop has a batch."""
 ALIKE = ("type", "place", "dataset", "sampler", "batch_size", "num_workers")
 """Facts that all passes of a loop have in common."""
 FoundPass = tuple[dict[str, Any], LoaderPass]
@@ -61,6 +66,8 @@ class Loop:
     usage: LoopUsage = field(default_factory=LoopUsage)
     blocked_ns: int = 0
     """Time of the waits in which a later batch was ready."""
+    other_cores: float = 0.0
+    """Number of cores that other programs took while the script ran; 0 if it is not known."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
@@ -97,8 +104,8 @@ class Loop:
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
 
-def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
-    """The loops of all processes, the longest first."""
+def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> list[Loop]:
+    """The loops of all processes, the longest first. other_cores: taken by other programs."""
     groups: dict[tuple[Any, ...], list[FoundPass]] = defaultdict(list)
     for process in records:
         loaders = describe_loaders(process)
@@ -110,7 +117,7 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
                 # line of a function, as those of training and validation.
                 groups[tuple(facts[name] for name in ALIKE)].append((facts, each))
     _drop_glances(groups)
-    loops = [_with_ranks(group, records) for group in groups.values()]
+    loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
     return sorted(loops, key=lambda loop: -loop.seconds)
 
 
@@ -165,13 +172,18 @@ def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
 
 def wait_share(shares: dict[Part, Estimate]) -> Estimate:
     """The share of a loop's time outside of its steps."""
-    step = shares[Part.STEP]
+    steps = [shares[part] for part in OF_STEPS if part in shares]
     return Estimate(
-        value=1 - step.value, low=1 - step.high, high=1 - step.low, is_interval=step.is_interval
+        value=1 - sum(each.value for each in steps),
+        low=1 - sum(each.high for each in steps),
+        high=1 - sum(each.low for each in steps),
+        is_interval=steps[0].is_interval,
     )
 
 
-def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:
+def _build_loop(
+    group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
+) -> Loop:
     """The loop of passes with the facts about their loaders."""
     passes = tuple(each for _, each in group)
     makers = [makers_of_pass(each, records) for each in passes]
@@ -189,6 +201,7 @@ def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -
         no_store=_find_no_store(passes, records),
         usage=collect_usage(passes, records),
         blocked_ns=sum(time_behind_order(*pair) for pair in zip(passes, makers, strict=True)),
+        other_cores=other_cores,
     )
 
 
@@ -207,16 +220,18 @@ def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecord
     return next((reasons[key] for key in keys if key in reasons), "")
 
 
-def _with_ranks(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:
+def _with_ranks(
+    group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
+) -> Loop:
     """The loop over the passes of all ranks; if there are several, with the loop of each rank."""
-    loop = _build_loop(group, records)
+    loop = _build_loop(group, records, other_cores)
     numbers = sorted({int(facts["rank"]) for facts, _ in group if facts["rank"] is not None})
     if len(numbers) < 2:
         return loop
     ranks = []
     for rank in numbers:
         own = [each for each in group if each[0]["rank"] == str(rank)]
-        ranks.append(replace(_build_loop(own, records), rank=rank))
+        ranks.append(replace(_build_loop(own, records, other_cores), rank=rank))
     return replace(loop, facts=loop.facts | {"rank": None}, ranks=tuple(ranks))
 
 
@@ -261,6 +276,7 @@ def _parts_of_batches(loop: Loop) -> np.ndarray:
     """Nanoseconds of each batch, float (batches, PARTS)."""
     decode, collate, hand_off, start_up = loop.waits_ns.T
     transform = decode * (loop.transform_share or 0.0)
-    return np.stack(
-        [loop.steps_ns, start_up, hand_off, collate, transform, decode - transform], axis=1
-    ).astype(float)
+    contention = loop.steps_ns * loop.usage.contention(loop.other_cores)
+    step = loop.steps_ns - contention
+    parts = [step, contention, start_up, hand_off, collate, transform, decode - transform]
+    return np.stack(parts, axis=1).astype(float)

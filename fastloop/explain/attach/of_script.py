@@ -74,13 +74,15 @@ def explain_records(
     other programs while it ran.
     """
     processes = read_records(records)
-    loops = find_loops(processes)
+    machine_load = summarize_loads([load])
+    others = machine_load.other_cores if machine_load else None
+    loops = find_loops(processes, others or 0.0)
     findings = ScriptFindings(
         command=shlex.join(arguments),
         status=status,
         loops=tuple(describe_loop(loop) for loop in loops),
         unseen=find_unseen(processes, loops),
-        machine_load=summarize_loads([load]),
+        machine_load=machine_load,
         seconds=load.seconds if load else None,
     )
     if loops:

@@ -360,16 +360,40 @@ def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
 def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     """Facts about a DataLoader: its settings, its dataset."""
     context = getattr(loader, "multiprocessing_context", None)
+    is_native = _is_read_natively(loader)
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
         "most_workers": _count_most_workers(loader),
-        "is_native": _is_read_natively(loader),
+        # PyG's class has DataLoader's name, and a collate_fn of its own.
+        "is_derived": _is_derived(loader),
+        "is_native": is_native,
+        "without_effect": _without_effect(loader) if is_native else [],
+        "group_size": _group_size(),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
         "rank": os.environ.get("RANK"),
         **{name: getattr(loader, name, None) for name in SETTINGS},
     }
+
+
+def _is_derived(loader: DataLoader[Any]) -> bool:
+    """True for a class that is derived from torch's DataLoader."""
+    return type(loader).__module__ != "torch.utils.data.dataloader"
+
+
+def _group_size() -> int:
+    """Number of processes in the script's group of torch.distributed; 1 without one."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def _without_effect(loader: DataLoader[Any]) -> list[str]:
+    """Names of the given arguments that FastLoader drops as it decodes natively."""
+    from fastloop.fastloader.loader_settings import NOT_USED
+
+    given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}
+    return [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
 
 
 def _count_most_workers(loader: DataLoader[Any]) -> int | None:
@@ -396,5 +420,5 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
         return False
     from fastloop.fastloader.recognised_images import has_native_steps
 
-    is_usual = loader.collate_fn is torch.utils.data.default_collate
+    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
     return is_usual and has_native_steps(loader.dataset)

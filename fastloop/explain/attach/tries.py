@@ -4,6 +4,7 @@ without, in interleaved rounds."""
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -20,19 +21,21 @@ from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
+    FEWEST_ROUNDS,
+    FEWEST_RUNS,
     KEPT,
     KEPT_LATER,
     find_prediction,
     loop_of_rank,
 )
 from fastloop.explain.attach.children import BOOTSTRAP
-from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
+from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
 
-MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
+MOST_ROUNDS = 10
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
 change is slow, or its processes wait for each other."""
@@ -83,6 +86,8 @@ class TriedLoop:
     runs of the unchanged script differ, too, or no change is recommended."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences on arguments of DataLoader that have no effect with the recommended change."""
     advice: str = ""
     """Why there is no patch, and what to change instead."""
 
@@ -99,6 +104,10 @@ class Attempt:
     failure: str = ""
 
 
+class ScriptEnded(Unsupported):
+    """A further run of the script ended before its loop had had its batches."""
+
+
 class ScriptRunner:
     """Runs the script's beginning, with its output in a file."""
 
@@ -109,6 +118,8 @@ class ScriptRunner:
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """Sentences on arguments that have no effect, by the name of the change."""
         self.cut = CutRun(
             place=found.facts["place"],
             # A script in a copy of the working folder makes its loader there.
@@ -123,7 +134,12 @@ class ScriptRunner:
         Raises Unsupported with the last line of the script if it ended before that, or if it had
         not got there after limit_s, in which case it is killed.
         """
-        return max(each.seconds for each in self._run(replace(self.cut, change=change), limit_s))
+        results = self._run(replace(self.cut, change=change), limit_s)
+        # The same of each loader and in each rank.
+        self.notes[change.name] = tuple(
+            dict.fromkeys(note for each in results for note in each.notes)
+        )
+        return max(each.seconds for each in results)
 
     def digests(self, change: ScriptChange, limit_s: float) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
@@ -151,7 +167,7 @@ class ScriptRunner:
             if results := read_results(folder):
                 return results
             reason = read_last_line(output)
-            raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
+            raise ScriptEnded(f"the script ended before batch {cut.batches}: {reason}")
 
 
 def _place_in_folder(path: str, folder: Path) -> str:
@@ -200,9 +216,10 @@ def try_changes(
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
+        least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
-            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
-            f"s; allowed: {(1 + 2 * FEWEST_ROUNDS) * run_s / 60:.1f} or more"
+            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
+            f"{run_s:.0f} s; allowed: {least:.1f} or more"
         )
     left_s = budget_s - seconds_between(started_ns, now_ns())
     can_compare = left_s >= COMPARED * baseline.run_s
@@ -211,7 +228,8 @@ def try_changes(
         return tried
     patch, advice = patch_call(tried.made_at, change)
     same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
-    return replace(tried, patch=patch, advice=advice, same_samples=same)
+    notes = runner.notes.get(change.name, ())
+    return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
 
 
 def _choose_round(
@@ -360,6 +378,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     elif tried.best:
         reason = "the script draws other samples in each run, or the time was over"
         lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
+    lines += wrap([f"{note}." for note in tried.notes])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:

@@ -1,0 +1,61 @@
+"""The plan of a shortened run of a script, and what its processes find, as files of a folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.watch import CUT
+
+RESULT = "result-{}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutRun:
+    """The loop of a script that is timed, and the change of its DataLoader."""
+
+    place: str
+    """File and line of the loop."""
+    made_at: str
+    """Path and line of the call that makes the DataLoader."""
+    batches: int
+    """Number of batches after which the script ends."""
+    change: ScriptChange
+    hashed: int = 0
+    """Number of batches of which the samples are hashed, from the first one on; they count as a
+    part of the time."""
+
+
+@dataclass(kw_only=True)
+class CutResult:
+    """The loop in a process of a shortened run."""
+
+    seconds: float = 0.0
+    """Time of the loop's passes: iter(), the waits and the steps of its batches."""
+    batches: int = 0
+    digests: list[int] = field(default_factory=list)
+    """A hash of each batch's samples, in any order; empty if they are not hashed."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on the arguments of DataLoader that FastLoader drops."""
+
+
+def write_cut(folder: Path, cut: CutRun) -> None:
+    """Let processes that record to the folder run shortened."""
+    (folder / CUT).write_text(json.dumps(asdict(cut)))
+
+
+def read_cut(folder: Path) -> CutRun | None:
+    """The shortened run that the folder asks for; None: a whole one, which is recorded."""
+    try:
+        read = json.loads((folder / CUT).read_text())
+    except FileNotFoundError:
+        return None
+    return CutRun(**read | {"change": ScriptChange(**read["change"])})
+
+
+def read_results(folder: Path) -> list[CutResult]:
+    """The loop in each process that had all batches."""
+    paths = sorted(folder.glob(RESULT.format("*")))
+    return [CutResult(**json.loads(path.read_text())) for path in paths]
