@@ -369,7 +369,7 @@ def test_changes_fit_the_loop():
     [
         ({"group_size": 2, "sampler": "RandomSampler"}, {"rank": 0, "world_size": 1}),
         ({"group_size": 2, "sampler": "DistributedSampler"}, {}),
-        ({"group_size": 1, "sampler": "RandomSampler"}, {}),
+        ({"group_size": None, "sampler": "RandomSampler"}, {}),
     ],
 )
 def test_fastloader_in_a_group_reads_the_samples_of_dataloader(facts, settings):

@@ -55,7 +55,7 @@ class ScriptChange:
         if self.settings.get("num_workers") != 0:
             return {**self.settings}
         ended = {name: value for name, value in WITHOUT_WORKERS.items() if name in given}
-        return ended | {**self.settings}
+        return {**self.settings} | {**ended, **self.settings}
 
 
 @dataclass(frozen=True)
