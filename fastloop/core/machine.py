@@ -25,6 +25,7 @@ PACKAGES = (
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
     *("webdataset", "datasets", "torchdata", "pyarrow", "zarr"),
     *("pylance", "litdata", "torchcodec", "spdl", "turboloader", "nvidia-dali-cuda120"),
+    "mosaicml-streaming",
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 

@@ -160,7 +160,8 @@ def _step(verdict: Verdict, ladder: Ladder) -> Cause:
 
 def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
     workers = job.loading.num_workers
-    cause = _by_gain(CauseName.WORKERS, what_ifs, _is_change("num_workers="), f"{workers} now")
+    untried = "no other number was tried"
+    cause = _by_gain(CauseName.WORKERS, what_ifs, _is_change("num_workers="), untried)
     return Cause(name=cause.name, is_found=cause.is_found, text=f"{workers} now; {cause.text}")
 
 

@@ -14,6 +14,8 @@ from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher
 from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.types import UsageError, name_of
 from fastloop.explain.instrumented import Recording, record_epoch
 from fastloop.explain.ladder import Round
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes, time_batches, time_rung
@@ -24,6 +26,8 @@ Key = TypeVar("Key")
 
 WINDOW_S = 0.5
 """Epochs that take longer than this are cut to about this length."""
+LONGEST_EPOCH_S = 5.0
+"""Longest epoch that passes run as a whole, if it can't be cut."""
 FEWEST_BATCHES = 4
 LEAST_PASS_S = 5.0
 """Least time limit of a pass, so that a slow start of its process does not end it."""
@@ -83,10 +87,22 @@ class ExplainedJob:
         return replace(self, job=replace(self.job, trial_timeout_s=limit_s))
 
     def cut(self, times: BatchTimes) -> ExplainedJob:
-        """The job with epochs of about WINDOW_S, for batches that take these times."""
+        """The job with epochs of about WINDOW_S, for batches that take these times.
+
+        Raises UsageError if such epochs can't be cut and are too long.
+        """
         batch_s = stats.mean(times.load_s) + stats.mean(times.step_s)
         batches = max(FEWEST_BATCHES, math.ceil(WINDOW_S / batch_s))
         if batches >= self.whole_batches:
+            return self
+        # The first batches of such a loader are none that the dataset could be asked for.
+        if traits_of(LoaderTraits, self.job.loader).shuffles_itself:
+            epoch_s = batch_s * self.whole_batches
+            if epoch_s > LONGEST_EPOCH_S:
+                reason = f"shuffles the samples itself, in epochs of about {epoch_s:.2g} s"
+                allowed = f"epochs up to {LONGEST_EPOCH_S:g} s, for example of fewer samples"
+                loader = f"loader={name_of(self.job.loader)}"
+                raise UsageError(f"{loader} {reason}; allowed: {allowed}")
             return self
         return replace(self, job=replace(self.job, batches=batches))
 

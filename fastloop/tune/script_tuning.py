@@ -98,7 +98,7 @@ def choose_loop(
         reason = f"{way} before a batch of a DataLoader was seen"
         raise UsageError(f"--script {script}: {reason}; allowed: {allowed}")
     found = max(loops, key=waiting_s)
-    if found.ranks or found.facts.get("group_size", 1) > 1:
+    if found.ranks or (found.facts.get("group_size") or 1) > 1:
         raise UsageError(refuse_ranks(arguments))
     return found
 

@@ -393,7 +393,7 @@ def test_prediction_is_of_the_same_settings_or_of_the_first_one(change, gain):
     [
         ({"group_size": 2, "sampler": "RandomSampler"}, {"rank": 0, "world_size": 1}),
         ({"group_size": 2, "sampler": "DistributedSampler"}, {}),
-        ({"group_size": 1, "sampler": "RandomSampler"}, {}),
+        ({"group_size": None, "sampler": "RandomSampler"}, {}),
     ],
 )
 def test_fastloader_in_a_group_reads_the_samples_of_dataloader(facts, settings):

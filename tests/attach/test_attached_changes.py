@@ -35,6 +35,21 @@ def test_class_with_the_name_of_dataloader_is_told_apart(tmp_path):
     assert loop["facts"]["is_derived"] is True
 
 
+@pytest.mark.heavy
+def test_loops_over_other_data_are_told_apart(tmp_path):
+    script = SCRIPTS / "paired_loaders.py"
+    process = run_fastloop(str(script), cwd=tmp_path, command="attach")
+    assert process.returncode == 0, process.stderr
+    (path,) = tmp_path.glob("outputs/attach/*/attach.json")
+    loops = {each["name"]: each["batches"] for each in json.loads(path.read_text())["loops"]}
+    assert loops == {
+        "DataLoader at paired_loaders.py:11 (of line 9, 60 samples)": 30,
+        "DataLoader at paired_loaders.py:11 (of line 10, 60 samples)": 30,
+        "DataLoader at paired_loaders.py:17 (of line 23, 80 samples)": 80,
+        "DataLoader at paired_loaders.py:17 (of line 23, 40 samples)": 40,
+    }
+
+
 def changes_of(loop):
     return {each["change"]: each["gain"] for each in loop["what_ifs"]}
 

@@ -170,6 +170,17 @@ def test_wrong_values_are_one_line(repository, arguments, line):
 
 
 @pytest.mark.heavy
+def test_number_that_does_not_exist_is_one_line_before_anything_is_measured(repository):
+    given = ("package=iniconfig", "against=999.0")
+    process = run_fastloop(*given, cwd=repository, command="check", PIP_NO_INDEX="1")
+    assert (process.returncode, process.stdout) == (4, "")
+    assert process.stderr.count("\n") == 1
+    assert process.stderr.startswith("against=999.0: no environment: ")
+    assert "iniconfig==999.0" in process.stderr
+    assert not [*(repository / "outputs").glob("*/*")]
+
+
+@pytest.mark.heavy
 def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(repository):
     # The candidate is a package that pytest needs, and the wheel another version of it.
     wheel = write_wheel(repository, "0.0.1", "iniconfig")

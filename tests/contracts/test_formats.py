@@ -50,7 +50,7 @@ KINDS = {
 LIBRARIES = {"hdf5": "h5py", "tfrecord": "crc32c", "tf_data": "tensorflow", "ffcv": "ffcv"}
 LIBRARIES |= {"webdataset": "webdataset", "zarr": "zarr", "parquet": "pyarrow"}
 LIBRARIES |= {"hf_datasets": "datasets", "hf_iterable": "datasets"}
-LIBRARIES |= {"lance": "lance", "litdata": "litdata"}
+LIBRARIES |= {"lance": "lance", "litdata": "litdata", "mosaic_streaming": "streaming"}
 ROWS = r"^(rows|loader=\w+ reads) .* use .*store@loader.store=(npy|tensordict|\w+)$"
 COMMANDS = {
     "hdf5": "pip install h5py",
@@ -63,6 +63,7 @@ COMMANDS = {
     "hf_iterable": "pip install datasets",
     "lance": "pip install pylance",
     "litdata": "pip install litdata",
+    "mosaic_streaming": "pip install mosaicml-streaming",
     "ffcv": "apt-get install .*libturbojpeg0-dev.* --no-build-isolation --no-deps ffcv",
 }
 
@@ -463,3 +464,26 @@ def test_ffcv_raises_an_error_of_its_thread_in_the_epoch(prepared_job, monkeypat
         pytest.raises(ArithmeticError, match="as compiled"),
     ):
         list(epochs(0))
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+def test_litdata_decodes_each_sample_once_an_epoch(outputs, monkeypatch, order):
+    """Its default decodes the 32 neighbours of a sample, in chunks that are shuffled by 256."""
+    require_library("litdata")
+    serializers = require_library("litdata.streaming.serializers")
+    decoded = []
+    deserialize = serializers.TensorSerializer.deserialize
+    monkeypatch.setattr(
+        serializers.TensorSerializer,
+        "deserialize",
+        lambda self, data: decoded.append(1) or deserialize(self, data),
+    )
+    # Sixteen chunks of 600 samples, each of a tensor and a number.
+    data = ("dataset=mydataset", "dataset.count=9600", "dataset.shape=[2]", "batch_size=64")
+    job = compose_job("loader=litdata", f"order={order}", *data)
+    prepared = prepare(job.dataset, job.loader.store)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        for epoch in (0, 1):
+            decoded.clear()
+            assert sum(len(labels) for _, labels in epochs(epoch)) == 9600
+            assert len(decoded) == 9600

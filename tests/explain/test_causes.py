@@ -86,6 +86,11 @@ def test_what_was_tried_counts_more_than_what_was_predicted():
     assert cause.text.startswith("0 now; num_workers=1 saves")
 
 
+def test_workers_that_were_not_tried_are_told_once():
+    cause = causes()["number of workers"]
+    assert (cause.is_found, cause.text.count("now")) == (None, 1)
+
+
 def test_what_a_job_does_not_have_is_no_cause():
     names = causes(around=replace(AROUND, torch_threads=1))
     assert names["torch's threads"].is_found is False

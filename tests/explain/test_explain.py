@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import run_fastloop
-from options import SUPPORT
+from options import SUPPORT, require_library
 
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core.machine_load import LoadSummary
@@ -161,3 +161,25 @@ def test_hang_is_named_within_the_limit_of_a_pass(folder):
     message = process.stderr.splitlines()[0]
     assert re.search(r"timeout: no result after 20 s: waits in next\(\) of a DataLoader", message)
     assert re.search(r"worker 0 \(pid \d+\) is in __getitem__ \(slow_stages.py:\d+\)", message)
+
+
+STREAM = ("loader=webdataset", "batch_size=8", *IN_ONE_PROCESS)
+"""A loader that shuffles by itself: it has no first batches that other loaders have, too."""
+
+
+def test_loader_that_shuffles_itself_is_explained_by_whole_epochs(folder):
+    require_library("webdataset")
+    _, values = explain(folder, *STREAM, "try=0", *LONG_STEP)
+    assert values["ladder"]["batches"] == 8
+    assert values["timeline"]["batches"] == 8
+
+
+def test_too_long_epochs_of_a_loader_that_shuffles_itself_are_refused_in_one_line(folder):
+    require_library("webdataset")
+    given = (*DATA, *SETTINGS, *STREAM, LONG_STEP[0], "+model.sleep_s=1")
+    process = run_fastloop(*given, cwd=folder, command="explain")
+    assert process.returncode == 1
+    message = process.stderr.strip().splitlines()[-1]
+    assert message.startswith("loader=webdataset shuffles the samples itself")
+    assert "allowed: " in message
+    assert not [*folder.glob("outputs/20*")]

@@ -18,7 +18,7 @@ WITHOUT_CODE = {
     *("ffcv", "grain", "hdf5", "python_loop", "spdl", "tensorclass", "tensorclass_memmap"),
     *("tf_data", "tfrecord", "torch_storage", "webdataset", "zarr"),
     *("hf_datasets", "hf_iterable", "parquet", "torchdata", "torchdata_nodes"),
-    *("lance", "litdata", "spdl_process", "turboloader", "dali"),
+    *("lance", "litdata", "spdl_process", "turboloader", "dali", "mosaic_streaming"),
 }
 
 

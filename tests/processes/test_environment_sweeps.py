@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from commands import QUICK, results, run_fastloop
+from options import REPOSITORY, compose_job
 from tiny_wheels import write_wheel
+
+from fastloop.processes.environments import DESCRIPTION, environment_for
 
 LOADER = """
 from torch.utils.data import DataLoader
@@ -143,3 +147,20 @@ def test_requirements_are_a_list_of_texts(folder, value):
     assert process.returncode == 1
     assert "loader.requirements=" in process.stderr
     assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("loader", ["mosaic_streaming"])
+def test_contracts_hold_in_the_environment_of_a_loader_that_needs_one(loader):
+    environment = environment_for(compose_job(f"loader={loader}").requirements)
+    if environment is None:
+        pytest.skip("the other tests of contracts have tested it: this environment has its library")
+    folder = REPOSITORY / "outputs" / "environments" / environment.key
+    if not (folder / DESCRIPTION).is_file():
+        pytest.skip(f"its environment is not built: fastloop env loader={loader}")
+    command = [folder / "bin" / "python", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    tests = ["tests/contracts/test_loaders.py", "tests/contracts/test_stores.py", "-k", loader]
+    done = subprocess.run(
+        [*command, *tests], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout

@@ -31,6 +31,9 @@ ALL_LIBRARIES = "FASTLOOP_TEST_ALL_LIBRARIES"
 GPU_JOBS = REPOSITORY / "tests" / "gpu" / "gpu_jobs.json"
 """Jobs of the tests marked gpu, which run without Hydra; written by `python
 tests/gpu/record_gpu_jobs.py`."""
+NOT_EVERYWHERE = ("nvidia-dali", "mosaicml-streaming")
+"""Packages that not every environment with all libraries has: DALI is too large, and MosaicML
+Streaming excludes the versions of others. Where they are installed, their tests run."""
 is_gpu_test = False
 """True while a test marked gpu runs."""
 gpu_overrides: set[tuple[str, ...]] | None = None
@@ -77,8 +80,7 @@ def require_cuda() -> None:
 
 def skip_or_fail(reason: str) -> NoReturn:
     """Skip because something is not installed; fail where all libraries must be, as in CI."""
-    # DALI is too large for every environment; where it is installed, its tests run.
-    if "nvidia-dali" in reason:
+    if any(name in reason for name in NOT_EVERYWHERE):
         pytest.skip(reason)
     if os.environ.get(ALL_LIBRARIES) == "1":
         pytest.fail(f"{ALL_LIBRARIES}=1, but {reason}")

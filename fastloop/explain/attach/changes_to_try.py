@@ -52,7 +52,7 @@ def find_fastloader(found: LoopFindings) -> Change | None:
     if facts["type"] != LOADER or facts.get("is_derived"):
         return None
     # In a group FastLoader reads its rank's share, unless the sampler has it.
-    is_divided = facts.get("group_size", 1) > 1 and facts["sampler"] != "DistributedSampler"
+    is_divided = (facts.get("group_size") or 1) > 1 and facts["sampler"] != "DistributedSampler"
     return Change(is_fastloader=True, settings=ONE_PROCESS if is_divided else {})
 
 

@@ -36,7 +36,10 @@ PARTS = (
 """Parts of a loop's time, in the order of a ladder."""
 OF_STEPS = (Part.STEP, Part.CONTENTION)
 """The parts in which the loop has a batch."""
-ALIKE = ("type", "place", "dataset", "sampler", "batch_size", "num_workers")
+ALIKE = (
+    *("type", "place", "made_at", "dataset", "num_samples", "sampler", "batch_size"),
+    "num_workers",
+)
 """Facts that all passes of a loop have in common."""
 FoundPass = tuple[dict[str, Any], LoaderPass]
 """The facts about a DataLoader, and a pass over it."""
@@ -68,6 +71,8 @@ class Loop:
     """Time of the waits in which a later batch was ready."""
     other_cores: float = 0.0
     """Number of cores that other programs took while the script ran; 0 if it is not known."""
+    has_twin: bool = False
+    """True: the loop over another DataLoader has the same class and place."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
@@ -93,6 +98,10 @@ class Loop:
         """The loader's class, and the place of the loop in the script."""
         kind, place = self.facts["type"], self.facts["place"]
         where = f"{kind} at {place}" if place else kind
+        if self.has_twin:
+            made_at, samples = (self.facts.get(name) for name in ("made_at", "num_samples"))
+            where += f" (of line {made_at.rpartition(':')[2]}" if made_at else " ("
+            where += f", {samples:,} samples)" if samples is not None else ")"
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
         return where + (whose if self.rank is None else f" in rank {self.rank}")
 
@@ -115,9 +124,12 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> l
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
                 # line of a function, as those of training and validation.
-                groups[tuple(facts[name] for name in ALIKE)].append((facts, each))
+                groups[tuple(facts.get(name) for name in ALIKE)].append((facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
+    # As of zip(photos, paintings), or of training and validation in one function.
+    names = Counter(loop.name for loop in loops)
+    loops = [replace(loop, has_twin=names[loop.name] > 1) for loop in loops]
     return sorted(loops, key=lambda loop: -loop.seconds)
 
 

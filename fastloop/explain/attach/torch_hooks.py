@@ -364,11 +364,12 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
+        "num_samples": _count_samples(loader),
         "most_workers": _count_most_workers(loader),
         # PyG's class has DataLoader's name, and a collate_fn of its own.
         "is_derived": _is_derived(loader),
         "is_native": is_native,
-        "without_effect": _without_effect(loader) if is_native else [],
+        "without_effect": _without_effect(loader) if is_native else None,
         "group_size": _group_size(),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
@@ -377,23 +378,36 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
+def _count_samples(loader: DataLoader[Any]) -> int | None:
+    """The length of the dataset; None of a stream, or if the dataset does not tell it."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return None
+    # The script's own method may raise anything, as before its data is there.
+    try:
+        return len(loader.dataset)  # pyright: ignore[reportArgumentType]
+    except Exception:
+        return None
+
+
 def _is_derived(loader: DataLoader[Any]) -> bool:
     """True for a class that is derived from torch's DataLoader."""
     return type(loader).__module__ != "torch.utils.data.dataloader"
 
 
-def _group_size() -> int:
-    """Number of processes in the script's group of torch.distributed; 1 without one."""
+def _group_size() -> int | None:
+    """Number of processes in the script's group of torch.distributed; None without one."""
     distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    is_there = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_there else None
 
 
-def _without_effect(loader: DataLoader[Any]) -> list[str]:
-    """Names of the given arguments that FastLoader drops as it decodes natively."""
+def _without_effect(loader: DataLoader[Any]) -> list[str] | None:
+    """Names of the given arguments that FastLoader drops as it decodes natively; None: none."""
     from fastloop.fastloader.loader_settings import NOT_USED
 
     given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}
-    return [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
+    dropped = [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
+    return dropped or None
 
 
 def _count_most_workers(loader: DataLoader[Any]) -> int | None:

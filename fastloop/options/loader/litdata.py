@@ -19,16 +19,20 @@ from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.batch_stream import check_shards
 from fastloop.data.dataloader import stream_epochs
 
+SHUFFLE_WINDOW = 256
+"""LitData's default of item_shuffle_window, which its documentation pairs with batch_decode."""
 NEEDS = "litdata", "loader=litdata", "pip install litdata"
 
 
 @option
 class LitDataLoader:
-    """`StreamingDataset(folder, shuffle, seed)` from a local folder.
+    """`StreamingDataset(folder, shuffle, seed, batch_decode=256)` from a local folder.
 
     This is not a full shuffle: the chunks are shuffled, and then the samples of each chunk in
-    blocks of 256. Workers make whole batches of the chunks that are dealt to them, so that each has
-    a last batch of its own.
+    blocks of 256, as many as are decoded together. With LitData's default, batch_decode="auto",
+    tensors are decoded by 32, of which the shuffled order uses one or two before it needs others:
+    22 samples were decoded for each that was delivered. Workers make whole batches of the chunks
+    that are dealt to them, so that each has a last batch of its own.
     """
 
     store: Store
@@ -64,6 +68,7 @@ class LitDataLoader:
             shuffle=isinstance(whole_order(plan), RandpermOrder),
             seed=plan.seed % 2**32,
             drop_last=False,
+            batch_decode=SHUFFLE_WINDOW,
         )
         dataset.set_batch_size(loading.batch_size)
         dataset.set_num_workers(loading.num_workers)

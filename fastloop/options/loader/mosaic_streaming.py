@@ -1,0 +1,103 @@
+"""`loader=mosaic_streaming`: MosaicML Streaming's StreamingDataset, in torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.epochs import Batches, whole_order
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import RandpermOrder, Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import stream_epochs
+
+NEEDS = "streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming"
+
+
+@option
+class MosaicStreamingLoader:
+    """`StreamingDataset(local=folder, batch_size, shuffle, shuffle_seed)` of local shards.
+
+    Its default shuffle, py1e, shuffles the shards, and then moves samples within 4,000,000 of their
+    neighbours. Workers make whole batches, so that each may have a last batch of its own.
+    numpy.stack makes a batch of the arrays of its samples.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    shuffles_itself: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without MosaicML Streaming."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs of one StreamingDataset; raises Unsupported for several ranks."""
+        if plan.world_size > 1:
+            reason = "MosaicML Streaming repeats samples so that all ranks have as many"
+            raise Unsupported(f"launcher=torchrun: {reason}; use loader=webdataset")
+        shards: Any = self.store.open(prepared.folder)
+        if not hasattr(shards, "columns"):
+            reason = "reads shards of MosaicML Streaming only: use"
+            raise Unsupported(
+                f"loader=mosaic_streaming {reason} store@loader.store=mosaic_streaming"
+            )
+        dataset = import_optional(*NEEDS).StreamingDataset(
+            local=str(prepared.folder),
+            batch_size=plan.loading.batch_size,
+            shuffle=isinstance(whole_order(plan), RandpermOrder),
+            shuffle_seed=plan.seed % 2**32,
+        )
+        try:
+            batches = partial(_batches, dataset, shards.columns, shards.structure, plan)
+            with stream_epochs(batches, plan) as epochs:
+                yield epochs
+        finally:
+            _close(dataset)
+
+
+def _batches(dataset: Any, columns: list[str], structure: Any, plan: Plan, epoch: int) -> Batches:
+    """The batches of this process, which Streaming knows as a worker of a DataLoader."""
+    # Every worker sets the same number, before any of them passes the barrier behind which the
+    # dataset counts it up.
+    dataset.next_epoch = epoch
+    batch: list[dict[str, Any]] = []
+    for sample in dataset:
+        batch.append(sample)
+        if len(batch) == plan.loading.batch_size:
+            yield _collate(columns, structure, batch)
+            batch = []
+    if batch and not plan.loading.drop_last:
+        yield _collate(columns, structure, batch)
+
+
+def _collate(columns: list[str], structure: Any, samples: list[dict[str, Any]]) -> Tree:
+    leaves = [torch.from_numpy(np.stack([each[name] for each in samples])) for name in columns]
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def _close(dataset: Any) -> None:
+    """End the dataset's threads, and remove its shared memory and the files of its locks.
+
+    Streaming leaves threads and files for ever, and shared memory until the process has ended.
+    """
+    if (iterator := getattr(dataset, "_iterator", None)) is not None:
+        iterator.exit()
+        dataset._executor.shutdown()
+    scalars = (dataset._next_epoch, dataset._cache_usage)
+    arrays = (dataset._shard_states, dataset._shard_access_times, dataset._shared_barrier._arr)
+    arrays = (*arrays, *(each.arr for each in scalars))
+    for memory in (dataset._locals_shm, *(each.shm for each in arrays)):
+        memory.cleanup()
+    for path in (dataset._cache_filelock_path, dataset._shared_barrier.filelock_path):
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""`store=mosaic_streaming`: shards of MosaicML Streaming (MDS), a column for each leaf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import PositiveFloat
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.data.rows import array_of, structure_text
+
+NEEDS = "streaming", "store=mosaic_streaming", "pip install mosaicml-streaming"
+INDEX, LAYOUT = "index.json", "layout.json"
+OPTION, ALTERNATIVE = "store=mosaic_streaming", "store=torch_storage"
+MIB = 2**20
+NUMBERS = (
+    *(torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
+    *(torch.uint64, torch.int64, torch.float16, torch.float32, torch.float64),
+)
+"""The dtypes of MDS; it has neither bool nor complex numbers."""
+
+
+@dataclass(frozen=True)
+class MosaicShards:
+    """Shards that are not yet read, and how samples lie in them."""
+
+    folder: Path
+    structure: Any
+    """torch's TreeSpec of a sample."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The column of each leaf, in the order of the leaves."""
+        return [_column(number) for number in range(self.structure.num_leaves)]
+
+
+@option
+class MosaicStreamingStore:
+    """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers.
+
+    shard_mib: the writer's size_limit. Workers share samples, not shards, so that their number does
+    not depend on it.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+    shard_mib: PositiveFloat
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without MosaicML Streaming."""
+        check_available(*NEEDS)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
+        """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
+        that it lacks."""
+        streaming, writer = import_optional(*NEEDS), None
+        for chunk in chunks:
+            leaves, structure = pytree.tree_flatten(chunk)
+            arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
+            if writer is None:
+                text = structure_text(structure, OPTION)
+                writer = streaming.MDSWriter(
+                    columns={
+                        _column(number): _encoding(leaf) for number, leaf in enumerate(leaves)
+                    },
+                    out=str(folder),
+                    size_limit=round(self.shard_mib * MIB),
+                )
+                # The writer refuses a folder that is not empty.
+                (folder / LAYOUT).write_text(json.dumps({"structure": text}))
+            for row in zip(*arrays, strict=True):
+                writer.write({_column(number): leaf for number, leaf in enumerate(row)})
+        if writer is not None:
+            writer.finish()
+
+    def open(self, folder: Path) -> MosaicShards:
+        """The shards; raises BadData unless the folder has some with their layout, and for shards
+        with columns of pickles."""
+        try:
+            structure = json.loads((folder / LAYOUT).read_text())["structure"]
+            shards = MosaicShards(folder, pytree.treespec_loads(structure))
+            for shard in json.loads((folder / INDEX).read_text())["shards"]:
+                names, encodings = shard["column_names"], shard["column_encodings"]
+                if sorted(names) != sorted(shards.columns) or not all(map(_is_safe, encodings)):
+                    raise ValueError(f"columns are {dict(zip(names, encodings, strict=False))}")
+            return shards
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{folder}: not written by store=mosaic_streaming: {error}") from error
+
+
+def _column(number: int) -> str:
+    return f"leaf_{number}"
+
+
+def _encoding(leaf: torch.Tensor) -> str:
+    """MDS's name of the encoding of a row of the leaf; raises Unsupported if it has none."""
+    kind = str(leaf.dtype).removeprefix("torch.")
+    if leaf.dtype not in NUMBERS:
+        raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does")
+    shape = ",".join(map(str, leaf.shape[1:]))
+    return f"ndarray:{kind}:{shape}" if shape else kind
+
+
+def _is_safe(encoding: str) -> bool:
+    kinds = [str(dtype).removeprefix("torch.") for dtype in NUMBERS]
+    return encoding in kinds or encoding.startswith("ndarray:")
