@@ -36,7 +36,7 @@ def settings_beside(settings: Mapping[str, Any], given: Container[str]) -> dict[
     if settings.get("num_workers") != 0:
         return {**settings}
     ended = {name: value for name, value in WITHOUT_WORKERS.items() if name in given}
-    return ended | {**settings}
+    return {**settings} | {**ended, **settings}
 
 
 @dataclass(frozen=True)
