@@ -20,7 +20,8 @@ page states, into <results>/<round>/claims/<machine>.json.
 verify recomputes every figure from the timed windows and compares the seal of each raw
 value; it exits with 1 and names the field if one was altered. site writes one page of all
 rounds in the folder, and claims.html beside it; code is the address before the path of an
-option's code, by default the folder above that of the page. list names the workloads.
+option's code, by default the folder above that of the page. list names the workloads,
+and the claims with their sources.
 """
 
 from __future__ import annotations
@@ -140,10 +141,15 @@ def _write_site(given: dict[str, str]) -> None:
 
 
 def _list() -> None:
+    from fastloop.suite.claims import CLAIMS
     from fastloop.suite.workloads import WORKLOADS
 
+    print("workloads of fastloop suite and suite quick:\n")
     for each in WORKLOADS:
         print(f"{each.name}: {each.title}\n  {' '.join(each.overrides)}")
+    print("\nworkloads of fastloop suite claims:\n")
+    for claim in CLAIMS:
+        print(f"{claim.name}: {claim.says}\n  {claim.condition}; {claim.source}")
 
 
 def _month() -> str:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
+from fastloop.cli import suite
 from fastloop.config.catalogue import options_of
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
@@ -268,3 +269,10 @@ def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
     page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
     assert all(f'data-claim="{claim.name}"' in page for claim in CLAIMS)
     assert page.count("not measured") >= len(CLAIMS) - 1
+
+
+def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fastloop suite", "list"])
+    suite.main()
+    starts = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines()}
+    assert {each.name for each in (*WORKLOADS, *CLAIMS)} <= starts
