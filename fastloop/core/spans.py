@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,25 @@ process_cpu_ns = time.process_time_ns
 def other_threads_cpu_ns() -> int:
     """User and system time of all threads of this process but the calling one."""
     return time.process_time_ns() - time.thread_time_ns()
+
+
+def read_schedule(folder: str) -> tuple[int, int]:
+    """(CPU time, time of waiting for a core) of a thread in nanoseconds.
+
+    folder: of the thread in /proc. Raises OSError if the system counts neither, as only Linux does.
+    """
+    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat"
+    with open(f"{folder}/schedstat", "rb") as file:
+        spent_ns, delay_ns, _ = file.read().split()
+    return int(spent_ns), int(delay_ns)
+
+
+def core_delay_ns() -> int:
+    """Time in which the calling thread could run and waited for a core so far, because other
+    threads had all cores; 0 if the system does not count it."""
+    with suppress(OSError):
+        return read_schedule("/proc/thread-self")[1]
+    return 0
 
 
 def pause(seconds: float) -> None:

@@ -11,7 +11,7 @@ import torch
 from fastloop.core import stats
 from fastloop.core.parts import Part
 from fastloop.core.plan import Benchmark, PreparedData, Session
-from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between, synchronize
+from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
@@ -72,6 +72,8 @@ class BatchTimes:
 
     load_s: list[float] = field(default_factory=list)
     load_cpu_s: list[float] = field(default_factory=list)
+    load_delay_s: list[float] = field(default_factory=list)
+    """Seconds of loading each batch in which this thread waited for a core."""
     step_s: list[float] = field(default_factory=list)
     step_cpu_s: list[float] = field(default_factory=list)
     first_batch_s: float = 0.0
@@ -84,8 +86,13 @@ class BatchTimes:
 
     @property
     def load_cpu_share(self) -> float:
-        """CPU time of loading the batches, as a share of its time."""
-        return sum(self.load_cpu_s) / sum(self.load_s) if any(self.load_s) else 1.0
+        """CPU time of loading the batches, as a share of its time.
+
+        Waits for a core do not count: on a busy machine, samples that compute would seem to wait
+        for a disk.
+        """
+        seconds = sum(self.load_s) - sum(self.load_delay_s)
+        return min(1.0, sum(self.load_cpu_s) / seconds) if seconds > 0 else 1.0
 
 
 def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
@@ -151,6 +158,7 @@ def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
         one,
         load_s=one.load_s + other.load_s,
         load_cpu_s=one.load_cpu_s + other.load_cpu_s,
+        load_delay_s=one.load_delay_s + other.load_delay_s,
         step_s=one.step_s + other.step_s,
         step_cpu_s=one.step_cpu_s + other.step_cpu_s,
         clone_s=min(one.clone_s, other.clone_s),
@@ -195,16 +203,20 @@ def _record(
 ) -> None:
     begun_ns = now_ns()
     while len(times.load_s) < MOST_TIMED:
+        start_delay_ns = core_delay_ns()
         start_ns, start_cpu_ns = now_ns(), process_cpu_ns()
         batch = next(batches, None)
         if batch is None:
             return
+        loaded_ns, loaded_cpu_ns = now_ns(), process_cpu_ns()
+        delay_ns = core_delay_ns() - start_delay_ns
         ready_ns, ready_cpu_ns = now_ns(), process_cpu_ns()
         consume(batch)
         synchronize(context.device)
         stop_ns, stop_cpu_ns = now_ns(), process_cpu_ns()
-        times.load_s.append(seconds_between(start_ns, ready_ns))
-        times.load_cpu_s.append(seconds_between(start_cpu_ns, ready_cpu_ns))
+        times.load_s.append(seconds_between(start_ns, loaded_ns))
+        times.load_cpu_s.append(seconds_between(start_cpu_ns, loaded_cpu_ns))
+        times.load_delay_s.append(delay_ns / 1e9)
         times.step_s.append(seconds_between(ready_ns, stop_ns))
         times.step_cpu_s.append(seconds_between(ready_cpu_ns, stop_cpu_ns))
         if seconds_between(begun_ns, stop_ns) > TIMED_S and len(times.load_s) >= FEWEST_TIMED:

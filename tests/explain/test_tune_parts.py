@@ -238,9 +238,12 @@ def test_short_budgets_try_what_helps_most_often():
     assert first.change.overrides == ("loader=fastloop", "torch_threads=1")
 
 
-@pytest.mark.parametrize(("cpu_s", "waits"), [(0.0002, True), (0.0015, False), (0.004, False)])
-def test_samples_that_wait_get_many_workers(cpu_s, waits):
-    times = BatchTimes(load_s=[0.004] * 5, load_cpu_s=[cpu_s] * 5)
+@pytest.mark.parametrize(
+    ("cpu_s", "delay_s", "waits"),
+    [(0.0002, 0.0, True), (0.0015, 0.0, False), (0.004, 0.0, False), (0.0002, 0.0036, False)],
+)
+def test_samples_that_wait_get_many_workers(cpu_s, delay_s, waits):
+    times = BatchTimes(load_s=[0.004] * 5, load_cpu_s=[cpu_s] * 5, load_delay_s=[delay_s] * 5)
     look = PilotStart(whole=cast("Any", None), as_is=times, pass_s=1.0)
     assert look.waits is waits
     present = compose_job("dataset=digits", "loader=raw", "device=cpu")

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data._utils.worker import get_worker_info
 
 from fastloop.core.cgroup import count_throttled, cpu_quota
-from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
+from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns, read_schedule
 from fastloop.observe.event_log import EventLog
 
 FREE_NS = 1_500_000
@@ -81,7 +81,7 @@ class ThreadTotals:
 def _read_thread() -> ThreadTotals:
     """The counters of this thread."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
-    spent_ns, delay_ns = _read_schedule("/proc/thread-self")
+    spent_ns, delay_ns = read_schedule("/proc/thread-self")
     return ThreadTotals(
         wall_ns=now_ns(),
         cpu_ns=spent_ns,
@@ -92,14 +92,6 @@ def _read_thread() -> ThreadTotals:
         minor_faults=used.ru_minflt,
         process_ns=process_cpu_ns(),
     )
-
-
-def _read_schedule(folder: str) -> tuple[int, int]:
-    """(CPU time, time of waiting for a core) of a thread."""
-    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat"
-    with open(f"{folder}/schedstat", "rb") as file:
-        spent_ns, delay_ns, _ = file.read().split()
-    return int(spent_ns), int(delay_ns)
 
 
 class Allowance:
@@ -292,7 +284,7 @@ def read_process() -> ProcessCounters:
     for name in os.listdir(TASKS):
         # A thread may end while it is read.
         with suppress(OSError):
-            threads[int(name)] = _read_schedule(f"{TASKS}/{name}")
+            threads[int(name)] = read_schedule(f"{TASKS}/{name}")
     # A thread that starts has no id yet.
     ids = [each.native_id for each in threading.enumerate()]
     python = [each for each in ids if each is not None and each in threads]
