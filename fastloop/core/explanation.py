@@ -68,12 +68,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change of the job, its predicted gain and, if it was tried, its realised gain.
+    """A change of the job, its predicted gain and, if it was tried, its realised gain."""
 
-    It is a finding about a Change of fastloop.explain.change and not one itself: explain.json, from
-    which reports read it again, has the change by its name and its command line alone.
-    """
-
+    # Not a Change of fastloop.explain.change: explain.json, from which reports read this again, has
+    # the change by its name and its command line alone.
     change: str
     command: str
     """The command line that measures the changed job."""

@@ -259,7 +259,9 @@ def _shuffling(result: Result) -> Shuffling | None:
 def _chance(result: Result) -> _Chance:
     epochs = result.shadow.epochs if result.shadow else 1
     samples = max(1, result.num_samples * max(1, epochs))
-    share = min(1.0, float(result.params.get("batch_size", 1)) / max(1, result.num_samples))
+    # A user's own loader has batches of its own size, which is not known.
+    size = result.params.get("batch_size")
+    share = min(1.0, (size if isinstance(size, int) else 1) / max(1, result.num_samples))
     kept = 1 - (1 - share) ** 2
     return _Chance(
         # The variance of Spearman's footrule, (n + 1) (2 n² + 7) / 45 (Diaconis and Graham 1977),

@@ -235,4 +235,5 @@ def test_requirements_of_an_option_are_those_of_an_extra(path):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = [{*extra} for extra in project["optional-dependencies"].values()]
     plain = {each for each in requirements if not each.startswith("-")}
-    assert plain in extras
+    # An extra would exclude the NumPy of the main environment.
+    assert (plain in extras) != (path.stem == "mosaic_streaming")
