@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -41,13 +42,47 @@ def check_libraries(loader: Loader) -> None:
             option.check_installed()
 
 
-def check_available(module: str, needed_by: str, install: str) -> None:
-    """Raise Unsupported, with the commands that install it, if a module is missing.
+@dataclass(frozen=True)
+class Library:
+    """A library that an option needs, and that is not installed with fastloop.
 
-    The module is not imported.
+    >>> Library("zarr_of_tomorrow", "store=zarr", "pip install zarr").check()
+    Traceback (most recent call last):
+        ...
+    fastloop.core.types.Unsupported: store=zarr needs zarr_of_tomorrow, which is not installed: \
+pip install zarr
     """
-    if find_spec(module) is None:
-        raise Unsupported(f"{needed_by} needs {module}, which is not installed: {install}")
+
+    module: str
+    """The name that is imported."""
+    option: str
+    """The option that needs it, such as `store=zarr`."""
+    install: str
+    """The commands that install it."""
+
+    def check(self) -> None:
+        """Raise Unsupported, with the commands that install it, if it is missing.
+
+        It is not imported.
+        """
+        # find_spec imports the packages around a module, and fails without them.
+        package = self.module.partition(".")[0]
+        if find_spec(package) is None or find_spec(self.module) is None:
+            raise Unsupported(
+                f"{self.option} needs {self.module}, which is not installed: {self.install}"
+            )
+
+    def load(self, module: str = "") -> Any:
+        """Import it, or the module of it with this name.
+
+        Raises Unsupported, with the commands that install it, if that fails.
+        """
+        name = module or self.module
+        try:
+            with isolate_import():
+                return import_module(name)
+        except ImportError as error:
+            raise Unsupported(f"{self.option} needs {name} ({error}): {self.install}") from error
 
 
 def version_of(package: str) -> str | None:
@@ -60,15 +95,6 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def import_optional(module: str, needed_by: str, install: str) -> Any:
-    """Import a module; raises Unsupported, with the commands that install it, if that fails."""
-    try:
-        with isolate_import():
-            return import_module(module)
-    except ImportError as error:
-        raise Unsupported(f"{needed_by} needs {module} ({error}): {install}") from error
 
 
 @contextmanager

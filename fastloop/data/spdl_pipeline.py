@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan
 from fastloop.core.types import Epochs, Tree
 
@@ -64,7 +64,7 @@ class SpdlPipeline:
                 pipeline.stop()
 
     def _start(self) -> _RunningPipeline:
-        spdl = import_optional("spdl.pipeline", self.option, INSTALL)
+        spdl = Library("spdl", self.option, INSTALL).load("spdl.pipeline")
         # SPDL polls for the end of a source every 0.1 s; this source waits for more instead.
         requests: SimpleQueue[np.ndarray | None] = SimpleQueue()
         pipeline = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 
 INSTALL = "pip install crc32c protobuf"
 MASK = 0xA282EAD8
@@ -15,7 +15,7 @@ MASK = 0xA282EAD8
 
 def check_installed(needed_by: str) -> None:
     """Raise Unsupported if a library that reads and writes the format is missing."""
-    check_available("crc32c", needed_by, INSTALL)
+    Library("crc32c", needed_by, INSTALL).check()
 
 
 @cache
@@ -24,9 +24,9 @@ def example_class(needed_by: str) -> Any:
     # The descriptors are in a pool of their own: TensorFlow and the tfrecord package both register
     # theirs in the default pool, which rejects a second registration. The numbers of the fields
     # are those of tensorflow/core/example/feature.proto and example.proto.
-    pb2 = import_optional("google.protobuf.descriptor_pb2", needed_by, INSTALL)
-    pools = import_optional("google.protobuf.descriptor_pool", needed_by, INSTALL)
-    factory = import_optional("google.protobuf.message_factory", needed_by, INSTALL)
+    pb2 = Library("google", needed_by, INSTALL).load("google.protobuf.descriptor_pb2")
+    pools = Library("google", needed_by, INSTALL).load("google.protobuf.descriptor_pool")
+    factory = Library("google", needed_by, INSTALL).load("google.protobuf.message_factory")
     file = pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     _message(pb2, file.message_type, "BytesList", {"value": ""}, repeated=True)
     _message(pb2, file.message_type, "Feature", {"bytes_list": "BytesList"})
@@ -59,7 +59,7 @@ def _message(
 
 def import_crc32c(needed_by: str) -> Callable[[Any], int]:
     """Import the function that computes the CRC-32C of bytes."""
-    return import_optional("crc32c", needed_by, INSTALL).crc32c
+    return Library("crc32c", needed_by, INSTALL).load().crc32c
 
 
 def mask_crc(crc: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from pydantic import PositiveInt, Strict
 
 from fastloop.core.files import fingerprint
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import list_labelled_files
 from fastloop.options.dataset.photos import Photos
@@ -92,7 +92,7 @@ class Jpegs:
 
 def libraries() -> tuple[Any, Any]:
     """simplejpeg, and cv2 without threads of its own."""
-    simplejpeg = import_optional("simplejpeg", "dataset=peers/jpegs", "pip install simplejpeg")
-    cv2 = import_optional("cv2", "dataset=peers/jpegs", "pip install opencv-python-headless")
+    simplejpeg = Library("simplejpeg", "dataset=peers/jpegs", "pip install simplejpeg").load()
+    cv2 = Library("cv2", "dataset=peers/jpegs", "pip install opencv-python-headless").load()
     cv2.setNumThreads(0)
     return simplejpeg, cv2

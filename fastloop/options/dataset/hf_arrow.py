@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Strict
 
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 
-NEEDS = "datasets", "dataset=hf_arrow", "pip install datasets"
+LIBRARY = Library("datasets", "dataset=hf_arrow", "pip install datasets")
 
 
 @dataclass
@@ -97,7 +97,7 @@ class HfArrowDataset:
 
     def _folder(self) -> Path:
         content = "a folder of save_to_disk, or Arrow files"
-        path = own_path(self.path, NEEDS[1], content)
+        path = own_path(self.path, LIBRARY.option, content)
         if not (path / "dataset_dict.json").is_file():
             return path
         splits = sorted(each.name for each in path.iterdir() if each.is_dir())
@@ -107,7 +107,7 @@ class HfArrowDataset:
         return path / self.split
 
     def _load(self) -> Any:
-        datasets, folder = import_optional(*NEEDS), self._folder()
+        datasets, folder = LIBRARY.load(), self._folder()
         try:
             if (folder / "state.json").is_file():
                 return datasets.load_from_disk(str(folder))

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 from fastloop.data.rows_of_open_file import RowGroups, RowSamples
 
-NEEDS = "dataset=parquet", "pip install pyarrow"
+LIBRARY = Library("pyarrow", "dataset=parquet", "pip install pyarrow")
 
 
 @option
@@ -52,7 +52,7 @@ class ParquetDataset:
 
     def files(self) -> list[Path]:
         """The Parquet files."""
-        path = own_path(self.path, NEEDS[0], "a .parquet file, or a folder of them")
+        path = own_path(self.path, LIBRARY.option, "a .parquet file, or a folder of them")
         return files_below(path, ".parquet")
 
     def open(self) -> RowSamples:
@@ -113,7 +113,7 @@ class _TableReader:
 
 
 def _open_file(path: Path) -> Any:
-    parquet = import_optional("pyarrow.parquet", *NEEDS)
+    parquet = LIBRARY.load("pyarrow.parquet")
     try:
         return parquet.ParquetFile(path, memory_map=True)
     except (OSError, ValueError) as error:
@@ -122,7 +122,7 @@ def _open_file(path: Path) -> Any:
 
 def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
     """Raise BadData for a column that is absent, or not of numbers and lists of them."""
-    types = import_optional("pyarrow", *NEEDS).types
+    types = LIBRARY.load().types
     if schema.get_field_index(name) < 0:
         raise BadData(
             f"{path}: column {name} is absent; columns are {', '.join(schema.names)[:80]}"
@@ -142,7 +142,7 @@ def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
 
 def _array(path: Path, name: str, column: Any) -> np.ndarray:
     """A column as an array; lists that differ in length as an array of arrays."""
-    types = import_optional("pyarrow", *NEEDS).types
+    types = LIBRARY.load().types
     values, shape = column.combine_chunks(), []
     while True:
         if values.null_count:

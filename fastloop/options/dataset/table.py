@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
@@ -21,7 +21,7 @@ CATEGORIES = 1000
 """Number of values of a column of categories."""
 LABEL = "label"
 OWN_DATA = "a table of your own is read by a Dataset of yours, dataset._target_="
-INSTALL = "pip install pyarrow"
+LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TableDataset:
 
         Raises Unsupported without pyarrow, and BadData if the file can't be written.
         """
-        _import("pyarrow.parquet")
+        LIBRARY.load("pyarrow.parquet")
         create_once(self.path, self._make, self.root, OWN_DATA)
         return fingerprint("table", file_fingerprint(self.path))
 
@@ -72,7 +72,7 @@ class TableDataset:
 
     def open(self) -> TableRows:
         """All columns, decoded into memory; raises BadData for a file without a label column."""
-        parquet = _import("pyarrow.parquet")
+        parquet = LIBRARY.load("pyarrow.parquet")
         try:
             table = parquet.read_table(self.path)
         except (OSError, ValueError) as error:
@@ -83,7 +83,7 @@ class TableDataset:
         return TableRows({name: table[name].to_numpy().copy() for name in table.column_names})
 
     def _make(self) -> None:
-        pyarrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
+        pyarrow, parquet = LIBRARY.load(), LIBRARY.load("pyarrow.parquet")
         generator = np.random.default_rng(SEED)
         columns: dict[str, np.ndarray] = {}
         for number in range(self.columns - 1):
@@ -94,7 +94,3 @@ class TableDataset:
         columns[LABEL] = generator.integers(NUM_CLASSES, size=self.count)
         with write_beside(self.path) as path:
             parquet.write_table(pyarrow.table(columns), path)
-
-
-def _import(module: str) -> Any:
-    return import_optional(module, "dataset=table", INSTALL)

@@ -12,12 +12,12 @@ import torch
 from pydantic import Strict
 
 from fastloop.core.files import edge_digest, fingerprint
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.dataset_files import own_path, sample_of
 from fastloop.data.rows_of_open_file import RowSamples
 
-NEEDS = "dataset=zarr", "pip install zarr"
+LIBRARY = Library("zarr", "dataset=zarr", "pip install zarr")
 KINDS = "biufc"
 """numpy's kinds of booleans, integers, floats and complex numbers."""
 READ_FILES = 64
@@ -65,7 +65,7 @@ class ZarrDataset:
         return RowSamples(self._open_reader, num_samples)
 
     def _path(self) -> Path:
-        return own_path(self.path, NEEDS[0], "the folder of a Zarr array or group")
+        return own_path(self.path, LIBRARY.option, "the folder of a Zarr array or group")
 
     def _open_reader(self) -> _ArraysReader:
         return _ArraysReader(self)
@@ -75,7 +75,7 @@ class _ArraysReader:
     """Open arrays."""
 
     def __init__(self, dataset: ZarrDataset) -> None:
-        path = own_path(dataset.path, NEEDS[0], "the folder of a Zarr array or group")
+        path = own_path(dataset.path, LIBRARY.option, "the folder of a Zarr array or group")
         arrays = _open_arrays(path)
         names = list(dataset.arrays or arrays)
         if dataset.label_array is not None:
@@ -107,11 +107,11 @@ class _ArraysReader:
 
     def close(self) -> None:
         """End the threads of zarr, which start again when something is read."""
-        import_optional("zarr.core.sync", *NEEDS).cleanup_resources()
+        LIBRARY.load("zarr.core.sync").cleanup_resources()
 
 
 def _open_arrays(path: Path) -> dict[str, Any]:
-    zarr = import_optional("zarr", *NEEDS)
+    zarr = LIBRARY.load()
     try:
         opened = zarr.open(str(path), mode="r")
         if isinstance(opened, zarr.Group):

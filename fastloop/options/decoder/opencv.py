@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_opencv
@@ -16,7 +16,7 @@ class OpencvDecoder:
 
     def library(self) -> str:
         """OpenCV's version; raises Unsupported if it is not installed."""
-        cv2 = import_optional("cv2", "decoder=opencv", "pip install opencv-python-headless")
+        cv2 = Library("cv2", "decoder=opencv", "pip install opencv-python-headless").load()
         return f"OpenCV {cv2.__version__}"
 
     def decode(self, data: bytes) -> np.ndarray:

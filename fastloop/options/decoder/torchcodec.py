@@ -7,7 +7,7 @@ import re
 import numpy as np
 import torch
 
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow
@@ -19,7 +19,7 @@ from fastloop.fastloader.columns.image_headers import (
     is_whole_png,
 )
 
-NEEDS = "torchcodec", "decoder=torchcodec", "pip install torchcodec"
+LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
 EXIF, HEAD_NBYTES = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL), 1 << 16
 """Beginning of the segment with a JPEG file's orientation, and the bytes in which it is."""
 
@@ -31,7 +31,7 @@ class TorchcodecDecoder:
 
     def library(self) -> str:
         """TorchCodec's version; raises Unsupported if it is not installed."""
-        return f"TorchCodec {import_optional(*NEEDS).__version__}"
+        return f"TorchCodec {LIBRARY.load().__version__}"
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
@@ -41,7 +41,7 @@ class TorchcodecDecoder:
 def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
-    decoders, file = import_optional("torchcodec.decoders", *NEEDS[1:]), bytearray(data)
+    decoders, file = LIBRARY.load("torchcodec.decoders"), bytearray(data)
     # TorchCodec turns an image as its EXIF orientation says; as no decoder here does so, the
     # segment's marker APP1 is made APP15. In a PNG file this would break a checksum.
     if encoding.endswith("JPEG"):

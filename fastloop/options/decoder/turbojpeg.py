@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from fastloop.core.optional import import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_simplejpeg
@@ -19,7 +19,7 @@ class TurbojpegDecoder:
 
     def library(self) -> str:
         """simplejpeg's version; raises Unsupported if it is not installed."""
-        import_optional("simplejpeg", "decoder=turbojpeg", "pip install simplejpeg")
+        Library("simplejpeg", "decoder=turbojpeg", "pip install simplejpeg").load()
         return f"simplejpeg {version('simplejpeg')}"
 
     def decode(self, data: bytes) -> np.ndarray:

@@ -12,13 +12,13 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches, num_batches
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 
-INSTALL = "pip install nvidia-dali-cuda120"
+LIBRARY = Library("nvidia.dali", "loader=dali", "pip install nvidia-dali-cuda120")
 
 
 @option
@@ -38,13 +38,12 @@ class DaliLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without DALI."""
-        check_available("nvidia", "loader=dali", INSTALL)
-        check_available("nvidia.dali", "loader=dali", INSTALL)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs, each of a pipeline of its own."""
-        dali = import_optional("nvidia.dali", "loader=dali", INSTALL)
+        dali = LIBRARY.load()
         get_batch = batch_getter(self.store, prepared, in_memory=False)
         leaves, structure = pytree.tree_flatten(get_batch(np.zeros(1, np.int64)))
 

@@ -15,10 +15,12 @@ import torch
 
 from fastloop.core.bounds import PositiveDepth
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
-from fastloop.core.optional import INSTALL_FFCV, import_optional, isolate_import
+from fastloop.core.optional import INSTALL_FFCV, Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option
+
+LIBRARY = Library("ffcv", "loader=ffcv", INSTALL_FFCV)
 
 
 class FfcvBatches(Protocol):
@@ -62,8 +64,8 @@ class FfcvLoader:
             yield epochs
 
     def _loader(self, path: Path, plan: Plan, num_samples: int) -> FfcvBatches:
-        ffcv = import_optional("ffcv.loader", "loader=ffcv", INSTALL_FFCV)
-        base = import_optional("ffcv.traversal_order.base", "loader=ffcv", INSTALL_FFCV)
+        ffcv = LIBRARY.load("ffcv.loader")
+        base = LIBRARY.load("ffcv.traversal_order.base")
         return ffcv.Loader(
             str(path),
             batch_size=plan.loading.batch_size,

@@ -13,13 +13,13 @@ import torch
 
 from fastloop.core.bounds import Depth, Threads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 
-NEEDS = "grain", "loader=grain", "pip install grain"
+LIBRARY = Library("grain", "loader=grain", "pip install grain")
 
 
 @option
@@ -40,7 +40,7 @@ class GrainLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without grain."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -86,6 +86,6 @@ def _grain() -> Any:
     # absl's logger may have been configured by the user: it is left as it was.
     before, logger.disabled = logger.disabled, True
     try:
-        return import_optional(*NEEDS)
+        return LIBRARY.load()
     finally:
         logger.disabled = before

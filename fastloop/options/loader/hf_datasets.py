@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -28,7 +28,7 @@ class HfDatasetsLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without datasets."""
-        check_available("datasets", "loader=hf_datasets", "pip install datasets")
+        Library("datasets", "loader=hf_datasets", "pip install datasets").check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -12,14 +12,14 @@ from pydantic import PositiveInt
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Unsupported, option
 from fastloop.data.batch_stream import check_shards
 from fastloop.data.dataloader import stream_epochs
 
-NEEDS = "datasets", "loader=hf_iterable", "pip install datasets"
+LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 
 
 @option
@@ -39,7 +39,7 @@ class HfIterableLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without datasets."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -60,7 +60,7 @@ class HfIterableLoader:
         if isinstance(whole_order(plan), RandpermOrder):
             stream = stream.shuffle(seed=plan.seed, buffer_size=self.buffer_size)
         if plan.world_size > 1:
-            distributed = import_optional("datasets.distributed", *NEEDS[1:])
+            distributed = LIBRARY.load("datasets.distributed")
             stream = distributed.split_dataset_by_node(stream, plan.rank, plan.world_size)
         size, drop_last = plan.loading.batch_size, plan.loading.drop_last
         batches = stream.with_format("torch").batch(size, drop_last_batch=drop_last)

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -31,7 +31,7 @@ class LanceLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without Lance."""
-        check_available("lance", "loader=lance", "pip install pylance")
+        Library("lance", "loader=lance", "pip install pylance").check()
 
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for workers that are forked."""

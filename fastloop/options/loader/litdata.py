@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional, isolate_import
+from fastloop.core.optional import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -21,7 +21,7 @@ from fastloop.data.dataloader import stream_epochs
 
 SHUFFLE_WINDOW = 256
 """LitData's default of item_shuffle_window, which its documentation pairs with batch_decode."""
-NEEDS = "litdata", "loader=litdata", "pip install litdata"
+LIBRARY = Library("litdata", "loader=litdata", "pip install litdata")
 
 
 @option
@@ -41,7 +41,7 @@ class LitDataLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without LitData."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -56,14 +56,14 @@ class LitDataLoader:
                 "loader=litdata reads LitData's chunks only: use store@loader.store=litdata"
             )
         check_shards(plan, chunks.num_chunks)
-        import_optional(*NEEDS)
+        LIBRARY.load()
         with stream_epochs(partial(self._batches, chunks, plan), plan) as epochs:
             yield epochs
 
     def _batches(self, chunks: Any, plan: Plan, epoch: int) -> Batches:
         """The batches of this process, which LitData knows as a worker of a DataLoader."""
         loading = plan.loading
-        dataset = import_optional(*NEEDS).StreamingDataset(
+        dataset = LIBRARY.load().StreamingDataset(
             str(chunks.folder),
             shuffle=isinstance(whole_order(plan), RandpermOrder),
             seed=plan.seed % 2**32,

@@ -14,13 +14,13 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import stream_epochs
 
-NEEDS = "streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming"
+LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming")
 
 
 @option
@@ -38,7 +38,7 @@ class MosaicStreamingLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without MosaicML Streaming."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -52,7 +52,7 @@ class MosaicStreamingLoader:
             raise Unsupported(
                 f"loader=mosaic_streaming {reason} store@loader.store=mosaic_streaming"
             )
-        dataset = import_optional(*NEEDS).StreamingDataset(
+        dataset = LIBRARY.load().StreamingDataset(
             local=str(prepared.folder),
             batch_size=plan.loading.batch_size,
             shuffle=isinstance(whole_order(plan), RandpermOrder),

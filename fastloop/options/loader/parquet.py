@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -37,7 +37,7 @@ class ParquetLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without pyarrow."""
-        check_available("pyarrow", "loader=parquet", "pip install pyarrow")
+        Library("pyarrow", "loader=parquet", "pip install pyarrow").check()
 
     def rows_caveat(self, num_samples: int) -> str:
         """A line if all row groups stay in memory: Parquet is read in a first epoch alone."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.optional import check_available
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -33,7 +33,7 @@ class SpdlLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without SPDL."""
-        check_available("spdl", "loader=spdl", INSTALL)
+        Library("spdl", "loader=spdl", INSTALL).check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.optional import check_available
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
@@ -42,7 +42,7 @@ class SpdlProcessLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without SPDL."""
-        check_available("spdl", "loader=spdl_process", INSTALL)
+        Library("spdl", "loader=spdl_process", INSTALL).check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -14,12 +14,12 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 
-NEEDS = "tensorflow", "loader=tf_data", "pip install tensorflow-cpu"
+LIBRARY = Library("tensorflow", "loader=tf_data", "pip install tensorflow-cpu")
 
 
 @option
@@ -36,7 +36,7 @@ class TfDataLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without TensorFlow."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -108,7 +108,7 @@ def _tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN is announced before the log level takes effect; nothing here uses it.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    tf = import_optional(*NEEDS)
+    tf = LIBRARY.load()
     tf.get_logger().setLevel("ERROR")
     tf.config.set_visible_devices([], "GPU")
     return tf

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional, isolate_import
+from fastloop.core.optional import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.image_files import uint8_samples
 from fastloop.data.samples import check_batches
 
-INSTALL = "pip install torchdata"
+LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 
 
 @option
@@ -29,12 +29,12 @@ class StatefulLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without torchdata."""
-        check_available("torchdata", "loader=torchdata", INSTALL)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
-        library = import_optional("torchdata.stateful_dataloader", "loader=torchdata", INSTALL)
+        library = LIBRARY.load("torchdata.stateful_dataloader")
         collate_fn = identity_collate if check_batches(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
             samples = uint8_samples(prepared.dataset, plan.collate)

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import batch_getter
 
-INSTALL = "pip install torchdata"
+LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata")
 
 
 @option
@@ -34,12 +34,12 @@ class TorchDataNodesLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without torchdata."""
-        check_available("torchdata", "loader=torchdata_nodes", INSTALL)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the threads are started and ended with each epoch."""
-        nodes = import_optional("torchdata.nodes", "loader=torchdata_nodes", INSTALL)
+        nodes = LIBRARY.load("torchdata.nodes")
         get_batch = batch_getter(self.store, prepared, in_memory=False)
 
         def batches(epoch: int) -> Batches:

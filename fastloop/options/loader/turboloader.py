@@ -12,13 +12,13 @@ from torch.utils.data import default_collate
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Samples, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows import Rows
 
-NEEDS = "turboloader", "loader=turboloader", "pip install turboloader"
+LIBRARY = Library("turboloader", "loader=turboloader", "pip install turboloader")
 
 
 @option
@@ -38,12 +38,12 @@ class TurboLoaderLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without turboloader."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the threads are started and ended with each epoch."""
-        library, loading = import_optional(*NEEDS), plan.loading
+        library, loading = LIBRARY.load(), plan.loading
         if self.store is None and prepared.returns_batches:
             reason = f"the __getitems__ of {prepared.label} returns a whole batch"
             raise Unsupported(f"loader=turboloader fetches sample by sample: {reason}")

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.seeds import epoch_seed
@@ -23,7 +23,7 @@ from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.batch_stream import check_shards
 from fastloop.data.dataloader import stream_epochs
 
-NEEDS = "webdataset", "loader=webdataset", "pip install webdataset"
+LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 
 
 @option
@@ -42,7 +42,7 @@ class WebDatasetLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without webdataset."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -53,13 +53,13 @@ class WebDatasetLoader:
                 "loader=webdataset reads tar files only: use store@loader.store=webdataset"
             )
         check_shards(plan, len(shards.paths))
-        import_optional(*NEEDS)
+        LIBRARY.load()
         with stream_epochs(partial(self._batches, shards, plan), plan) as epochs:
             yield epochs
 
     def _batches(self, shards: Any, plan: Plan, epoch: int) -> Batches:
         """The batches of this process, which webdataset knows as a worker of a DataLoader."""
-        wds, loading = import_optional(*NEEDS), plan.loading
+        wds, loading = LIBRARY.load(), plan.loading
         paths = shards.paths[plan.rank :: plan.world_size]
         is_random = isinstance(whole_order(plan), RandpermOrder)
         seed = epoch_seed(plan.seed, epoch)

@@ -13,14 +13,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.rows_of_open_file import BatchRows
 
-NEEDS = "zarr", "loader=zarr", "pip install zarr"
+LIBRARY = Library("zarr", "loader=zarr", "pip install zarr")
 
 
 @option
@@ -34,7 +34,7 @@ class ZarrLoader:
 
     def check_installed(self) -> None:
         """Raise Unsupported without zarr."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -64,4 +64,4 @@ class _ArrayReader:
 
     def close(self) -> None:
         """End the threads of zarr, which start again when something is read."""
-        import_optional("zarr.core.sync", *NEEDS[1:]).cleanup_resources()
+        LIBRARY.load("zarr.core.sync").cleanup_resources()

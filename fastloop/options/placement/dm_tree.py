@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.trees import leaf_mover
 from fastloop.core.types import Tree, Unsupported, option
 
-NEEDS = ("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'")
+LIBRARY = Library("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'")
 
 
 @option
@@ -27,14 +27,14 @@ class DmTreePlacement:
 
     def check_installed(self) -> None:
         """Raise Unsupported if dm-tree is not installed."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to one of the same types with its tensors on the device.
 
         Raises Unsupported without dm-tree, and the function for leaves that can't be moved.
         """
-        dm_tree = import_optional(*NEEDS)
+        dm_tree = LIBRARY.load()
 
         def place(tree: Tree) -> Tree:
             try:

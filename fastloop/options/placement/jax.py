@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.trees import split_tensors
 from fastloop.core.types import Tree, Unsupported, option
 
-NEEDS = ("jax", "placement=jax", "pip install 'fastloop[jax]'")
+LIBRARY = Library("jax", "placement=jax", "pip install 'fastloop[jax]'")
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
 
@@ -34,7 +34,7 @@ class JaxPlacement:
 
     def check_installed(self) -> None:
         """Raise Unsupported if jax is not installed."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to one of the same types with its tensors on the device.
@@ -44,7 +44,7 @@ class JaxPlacement:
         """
         # By default jax allocates most of the GPU's memory at once, and would leave none to torch.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        jax = import_optional(*NEEDS)
+        jax = LIBRARY.load()
         target, wait = _device(jax, device), not self.non_blocking
         to_torch = _share_memory if device.type == "cpu" else _CopiedArrays()
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fastloop.core.optional import INSTALL_FFCV, check_available, import_optional, isolate_import
+from fastloop.core.optional import INSTALL_FFCV, Library, isolate_import
 from fastloop.core.types import BadData, Tree, Unsupported, option
 
-NEEDED_BY = "store=ffcv", INSTALL_FFCV
+LIBRARY = Library("ffcv", "store=ffcv", INSTALL_FFCV)
 FILE = "rows.beton"
 PAGE_BYTES = 8 << 20
 """FFCV's default; a sample has to fit into a page."""
@@ -36,7 +36,7 @@ class FfcvStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without FFCV."""
-        check_available("ffcv", *NEEDED_BY)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Write the file sample by sample, in this process.
@@ -44,8 +44,8 @@ class FfcvStore:
         Raises Unsupported without FFCV, for samples other than (array, int64) pairs, and for dtypes
         that FFCV does not support.
         """
-        ffcv = import_optional("ffcv.writer", *NEEDED_BY)
-        fields = import_optional("ffcv.fields", *NEEDED_BY)
+        ffcv = LIBRARY.load("ffcv.writer")
+        fields = LIBRARY.load("ffcv.fields")
         chunks = iter(chunks)
         data, labels = _pair(next(chunks))
         # FFCV's pages are powers of two.

@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import array_of, structure_text
 
-NEEDS = "h5py", "store=hdf5", "pip install h5py"
+LIBRARY = Library("h5py", "store=hdf5", "pip install h5py")
 FILE = "rows.h5"
 STRUCTURE = "structure"
 OPTION, ALTERNATIVE = "store=hdf5", "store=torch_storage"
@@ -41,7 +41,7 @@ class Hdf5Store:
 
     def check_installed(self) -> None:
         """Raise Unsupported without h5py."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk, in memory bounded by one chunk and HDF5's chunk cache.
@@ -49,7 +49,7 @@ class Hdf5Store:
         Raises Unsupported without h5py, for HDF5 chunks that are too large, and for dtypes that
         numpy does not have.
         """
-        h5py, chunks = import_optional(*NEEDS), iter(chunks)
+        h5py, chunks = LIBRARY.load(), iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
@@ -74,7 +74,7 @@ class Hdf5Store:
 
         Raises Unsupported without h5py, and BadData for a file that this store did not write.
         """
-        h5py, path = import_optional(*NEEDS), folder / FILE
+        h5py, path = LIBRARY.load(), folder / FILE
         try:
             file = h5py.File(path, "r")
         except OSError as error:

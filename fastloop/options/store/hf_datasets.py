@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import structure_text
 
-NEEDS = "datasets", "store=hf_datasets", "pip install datasets"
+LIBRARY = Library("datasets", "store=hf_datasets", "pip install datasets")
 ROWS, LAYOUT = "rows.arrow", "layout.json"
 EXACT = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32")
 """Dtypes that the torch format keeps, or makes wider ones of: it knows int64 and float32 alone."""
@@ -49,12 +49,12 @@ class HfDatasetsStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without datasets."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without datasets, and for dtypes and shapes
         that its torch format does not keep."""
-        datasets, chunks = import_optional(*NEEDS), iter(chunks)
+        datasets, chunks = LIBRARY.load(), iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         features = {str(number): _feature(datasets, leaf) for number, leaf in enumerate(leaves)}
@@ -70,7 +70,7 @@ class HfDatasetsStore:
 
     def open(self, folder: Path) -> ArrowRows:
         """The mapped file; raises Unsupported without datasets, and BadData for another file."""
-        datasets = import_optional(*NEEDS)
+        datasets = LIBRARY.load()
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             structure = pytree.treespec_loads(layout["structure"])

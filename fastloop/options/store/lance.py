@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.arrow_columns import array_of_column, table_of
 from fastloop.data.rows import structure_text
 
-NEEDS = "lance", "store=lance", "pip install pylance"
+LIBRARY = Library("lance", "store=lance", "pip install pylance")
 ROWS, LAYOUT = "rows.lance", "layout.json"
 OPTION, ALTERNATIVE = "store=lance", "store=torch_storage"
 
@@ -47,13 +47,13 @@ class LanceStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without Lance."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
         lacks."""
-        lance, chunks = import_optional(*NEEDS), iter(chunks)
-        pyarrow = import_optional("pyarrow", *NEEDS[1:])
+        lance, chunks = LIBRARY.load(), iter(chunks)
+        pyarrow = LIBRARY.load()
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         shapes = [list(leaf.shape[1:]) for leaf in leaves]
@@ -75,7 +75,7 @@ class LanceStore:
 
     def open(self, folder: Path) -> LanceRows:
         """The dataset; raises Unsupported without Lance, and BadData for another folder."""
-        lance = import_optional(*NEEDS)
+        lance = LIBRARY.load()
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             structure = pytree.treespec_loads(layout["structure"])

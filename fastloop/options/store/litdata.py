@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import array_of, structure_text
 
-NEEDS = "litdata", "store=litdata", "pip install litdata"
+LIBRARY = Library("litdata", "store=litdata", "pip install litdata")
 INDEX, LAYOUT = "index.json", "layout.json"
 OPTION, ALTERNATIVE = "store=litdata", "store=torch_storage"
 
@@ -45,13 +45,13 @@ class LitDataStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without LitData."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append sample after sample; raises Unsupported without LitData, and for dtypes that numpy
         or LitData lacks."""
-        import_optional(*NEEDS)
-        cache = import_optional("litdata.streaming.cache", *NEEDS[1:]).Cache(
+        LIBRARY.load()
+        cache = LIBRARY.load("litdata.streaming.cache").Cache(
             str(folder), chunk_size=-(-num_samples // self.num_shards)
         )
         count = 0

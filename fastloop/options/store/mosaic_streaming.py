@@ -12,11 +12,11 @@ import torch
 from pydantic import PositiveFloat
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import array_of, structure_text
 
-NEEDS = "streaming", "store=mosaic_streaming", "pip install mosaicml-streaming"
+LIBRARY = Library("streaming", "store=mosaic_streaming", "pip install mosaicml-streaming")
 INDEX, LAYOUT = "index.json", "layout.json"
 OPTION, ALTERNATIVE = "store=mosaic_streaming", "store=torch_storage"
 MIB = 2**20
@@ -55,12 +55,12 @@ class MosaicStreamingStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without MosaicML Streaming."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
         that it lacks."""
-        streaming, writer = import_optional(*NEEDS), None
+        streaming, writer = LIBRARY.load(), None
         for chunk in chunks:
             leaves, structure = pytree.tree_flatten(chunk)
             arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]

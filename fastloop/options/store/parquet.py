@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.arrow_columns import array_of_column, table_of
 from fastloop.data.rows import structure_text
 
-MODULE, OPTION, INSTALL = "pyarrow", "store=parquet", "pip install pyarrow"
+LIBRARY = Library("pyarrow", "store=parquet", "pip install pyarrow")
 ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
 
 
@@ -57,21 +57,24 @@ class ParquetStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without pyarrow."""
-        check_available(MODULE, OPTION, INSTALL)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append row group after row group, in memory bounded by a chunk and a group.
 
         Raises Unsupported without pyarrow, and for dtypes that Parquet lacks.
         """
-        pyarrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
+        pyarrow, parquet = LIBRARY.load(), LIBRARY.load("pyarrow.parquet")
         chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         shapes = [list(leaf.shape[1:]) for leaf in leaves]
-        text = structure_text(structure, OPTION)
+        text = structure_text(structure, LIBRARY.option)
         (folder / LAYOUT).write_text(json.dumps({"shapes": shapes, "structure": text}))
-        tables = (table_of(pyarrow, chunk, OPTION, ALTERNATIVE) for chunk in chain([first], chunks))
+        tables = (
+            table_of(pyarrow, chunk, LIBRARY.option, ALTERNATIVE)
+            for chunk in chain([first], chunks)
+        )
         waiting = []
         first_table = next(tables)
         with parquet.ParquetWriter(
@@ -88,7 +91,7 @@ class ParquetStore:
 
     def open(self, folder: Path) -> ParquetRows:
         """The opened file; raises Unsupported without pyarrow, and BadData for another file."""
-        parquet, path = _import("pyarrow.parquet"), folder / ROWS
+        parquet, path = LIBRARY.load("pyarrow.parquet"), folder / ROWS
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             structure = pytree.treespec_loads(layout["structure"])
@@ -98,7 +101,3 @@ class ParquetStore:
         groups = range(file.metadata.num_row_groups)
         sizes = [file.metadata.row_group(number).num_rows for number in groups]
         return ParquetRows(file, layout["shapes"], structure, np.cumsum([0, *sizes]))
-
-
-def _import(module: str) -> Any:
-    return import_optional(module, OPTION, INSTALL)

@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.rows import array_of, structure_text
 
-NEEDS = "webdataset", "store=webdataset", "pip install webdataset"
+LIBRARY = Library("webdataset", "store=webdataset", "pip install webdataset")
 SHARDS, LAYOUT = "rows-%06d.tar", "layout.json"
 OPTION, ALTERNATIVE = "store=webdataset", "store=torch_storage"
 
@@ -49,12 +49,12 @@ class WebDatasetStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without webdataset."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append sample after sample; raises Unsupported without webdataset, and for dtypes that
         numpy lacks."""
-        wds, count = import_optional(*NEEDS), 0
+        wds, count = LIBRARY.load(), 0
         # Without a fixed mtime, files of equal samples would differ by the time of their writing.
         with wds.ShardWriter(
             str(folder / SHARDS), maxcount=-(-num_samples // self.num_shards), verbose=0, mtime=0

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import check_available, import_optional
+from fastloop.core.optional import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.rows import array_of, structure_text
 
-NEEDS = "zarr", "store=zarr", "pip install zarr"
+LIBRARY = Library("zarr", "store=zarr", "pip install zarr")
 STRUCTURE = "structure"
 OPTION, ALTERNATIVE = "store=zarr", "store=torch_storage"
 
@@ -44,12 +44,12 @@ class ZarrStore:
 
     def check_installed(self) -> None:
         """Raise Unsupported without zarr."""
-        check_available(*NEEDS)
+        LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk; raises Unsupported without zarr, and for dtypes that numpy
         lacks."""
-        zarr, chunks = import_optional(*NEEDS), iter(chunks)
+        zarr, chunks = LIBRARY.load(), iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         group = zarr.create_group(str(folder))
@@ -75,7 +75,7 @@ class ZarrStore:
     def open(self, folder: Path) -> ZarrRows:
         """The arrays, not yet read; raises Unsupported without zarr, and BadData for another
         group."""
-        zarr = import_optional(*NEEDS)
+        zarr = LIBRARY.load()
         try:
             group = zarr.open_group(str(folder), mode="r")
             structure = pytree.treespec_loads(str(group.attrs[STRUCTURE]))
@@ -89,4 +89,4 @@ class ZarrStore:
 
 def _end_threads() -> None:
     """End zarr's threads, which would stay, and start again when something is read."""
-    import_optional("zarr.core.sync", *NEEDS[1:]).cleanup_resources()
+    LIBRARY.load("zarr.core.sync").cleanup_resources()
