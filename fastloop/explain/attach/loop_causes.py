@@ -43,7 +43,12 @@ LEAST_HELD, MOST_HELD = 0.85, 1.15
 at most so many cores, if one thread of Python always has the interpreter's lock."""
 LEAST_SHARING = 0.15
 """Share of the time in which a thread could run, from which it shares the lock."""
-SHORTEST_NS, LONGEST_NS = 1e6, 2e7
+MOST_STARVED, LEAST_STARVING = 0.5, 0.5
+"""Shares of the time in which a thread runs that waits for the lock, at most, and in which another
+one has it, at least."""
+LEAST_TIMED_NS = 5e7
+"""Least time of making batches from which it is judged whether it waits for the lock."""
+SHORTEST_NS, LONGEST_NS = 5e5, 2e7
 """Range of the time in which a thread that shares the lock could run, from one switch to the next:
 it must give the lock up after 5 ms. One that waits for messages switches far more often."""
 LEAST_TENSORS = 50
@@ -189,7 +194,9 @@ def _workers_for_waits(loop: Loop) -> int:
 def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     usage = loop.usage
     places = [(usage.steps, "the loop's process")]
-    if usage.workers and _making_share(shares) >= LEAST_COST:
+    if not usage.workers:
+        places.append((usage.makes, "the loop's process"))
+    elif _making_share(shares) >= LEAST_COST:
         places.append((usage.makes, "each worker"))
     for facts, where in places:
         wall_ns = sum(each["wall_ns"] for each in facts)
@@ -202,11 +209,14 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 def _is_lock_shared(fact: Fact) -> bool:
-    """True if at least two threads of Python give the lock to each other."""
+    """True if at least two threads of Python give the lock to each other, or one of them waits
+    while another one has it."""
     wall_ns = fact["wall_ns"]
     # A thread that waits for a core could run, as one that holds the lock. If other programs have
     # the cores for most of the time, nothing tells the two apart.
     if fact["delay_ns"] > fact["cpu_ns"]:
+        return False
+    if fact["cpu_ns"] > MOST_HELD * wall_ns:
         return False
     sharing = [
         runs_ns
@@ -214,8 +224,28 @@ def _is_lock_shared(fact: Fact) -> bool:
         if runs_ns >= LEAST_SHARING * wall_ns
         and SHORTEST_NS * switches <= runs_ns <= LONGEST_NS * switches
     ]
-    is_held = sum(sharing) >= LEAST_HELD * wall_ns and fact["cpu_ns"] <= MOST_HELD * wall_ns
-    return len(sharing) >= 2 and is_held
+    if len(sharing) >= 2 and sum(sharing) >= LEAST_HELD * wall_ns:
+        return True
+    return _is_starved(fact)
+
+
+def _is_starved(fact: Fact) -> bool:
+    """True if making a batch waits while another thread of Python has the lock.
+
+    A thread that gives the lock up for each tensor gets it back after up to 5 ms each time, and so
+    runs for a small share of the time. A step is not judged: it may wait for a device.
+    """
+    part = fact["parts"]
+    if fact["role"] != "makes" or part["wall_ns"] < LEAST_TIMED_NS:
+        return False
+    own_ns = part["cpu_ns"] + part["delay_ns"]
+    all_ns = own_ns + part["process_ns"] - part["cpu_ns"]
+    longest_ns = max((runs_ns for runs_ns, _ in fact["python"]), default=0)
+    return (
+        own_ns <= MOST_STARVED * part["wall_ns"]
+        and all_ns >= LEAST_HELD * part["wall_ns"]
+        and longest_ns >= LEAST_STARVING * fact["wall_ns"]
+    )
 
 
 def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
