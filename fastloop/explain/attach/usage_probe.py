@@ -186,7 +186,9 @@ class PassUsage:
         if not HAS_COUNTERS:
             return
         self.is_begun = True
-        if is_first and self.start is None and OF_PROCESS.has_left():
+        # A pass without a first reading is not known at all, so that it may take more time. In one
+        # process the batches that are made have spent some of it before the first step.
+        if is_first and self.start is None and OF_PROCESS.has_left(2 * FREE_NS):
             with OF_PROCESS.spend():
                 self.start = read_process()
             if MEMORY_TURNS.has_turn() and OF_MEMORY.has_left(FREE_MEMORY_NS):
@@ -212,8 +214,8 @@ class PassUsage:
                     self.longest_idle_ns = max(self.longest_idle_ns, part.idle_ns)
                 self._count_open()
         # The last reading has the greatest numbers: a pass that is short has it, too.
-        is_due = OF_PROCESS.has_left(2 * FREE_NS) if is_last else now_ns() >= self.next_ns
-        if self.start and is_due and (is_last or OF_PROCESS.has_left()):
+        is_due = OF_PROCESS.has_left(3 * FREE_NS) if is_last else now_ns() >= self.next_ns
+        if self.start and is_due and (is_last or OF_PROCESS.has_left(2 * FREE_NS)):
             self._read_memory(self.start)
             with OF_PROCESS.spend():
                 self._write(number, self.start)
