@@ -53,7 +53,7 @@ class LanceStore:
         """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
         lacks."""
         lance, chunks = LIBRARY.load(), iter(chunks)
-        pyarrow = LIBRARY.load()
+        pyarrow = LIBRARY.load("pyarrow")
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         shapes = [list(leaf.shape[1:]) for leaf in leaves]
