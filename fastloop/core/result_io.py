@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pydantic
 
@@ -22,9 +23,9 @@ SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
 _adapter = pydantic.TypeAdapter(Result)
 
 
-def schema_text() -> str:
-    """The JSON Schema of result.json, as result.schema.json has it."""
-    schema = _adapter.json_schema(mode="serialization")
+def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
+    """The JSON Schema of result.json, as result.schema.json has it, or of another file."""
+    schema = adapter.json_schema(mode="serialization")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1) + "\n"
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from fastloop.core import stats
+from fastloop.core import result_io, stats
 from fastloop.core.files import write_text
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Shuffling
@@ -137,9 +137,7 @@ FILE = pydantic.TypeAdapter(SuiteFile)
 
 def schema_text() -> str:
     """The JSON Schema of the file, as suite.schema.json has it."""
-    schema = FILE.json_schema(mode="serialization")
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    return json.dumps(schema, indent=1) + "\n"
+    return result_io.schema_text(FILE)
 
 
 def save_suite(document: SuiteFile, path: Path) -> None:
