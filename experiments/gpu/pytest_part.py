@@ -76,7 +76,17 @@ def _run_pytest(
     """Run these files; pytest's exit status, or 0 if no test was collected."""
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-o", "addopts="]
     # other versions than CI's have other warnings; options are for the tests of every machine
-    command += ["-p", "no:cacheprovider", "-W", "default", "--rootdir", str(repository), "-rsfE"]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+        "-W",
+        "default",
+        "--rootdir",
+        str(repository),
+        "-rsfE",
+    ]
     command += map(str, files)
     with subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -21,7 +21,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -192,7 +192,11 @@ def _libraries() -> Iterator[str]:
     """A line for the installed optional libraries, and a line for each missing one."""
     from fastloop.core.optional import INSTALL_FFCV, version_of
 
-    names = _optional_libraries()
+    try:
+        names = _optional_libraries()
+    except PackageNotFoundError:
+        yield "optional libraries: not known, as fastloop itself is not installed: pip install -e ."
+        return
     found = {name: version_of(name) for name in names}
     present = [f"{name} {number}" for name, number in found.items() if number]
     if find_spec("ffcv"):

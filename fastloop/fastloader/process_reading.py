@@ -24,6 +24,7 @@ import numpy as np
 import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
+from fastloop.core.fork import inherit_no_garbage
 from fastloop.core.text import describe_exit
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
@@ -421,7 +422,8 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
     arguments = there, settings, (*others, here) if is_fork else ()
     process = context.Process(target=run_reader, args=arguments, daemon=True)
     try:
-        process.start()
+        with inherit_no_garbage():
+            process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(_describe(context, settings, error)) from error
     # Only the process has its end now: when it dies, reading here ends with EOFError.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def test_the_first_sentence_is_the_answer_and_nothing_is_written(tmp_path):
     assert "optional libraries: " in process.stdout
     assert process.stdout.count("not installed: ") == process.stdout.count(" (for ")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_source_folder_that_is_not_installed_is_told(monkeypatch):
+    """As on a machine where only PYTHONPATH names the folder."""
+    monkeypatch.setattr(doctor, "requires", lambda name: requires(f"{name}-is-not-installed"))
+    (line,) = doctor._libraries()
+    assert "fastloop itself is not installed" in line
 
 
 def test_environments_of_options_are_listed(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import multiprocessing
+import os
 import threading
 import time
 import traceback
@@ -21,6 +22,7 @@ from batches import collate_all, has_planned_order, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from options import MYDATASET, compose_job, options, rejects_settings, require_cuda
+from parents_garbage import make_garbage
 
 from fastloop.core.cgroup import memory_left
 from fastloop.core.epochs import epoch_indices
@@ -292,6 +294,19 @@ def test_process_prefetch_reports_that_it_was_killed():
 
     with pytest.raises(ChildProcessError, match="prefetching process has ended: killed by SIGKILL"):
         consume("process", partial(generate_batches, count=1000), kill)
+
+
+def test_process_prefetch_leaves_garbage_to_its_parent():
+    """Such as tensors on a GPU, which a fork can't free."""
+
+    def collect_and_generate(epoch):
+        gc.collect()
+        yield from generate_batches(epoch, 3)
+
+    freed_in = make_garbage()
+    consume("process", collect_and_generate, identity)
+    gc.collect()
+    assert freed_in == [os.getpid()]
 
 
 @pytest.mark.heavy

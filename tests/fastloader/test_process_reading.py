@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import random
@@ -16,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parents_garbage import make_garbage
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, default_collate
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -412,6 +414,24 @@ def test_a_process_that_is_killed_between_two_epochs_is_an_error():
     with pytest.raises(RuntimeError, match="has ended: killed by SIGKILL"):
         list(loader)
     assert len(list(loader)) == 10
+
+
+class Collecting(Pids):
+    """Collects garbage in each process."""
+
+    def __getitem__(self, index):
+        gc.collect()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_processes_leave_garbage_to_their_parent(method):
+    """Such as tensors on a GPU, which a fork can't free."""
+    freed_in = make_garbage()
+    batches = FastLoader(Collecting(), 4, num_workers=2, multiprocessing_context=method)
+    assert len(list(batches)) == 10
+    gc.collect()
+    assert freed_in == [os.getpid()]
 
 
 def test_timeout_is_an_error():

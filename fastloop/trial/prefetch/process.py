@@ -23,6 +23,7 @@ import optree
 import torch
 
 from fastloop.core.epochs import close_on_exit
+from fastloop.core.fork import inherit_no_garbage
 from fastloop.core.text import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.lifecycle import die_with_parent
@@ -139,7 +140,8 @@ class LoaderProcess:
         args = self._open, commands, messages, parent_ends
         # not a daemon: a daemonic process could not start the loader's workers
         process = self._context.Process(target=_serve, args=args, daemon=False)
-        process.start()
+        with inherit_no_garbage():
+            process.start()
         self._process = process
         commands.close()
         messages.close()
