@@ -31,7 +31,14 @@ from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.tries import AS_IS, ScriptRunner, try_changes
+from fastloop.explain.attach.tries import (
+    AS_IS,
+    Attempt,
+    ScriptRunner,
+    _choose_round,
+    _run_once,
+    try_changes,
+)
 from fastloop.explain.change import Change
 
 SLEEPY = """\
@@ -263,6 +270,25 @@ def test_budget_that_is_too_small_is_told_with_what_is_needed():
         judged({"": 10.0, "num_workers=1": 8.0}, [1], budget_s=0.0)
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "count"), [(3600.0, 5), (55.0, 4), (45.0, 2), (31.0, 1), (25.0, 0)]
+)
+def test_first_round_has_as_many_changes_as_leave_time_for_the_others(budget_s, count):
+    """Runs of 5 s: two further rounds of one change take 20 s."""
+    baseline = Attempt(change=AS_IS, run_s=5.0)
+    attempts = [
+        Attempt(change=Change(settings={"num_workers": each}), run_s=5.0) for each in range(1, 6)
+    ]
+    assert len(_choose_round(attempts, baseline, 1, budget_s)) == count
+
+
+def test_run_that_the_budget_ends_is_no_failure_of_its_change():
+    left_s = iter([2.0, 0.0])
+    attempt = Attempt(change=Change(settings={"num_workers": 3}), run_s=5.0)
+    _run_once(cast("ScriptRunner", KnownRunner({})), attempt, 1, 30.0, lambda: next(left_s))
+    assert (attempt.seconds, attempt.failure) == ({}, "")
+
+
 def test_loop_that_no_change_fits_is_told():
     with pytest.raises(Unsupported, match="no change fits the DataLoader of the loop at train"):
         judged({"": 10.0}, [])
@@ -418,7 +444,8 @@ def test_stream_gets_no_more_workers_than_divide_it(most):
 def test_samples_that_wait_get_many_workers():
     waiting = replace(known_loop(), samples_wait=True)
     names = [each.name for each in choose_changes(waiting)]
-    assert "num_workers=16, persistent_workers=True" in names
+    assert names[:2] == [f"num_workers={count}, persistent_workers=True" for count in (16, 8)]
+    assert names[2] == "fastloop.FastLoader", "its gain is not predicted"
     assert not any("num_workers=16" in each.name for each in choose_changes(known_loop()))
 
 

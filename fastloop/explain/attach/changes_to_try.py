@@ -70,11 +70,13 @@ def choose_changes(found: LoopFindings) -> list[Change]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
-    fastloader = find_fastloader(found)
-    changes = [fastloader] if fastloader else []
+    changes = [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
     if workers and kept and not found.facts["persistent_workers"]:
-        changes.append(Change(settings=kept))
-    changes += [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
+        changes.insert(0, Change(settings=kept))
+    if fastloader := find_fastloader(found):
+        # FastLoader's threads are as many as the cores: few for samples that wait.
+        is_behind = found.samples_wait and find_prediction(found, fastloader) is None
+        changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
     if found.facts["torch_threads"] > 1:
         changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]

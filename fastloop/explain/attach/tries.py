@@ -202,28 +202,29 @@ def try_changes(
     baseline = Attempt(change=AS_IS, run_s=run_s)
     attempts = [Attempt(change=each, run_s=run_s) for each in changes]
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
+
+    def left_s() -> float:
+        return budget_s - seconds_between(started_ns, now_ns())
+
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
-        left_s = budget_s - seconds_between(started_ns, now_ns())
-        chosen = _choose_round(attempts, baseline, number, left_s)
+        chosen = _choose_round(attempts, baseline, number, left_s())
         if not chosen:
             break
         order = [baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
-            _run_once(runner, each, number, limit_s)
+            _run_once(runner, each, number, limit_s, left_s)
         if baseline.failure:
             raise Unsupported(baseline.failure)
-        spent_s = seconds_between(started_ns, now_ns())
-        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
+        report(f"round {number}: {budget_s - left_s():.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
         least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
             f"{run_s:.0f} s; allowed: {least:.1f} or more"
         )
-    left_s = budget_s - seconds_between(started_ns, now_ns())
-    can_compare = left_s >= COMPARED * baseline.run_s
+    can_compare = left_s() >= COMPARED * baseline.run_s
     tried, change = _judge(runner, found, baseline, attempts)
     if change is None:
         return tried
@@ -236,8 +237,8 @@ def try_changes(
 def _choose_round(
     attempts: Sequence[Attempt], baseline: Attempt, number: int, left_s: float
 ) -> list[Attempt]:
-    """The changes of the round: as many as leave time for the rounds that are needed after it;
-    none if there is no time for one."""
+    """The changes of the round: as many as leave time for the rounds that one of them needs after
+    it; none if there is no time for one."""
     alive = _fastest(attempts, baseline)
     later = max(0, FEWEST_ROUNDS - number)
     most = KEPT[number - 1] if number <= len(KEPT) else KEPT_LATER
@@ -245,7 +246,7 @@ def _choose_round(
     for reserved_s in (COMPARED * baseline.run_s, 0.0):
         for count in range(min(len(alive), most), 0, -1):
             needed_s = _round_s(baseline, alive[:count])
-            needed_s += later * _round_s(baseline, alive[: min(count, KEPT_LATER)])
+            needed_s += later * _round_s(baseline, alive[:1])
             if needed_s + reserved_s <= left_s:
                 return alive[:count]
         # The rounds that are needed have been run.
@@ -258,12 +259,23 @@ def _round_s(baseline: Attempt, changes: Sequence[Attempt]) -> float:
     return baseline.run_s + sum(each.run_s for each in changes)
 
 
-def _run_once(runner: ScriptRunner, attempt: Attempt, number: int, limit_s: float) -> None:
-    start_ns = now_ns()
+def _run_once(
+    runner: ScriptRunner,
+    attempt: Attempt,
+    number: int,
+    limit_s: float,
+    left_s: Callable[[], float],
+) -> None:
+    """Run the script with the change; a run for which the budget does not suffice is ended."""
+    start_ns, budget_s = now_ns(), left_s()
+    if budget_s <= 0:
+        return
     try:
-        attempt.seconds[number] = runner.seconds(attempt.change, limit_s)
+        attempt.seconds[number] = runner.seconds(attempt.change, min(limit_s, budget_s))
     except Unsupported as error:
-        attempt.failure = str(error)
+        # A run that was ended for want of time says nothing about its change.
+        if left_s() > 0:
+            attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())
 
 
