@@ -20,8 +20,8 @@ COMMON = ("benchmark=traversal", "tracker=none", "report=false", "device=cpu", "
 """Overrides of all jobs: the page cache is warm, so that every loader finds its files in memory.
 Datasets that have no files say cache=as_is."""
 OF_SCOPE: dict[Scope, tuple[str, ...]] = {
-    "quick": ("trials=3", "min_window_s=0.1", "seconds=45", "trial_timeout_s=60"),
-    "full": ("trials=7", "min_window_s=0.3", "seconds=400", "trial_timeout_s=300"),
+    "quick": ("trials=3", "min_window_s=0.1", "seconds=20", "trial_timeout_s=60"),
+    "full": ("trials=7", "min_window_s=0.3", "seconds=300", "trial_timeout_s=300"),
     "claims": ("trials=7", "min_window_s=0.3", "seconds=120", "trial_timeout_s=300"),
 }
 """Overrides of the jobs of each scope. `seconds` bounds the rounds of a workload, so that a slow
@@ -70,60 +70,60 @@ WORKLOADS = (
     SuiteWorkload(
         name="small_rows",
         title="Small rows: 28x28 float32 in memory",
-        overrides=("dataset=mydataset", "dataset.count=60000", "batch_size=256", "epochs=1"),
-        quick=("dataset.count=20000",),
+        overrides=("dataset=mydataset", "dataset.count=20000", "batch_size=256", "epochs=1"),
+        quick=("dataset.count=3000",),
     ),
     SuiteWorkload(
         name="bytes_to_floats",
         title="Bytes to floats: 3x32x32 uint8, normalized",
         overrides=(
             *("dataset=synthetic", "dataset.dtype=uint8", "dataset.shape=[3,32,32]"),
-            *("dataset.count=20000", "transform=peers/to_floats", "cache=as_is"),
+            *("dataset.count=10000", "transform=peers/to_floats", "cache=as_is"),
             *("batch_size=256", "epochs=1"),
         ),
-        quick=("dataset.count=8000",),
+        quick=("dataset.count=2000",),
     ),
     SuiteWorkload(
         name="jpeg_crops",
         title="JPEG files, cropped at random to 224x224",
         overrides=(
-            *("dataset=photos", "dataset.count=400", "dataset.crop=[375,500]"),
+            *("dataset=photos", "dataset.count=240", "dataset.crop=[375,500]"),
             *("transform=random_resized_crop", "batch_size=32", "epochs=1"),
         ),
-        quick=("dataset.count=96",),
+        quick=("dataset.count=64",),
     ),
     SuiteWorkload(
         name="tokens",
         title="Tokens: windows of 256 of a flat file",
-        overrides=("dataset=tokens", "dataset.num_tokens=4000000", "batch_size=64", "epochs=1"),
-        quick=("dataset.num_tokens=1000000",),
+        overrides=("dataset=tokens", "dataset.num_tokens=2000000", "batch_size=64", "epochs=1"),
+        quick=("dataset.num_tokens=400000",),
     ),
     SuiteWorkload(
         name="table",
         title="Table: 40 columns from Parquet",
         overrides=(
-            *("dataset=table", "dataset.count=20000", "placement=pytree"),
+            *("dataset=table", "dataset.count=8000", "placement=pytree"),
             *("batch_size=256", "epochs=1"),
         ),
-        quick=("dataset.count=4000",),
+        quick=("dataset.count=1500",),
     ),
     SuiteWorkload(
         name="ragged_text",
         title="Ragged text with a heavy tail, padded",
         overrides=(
-            *("dataset=texts", "dataset.count=20000", "dataset.max_length=4096"),
+            *("dataset=texts", "dataset.count=8000", "dataset.max_length=4096"),
             *("collate=pad", "batch_size=64", "epochs=1"),
         ),
-        quick=("dataset.count=4000",),
+        quick=("dataset.count=1500",),
     ),
     SuiteWorkload(
         name="slow_reads",
         title="Slow I/O: 2 ms until a sample arrives",
         overrides=(
-            *("dataset=slow_reads", "dataset.count=500", "cache=as_is"),
+            *("dataset=slow_reads", "dataset.count=300", "cache=as_is"),
             *("batch_size=32", "epochs=1"),
         ),
-        quick=("dataset.count=150",),
+        quick=("dataset.count=100",),
         reads_samples=True,
         per_loader=(("fastloop", "loader.store=null"),),
     ),
