@@ -28,7 +28,7 @@ from fastloop.suite.suite_file import (
     save_suite,
     schema_text,
 )
-from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
+from fastloop.suite.workloads import QUICK_LOADERS, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"
 OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
@@ -233,7 +233,7 @@ def test_no_page_is_made_of_an_altered_file(tmp_path):
 def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
     loaders = options_of("loader")
     assert len(WORKLOADS) == len({each.name for each in WORKLOADS}) == 7
-    assert set(NOT_QUICK) <= set(loaders)
+    assert set(QUICK_LOADERS) <= set(loaders)
     assert set(TUNED) <= {each.name for each in WORKLOADS}
     for workload in WORKLOADS:
         labels = [row.label for row in rows_of(workload, loaders)]

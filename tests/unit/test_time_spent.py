@@ -31,9 +31,14 @@ def test_stages_follow_each_other_from_the_start_of_the_process(monkeypatch):
     clock_s = [100.0]
     monkeypatch.setattr(time_spent, "now_ns", lambda: int(1e9 * clock_s[0]))
     monkeypatch.setattr(time_spent, "process_begun_ns", lambda: int(98e9))
+    monkeypatch.setattr(StageClock, "_is_first", True)
     clock = StageClock()
     clock_s[0] = 103.0
     clock.end("one")
     clock_s[0] = 103.5
     clock.end("two")
     assert clock.stages() == pytest.approx({"start": 2.0, "one": 3.0, "two": 0.5})
+    second = StageClock()
+    clock_s[0] = 104.5
+    second.end("one")
+    assert second.stages() == pytest.approx({"start": 0.0, "one": 1.0}), "a sweep after the first"
