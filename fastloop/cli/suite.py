@@ -73,7 +73,7 @@ def main() -> None:
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.files import outputs_folder
-    from fastloop.suite.claims import CLAIMED_WORKLOADS
+    from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
     from fastloop.suite.suite_file import save_suite
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
@@ -103,6 +103,9 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)
         print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)
+        if scope == "claims":
+            (claim,) = [claim for claim in CLAIMS if claim.name == each.workload.name]
+            print(describe_judgement(judge(claim, document)), flush=True)
 
 
 def _verify(names: Sequence[str]) -> None:

@@ -277,6 +277,18 @@ def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
     return JudgedClaim(claim=claim, outcome=outcome, factor=factor)
 
 
+def describe_judgement(judged: JudgedClaim) -> str:
+    """A line with the outcome, the measured factor, and the claim."""
+    claim, factor = judged.claim, judged.factor
+    if factor is None:
+        return f"{claim.name}: {judged.outcome}: {judged.reason}"
+    measured = f"{factor.estimate:.2f} times as fast ({factor.low:.2f} to {factor.high:.2f})"
+    return (
+        f"{claim.name}: {judged.outcome}: {measured}, claimed: {claim.least:g} or more: "
+        f"{claim.says}"
+    )
+
+
 def _seconds(cell: Cell) -> list[float]:
     return [cell.windows[number].seconds for number in sorted(cell.windows)]
 

@@ -16,7 +16,7 @@ from fastloop.cli import suite
 from fastloop.config.catalogue import options_of
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
-from fastloop.suite.claims import CLAIMS, judge
+from fastloop.suite.claims import CLAIMS, describe_judgement, judge
 from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
 from fastloop.suite.suite_file import (
     FILE,
@@ -256,6 +256,9 @@ def test_a_claim_is_decided_by_the_whole_interval(factors, outcome):
     judged = judge(claim, claimed_file(claim, slow, fast))
     assert judged.outcome == outcome
     assert judged.factor.estimate == pytest.approx(claim.least * factors[0], rel=0.2)
+    line = describe_judgement(judged)
+    assert line.startswith(f"{claim.name}: {outcome}: {judged.factor.estimate:.2f} ")
+    assert f" {claim.least:g} " in line
 
 
 def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
@@ -269,6 +272,8 @@ def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
     page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
     assert all(f'data-claim="{claim.name}"' in page for claim in CLAIMS)
     assert page.count("not measured") >= len(CLAIMS) - 1
+    absent = describe_judgement(judge(CLAIMS[1], document))
+    assert absent == f"{CLAIMS[1].name}: not measured: this file does not have it"
 
 
 def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monkeypatch, capsys):
