@@ -22,8 +22,8 @@ from experiments.tune.workloads import WORKLOADS, Workload
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Invalid, Tree, Unsupported
-from fastloop.trial.context import start_job
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import start_job
 from fastloop.trial.window import num_repeats, row_counter, time_epochs
 
 ROUNDS = 7

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.build import build_job, build_request, check_settings
+from fastloop.config.build_jobs import build_job, build_request, check_settings
 from fastloop.config.catalogue import overridable_names, resource_folder
 from fastloop.config.combinations import (
     BASIC,

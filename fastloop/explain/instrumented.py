@@ -23,8 +23,8 @@ from fastloop.observe.dataloader_probe import ONLY_EPOCH, watch_calls, watch_epo
 from fastloop.observe.event_log import DEVICE, MAIN, Event, EventLog, open_log
 from fastloop.observe.lanes import NO_BATCH, coverage
 from fastloop.observe.probed import pinning_recorded
-from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.page_cache import set_cache_state
 from fastloop.trial.window import Consumer
 

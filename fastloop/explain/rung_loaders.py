@@ -24,8 +24,8 @@ from fastloop.data.image_files import LabelledImages, to_floats, uint8_samples
 from fastloop.data.rows import Rows
 from fastloop.data.samples import fetch_samples
 from fastloop.explain.rungs import reads_images, rungs_of
-from fastloop.trial.context import JobContext
 from fastloop.trial.delivery import loop_delivery
+from fastloop.trial.job_start import JobContext
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 

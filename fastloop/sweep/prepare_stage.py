@@ -29,8 +29,8 @@ from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
-from fastloop.trial.context import compares_crops
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import compares_crops
 from fastloop.trial.support import check_job_libraries
 
 DATA_FIELDS = (

@@ -27,8 +27,8 @@ from fastloop.core.types import Epochs, Invalid
 from fastloop.data.preparation import reference_hashes
 from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
-from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.replay import replay_batches
 from fastloop.trial.window import drain

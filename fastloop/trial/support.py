@@ -3,7 +3,7 @@
 It needs no data. A loader declares in `honours` which settings it honours, and leaves the check to
 the gate. The gate is called
 
-- by `start_job` in trial/context.py, in each process that measures: another node may lack a
+- by `start_job` in trial/job_start.py, in each process that measures: another node may lack a
   device, and the settings of torchrun are known there;
 - by `reason_against` in sweep/early_check.py for the jobs of a command, so that nobody waits
   for the machine, or for stores, in vain, and so that a sweep has a row with the reason;

@@ -21,9 +21,9 @@ from fastloop.observe.dataloader_probe import watch_epochs
 from fastloop.observe.event_log import open_log
 from fastloop.observe.lanes import build_lanes
 from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
-from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
 from fastloop.trial.page_cache import (
     ReopenableLoader,

@@ -27,9 +27,9 @@ from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import count_batches
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.processes.resources import MIB, sample
-from fastloop.trial.context import start_job
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import start_job
 from fastloop.trial.replay import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 

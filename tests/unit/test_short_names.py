@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from known_results import result_of
 
-from fastloop.config.build import build_request
+from fastloop.config.build_jobs import build_request
 from fastloop.config.combinations import compose_each
 from fastloop.config.command_line import read_command_line
 from fastloop.core.result import Result

@@ -10,7 +10,7 @@ from subprocess import run
 import pytest
 from options import options
 
-from fastloop.config.build import build_job, build_option, build_sweep
+from fastloop.config.build_jobs import build_job, build_option, build_sweep
 from fastloop.config.catalogue import groups, settings
 from fastloop.config.combinations import compose_values
 from fastloop.config.messages import ConfigError

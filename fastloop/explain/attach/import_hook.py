@@ -77,7 +77,7 @@ def _probe(module: ModuleType, folder: str) -> None:
     # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
     from fastloop.explain.attach.cut_plan import read_cut
     from fastloop.explain.attach.cut_run import cut_module
-    from fastloop.explain.attach.torch_hooks import probe_module
+    from fastloop.explain.attach.loop_probe import probe_module
 
     if are_effects_asked(Path(folder)):
         note_saves(sys.modules["torch"])

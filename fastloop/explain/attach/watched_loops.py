@@ -19,14 +19,14 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.loader_places import place_in_script
-from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.torch_hooks import (
+from fastloop.explain.attach.loop_probe import (
     LOADERS,
     PASSES,
     SETTINGS,
     IterationState,
     LoaderState,
 )
+from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
 

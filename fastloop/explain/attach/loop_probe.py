@@ -22,7 +22,7 @@ import torch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
-from fastloop.explain.attach.fetches import probe_fetches, probe_workers
+from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
