@@ -33,6 +33,10 @@ QUICK_LOADERS = (
 )
 """Loaders of the quick suite, one of each kind; every loader takes about 7 s a workload there."""
 
+READ_SAMPLES = ("fastloop", "grain", "spdl", "spdl_process", "torchdata_nodes", "turboloader")
+"""Loaders that read the dataset's samples themselves if they are given no store."""
+WITHOUT_STORE = tuple((loader, "loader.store=null") for loader in READ_SAMPLES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRow:
@@ -70,7 +74,7 @@ WORKLOADS = (
     SuiteWorkload(
         name="small_rows",
         title="Small rows: 28x28 float32 in memory",
-        overrides=("dataset=mydataset", "dataset.count=20000", "batch_size=256", "epochs=1"),
+        overrides=("dataset=mydataset", "dataset.count=6000", "batch_size=256", "epochs=1"),
         quick=("dataset.count=3000",),
     ),
     SuiteWorkload(
@@ -78,7 +82,7 @@ WORKLOADS = (
         title="Bytes to floats: 3x32x32 uint8, normalized",
         overrides=(
             *("dataset=synthetic", "dataset.dtype=uint8", "dataset.shape=[3,32,32]"),
-            *("dataset.count=10000", "transform=peers/to_floats", "cache=as_is"),
+            *("dataset.count=5000", "transform=peers/to_floats", "cache=as_is"),
             *("batch_size=256", "epochs=1"),
         ),
         quick=("dataset.count=2000",),
@@ -95,26 +99,27 @@ WORKLOADS = (
     SuiteWorkload(
         name="tokens",
         title="Tokens: windows of 256 of a flat file",
-        overrides=("dataset=tokens", "dataset.num_tokens=2000000", "batch_size=64", "epochs=1"),
+        overrides=("dataset=tokens", "dataset.num_tokens=1000000", "batch_size=64", "epochs=1"),
         quick=("dataset.num_tokens=400000",),
     ),
     SuiteWorkload(
         name="table",
         title="Table: 40 columns from Parquet",
         overrides=(
-            *("dataset=table", "dataset.count=8000", "placement=pytree"),
+            *("dataset=table", "dataset.count=1000", "placement=pytree"),
             *("batch_size=256", "epochs=1"),
         ),
-        quick=("dataset.count=1500",),
+        quick=("dataset.count=600",),
     ),
     SuiteWorkload(
         name="ragged_text",
         title="Ragged text with a heavy tail, padded",
         overrides=(
             *("dataset=texts", "dataset.count=8000", "dataset.max_length=4096"),
-            *("collate=pad", "batch_size=64", "epochs=1"),
+            *("collate=pad", "placement=recursive", "batch_size=64", "epochs=1"),
         ),
         quick=("dataset.count=1500",),
+        per_loader=WITHOUT_STORE,
     ),
     SuiteWorkload(
         name="slow_reads",
@@ -125,7 +130,7 @@ WORKLOADS = (
         ),
         quick=("dataset.count=100",),
         reads_samples=True,
-        per_loader=(("fastloop", "loader.store=null"),),
+        per_loader=WITHOUT_STORE,
     ),
 )
 TUNED: dict[str, tuple[SuiteRow, ...]] = {
