@@ -10,7 +10,6 @@ import functools
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from fastloop.core.spans import now_ns
 from fastloop.explain.attach.call_patch import settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
+from fastloop.explain.attach.early_stop import end_script
 from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.loop_probe import follow_reset
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 PASS = "_fastloop_pass"
+DECISIVE = 2
+"""Number of the call of next() that decides which loop a pass is of."""
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
@@ -49,9 +51,12 @@ def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
 class CutPass:
     """A pass over a changed DataLoader, which may be one of another loop."""
 
-    start_ns: int
-    is_of_loop: bool | None = None
-    """True if the loop asks for its batches; None before the first one."""
+    reached_ns: int
+    """Its start; later the time up to which it is a part of the result."""
+    asked: int = 0
+    """Number of calls of next() at which it was looked who asks."""
+    is_of_loop: bool = False
+    """True if the loop asks for its batches."""
 
 
 class CutLoop:
@@ -149,18 +154,21 @@ class CutLoop:
         return __next__
 
     def _next(self, call: Callable[[], Any], begun: CutPass) -> Any:
-        if begun.is_of_loop is None:
+        # As in the observed run, the second call decides: a script may take a pass's first batch
+        # elsewhere.
+        if begun.asked < DECISIVE:
+            begun.asked += 1
             begun.is_of_loop = place_in_script() == self.cut.place
         if not begun.is_of_loop:
             return call()
+        self._add_time(begun)
         if self.result.batches == self.cut.batches:
-            self._end_pass(begun)
             self._end_script()
         try:
             batch = call()
-        except StopIteration:
-            self._end_pass(begun)
-            raise
+        finally:
+            # Here, too: a loop that is left by `break` never comes back to its pass.
+            self._add_time(begun)
         self.result.batches += 1
         if self.result.batches <= self.cut.hashed and self.can_hash:
             self._hash(batch)
@@ -174,14 +182,17 @@ class CutLoop:
             self.can_hash = False
             self.result.digests.clear()
 
-    def _end_pass(self, begun: CutPass) -> None:
-        self.result.seconds += (now_ns() - begun.start_ns) / 1e9
+    def _add_time(self, begun: CutPass) -> None:
+        """Add the time of the pass that is not a part of the result yet."""
+        stop_ns = now_ns()
+        self.result.seconds += (stop_ns - begun.reached_ns) / 1e9
+        begun.reached_ns = stop_ns
 
     def _end_script(self) -> None:
         """Write the result, and end the script as `sys.exit` does, so that it frees what it has."""
         path = self.folder / RESULT.format(os.getpid())
         path.write_text(json.dumps(asdict(self.result)))
-        sys.exit(0)
+        end_script()
 
 
 def _digest(batch: Any) -> int:

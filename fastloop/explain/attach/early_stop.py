@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from fastloop.core.spans import now_ns
 
@@ -49,4 +53,16 @@ class StopCounter:
         stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
         has_batches = stop.batches is not None and self.steps[place] >= stop.batches
         if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
-            sys.exit(0)
+            end_script()
+
+
+def end_script() -> NoReturn:
+    """End the script with status 0, as `sys.exit(0)` does in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        sys.exit(0)
+    # In another thread SystemExit ends that thread alone, and the main one would wait for its
+    # batches for ever. Nothing else ends the process from here; its buffers are written before.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)

@@ -1,0 +1,105 @@
+"""Shortened runs of a script, in which changes are tried: what counts as the loop's time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fastloop.explain.attach import cut_run
+from fastloop.explain.attach.cut_plan import CutRun, read_results
+from fastloop.explain.attach.cut_run import CutLoop, CutPass
+from fastloop.explain.change import Change
+
+SECOND = 1_000_000_000
+LOOP, ELSEWHERE = "train.py:9", "train.py:4"
+
+
+class KnownRun:
+    """A script's calls of next(), by a clock that moves only in them and in steps."""
+
+    def __init__(self, folder, monkeypatch, batches):
+        self.now_ns, self.place, self.folder = 0, LOOP, folder
+        monkeypatch.setattr(cut_run, "now_ns", lambda: self.now_ns)
+        monkeypatch.setattr(cut_run, "place_in_script", lambda: self.place)
+        cut = CutRun(place=LOOP, made_at="train.py:1", batches=batches, change=Change())
+        self.loop = CutLoop(cut, folder)
+
+    def begin(self):
+        return CutPass(self.now_ns)
+
+    def ask(self, begun, place=LOOP):
+        """next(), which takes a second."""
+        self.place = place
+        return self.loop._next(self._make_batch, begun)
+
+    def step(self):
+        self.now_ns += 3 * SECOND
+
+    def end(self, begun):
+        """The seconds of the result after the next() that ends the script."""
+        with pytest.raises(SystemExit):
+            self.ask(begun)
+        (result,) = read_results(self.folder)
+        return result.seconds
+
+    def _make_batch(self):
+        self.now_ns += SECOND
+        return "batch"
+
+
+def test_time_of_passes_that_the_loop_breaks_off_counts(tmp_path, monkeypatch):
+    """As of `for batch in loader: ...; if number == 1: break`."""
+    run = KnownRun(tmp_path, monkeypatch, batches=4)
+    for _ in range(2):
+        begun = run.begin()
+        run.ask(begun)
+        run.step()
+        run.ask(begun)
+        # The step after which the loop breaks off has no end that a probe could see.
+        run.step()
+    # Of each pass two waits of a second, and one step of three.
+    assert run.end(run.begin()) == pytest.approx(2 * (2 + 3))
+
+
+def test_whole_pass_counts_once(tmp_path, monkeypatch):
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    begun = run.begin()
+    for _ in range(2):
+        run.ask(begun)
+        run.step()
+    assert run.end(begun) == pytest.approx(2 * (1 + 3))
+
+
+def test_first_batch_may_be_taken_before_the_loop(tmp_path, monkeypatch):
+    """As the observed run says: the place of a pass is that of the second next()."""
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    begun = run.begin()
+    run.ask(begun, ELSEWHERE)
+    for _ in range(2):
+        run.ask(begun)
+    assert run.loop.result.batches == 2
+
+
+def test_pass_of_another_loop_does_not_count(tmp_path, monkeypatch):
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    begun = run.begin()
+    for _ in range(4):
+        run.ask(begun, ELSEWHERE)
+    assert (run.loop.result.batches, run.loop.result.seconds) == (0, 0.0)
+
+
+def test_script_ends_although_its_loop_is_in_a_thread():
+    """The main thread waits for batches that no longer come."""
+    program = (
+        "import threading, time\n"
+        "from fastloop.explain.attach.early_stop import end_script\n"
+        "print('a line')\n"
+        "threading.Thread(target=end_script).start()\n"
+        "time.sleep(600)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert process.stdout == "a line\n"
