@@ -10,6 +10,7 @@ import pytest
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
+from fastloop.explain.attach.tries import AS_IS, Attempt, _choose_round
 from fastloop.explain.change import Change
 
 SECOND = 1_000_000_000
@@ -103,3 +104,14 @@ def test_script_ends_although_its_loop_is_in_a_thread():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert process.stdout == "a line\n"
+
+
+def test_round_that_the_budget_has_cut_off_is_left_out():
+    """The changes of the second round ran, and then there was no time for the script as it is."""
+    baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 10.0})
+    slow, fast = (
+        Attempt(change=Change(settings={"num_workers": count}), run_s=5.0, seconds=seconds)
+        for count, seconds in ((1, {1: 8.0, 2: 1.0}), (2, {1: 5.0, 2: 9.0}))
+    )
+    assert _choose_round([slow, fast], baseline, 3, left_s=1000.0) == [fast, slow]
+    assert _choose_round([slow, fast], baseline, 3, left_s=0.0) == []

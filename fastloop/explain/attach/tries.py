@@ -283,8 +283,10 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
     """The changes that run, in the order of what they have saved in the rounds so far."""
 
     def ratio(attempt: Attempt) -> float:
-        seconds = attempt.seconds.items()
-        return stats.median([each / baseline.seconds[number] for number, each in seconds] or [0.0])
+        # The end of the budget may have cut off the run of a round without a change.
+        shared = [number for number in attempt.seconds if number in baseline.seconds]
+        ratios = [attempt.seconds[number] / baseline.seconds[number] for number in shared]
+        return stats.median(ratios or [0.0])
 
     # A change that was left out of a round does not come back.
     most = max((len(each.seconds) for each in attempts), default=0)
