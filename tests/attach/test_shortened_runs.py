@@ -24,7 +24,7 @@ class KnownRun:
         self.now_ns, self.place, self.folder = 0, LOOP, folder
         monkeypatch.setattr(cut_run, "now_ns", lambda: self.now_ns)
         monkeypatch.setattr(cut_run, "place_in_script", lambda: self.place)
-        cut = CutRun(place=LOOP, made_at="train.py:1", batches=batches, change=Change())
+        cut = CutRun(place=LOOP, made_at=("train.py:1",), batches=batches, change=Change())
         self.loop = CutLoop(cut, folder)
 
     def begin(self):

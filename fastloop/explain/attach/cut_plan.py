@@ -18,8 +18,9 @@ class CutRun:
 
     place: str
     """File and line of the loop."""
-    made_at: str
-    """Path and line of the call that makes the DataLoader."""
+    made_at: tuple[str, ...]
+    """Path and line of the call that makes the DataLoader; several if its file may be in one of
+    several folders."""
     batches: int
     """Number of batches after which the script ends."""
     change: Change
@@ -52,7 +53,9 @@ def read_cut(folder: Path) -> CutRun | None:
         read = json.loads((folder / CUT).read_text())
     except FileNotFoundError:
         return None
-    return CutRun(**read | {"change": change_from(read["change"])})
+    # JSON turns a tuple into a list.
+    made_at, change = tuple(read["made_at"]), change_from(read["change"])
+    return CutRun(**read | {"made_at": made_at, "change": change})
 
 
 def read_results(folder: Path) -> list[CutResult]:

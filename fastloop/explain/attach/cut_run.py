@@ -76,7 +76,7 @@ class CutLoop:
 
         @functools.wraps(original)
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
-            if place_of_call(loader) != self.cut.made_at:
+            if place_of_call(loader) not in self.cut.made_at:
                 original(loader, *args, **named)
                 return
             bound = signature.bind(loader, *args, **named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -121,10 +122,12 @@ class ScriptRunner:
         self.of_pass = loop_of_rank(found).of_pass
         self.notes: dict[str, tuple[str, ...]] = {}
         """Sentences on arguments that have no effect, by the name of the change."""
+        # A script in a copy of the working folder makes its loader there, unless it is in a package
+        # that is installed from the original (pip install -e).
+        made_at = found.facts["made_at"]
         self.cut = CutRun(
             place=found.facts["place"],
-            # A script in a copy of the working folder makes its loader there.
-            made_at=_place_in_folder(found.facts["made_at"], folder),
+            made_at=tuple(dict.fromkeys((_place_in_folder(made_at, folder), made_at))),
             batches=batches,
             change=AS_IS,
         )
@@ -171,10 +174,18 @@ class ScriptRunner:
             raise ScriptEnded(f"the script ended before batch {cut.batches}: {reason}")
 
 
-def _place_in_folder(path: str, folder: Path) -> str:
-    """The path of the same file in the folder, if it lies in the working folder."""
-    here = f"{Path.cwd()}/"
-    return f"{folder}/{path.removeprefix(here)}" if path.startswith(here) else path
+def _place_in_folder(text: str, folder: Path) -> str:
+    """The path, or the argument such as --out=<path>, that names the same file in the folder, if
+    the file lies in the working folder."""
+    place = 0 if text.startswith("/") else text.find("=/") + 1
+    before, path = text[:place], text[place:]
+    here, named = str(Path.cwd()), os.environ.get("PWD", "")
+    # The shell's name of the working folder may lead through a symbolic link.
+    is_here = named.startswith("/") and os.path.realpath(named) == here
+    for each in (here, named) if is_here else (here,):
+        if path == each or path.startswith(f"{each}/"):
+            return f"{before}{folder}{path.removeprefix(each)}"
+    return text
 
 
 def to_json(tried: TriedLoop) -> str:
