@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+from typing import Generic, TypeVar, cast
 
 import pytest
 import torch
@@ -12,10 +14,12 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import edit_call
+from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.fastloader_notes import collect_notes
+from fastloop.explain.attach.loader_places import place_of_call
 from fastloop.explain.change import Change
 
+T = TypeVar("T")
 FAST = Change(is_fastloader=True)
 WITHOUT = Change(settings={"num_workers": 0})
 ARGUMENTS = [*inspect.signature(DataLoader.__init__).parameters][1:]
@@ -73,6 +77,7 @@ def test_arguments_by_position_are_not_mistaken():
         ("DataLoader(*arguments)", "unpacks arguments without their names"),
         ("DataLoader(a), DataLoader(b)", "makes 2 DataLoaders"),
         ("make_loaders(DataLoader(a), DataLoader(b))", "makes 2 DataLoaders"),
+        ("DataLoader(a, **these, **those)", "unpacks several dictionaries"),
     ],
 )
 def test_call_that_may_be_another_is_told(line, reason):
@@ -102,3 +107,56 @@ def test_arguments_that_fastloader_drops_are_told_by_its_own_words():
     first, second = notes
     assert re.match(r"worker_init_fn=.* has no effect in FastLoader: it is called in worker", first)
     assert second.startswith("in_order=False has no effect in FastLoader: batches come in order")
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_dictionary_of_a_condition_is_unpacked(is_parallel):
+    """As of `**({"num_workers": 2} if torch.cuda.is_available() else {})`."""
+    given = f"{{'num_workers': 2}} if {is_parallel} else {{}}"
+    for packed in (given, f"({given})"):
+        call = edited_call(f"DataLoader([1, 2, 3], 2, **{packed})", WITHOUT)
+        assert eval(ast.unparse(call)).num_workers == 0
+
+
+def test_class_with_its_type_of_samples_is_found():
+    call = edited_call("torch.utils.data.DataLoader[int](a, 8)", FAST)
+    assert ast.unparse(call) == "fastloop.FastLoader(a, 8)"
+
+
+class Made(Generic[T]):
+    """As DataLoader, which is generic, too."""
+
+    def __init__(self) -> None:
+        self.made_at = place_of_call(cast("DataLoader", self))
+
+
+def test_place_of_a_call_is_the_scripts_if_typing_carries_it_out():
+    plain, typed = Made(), Made[int]()
+    assert typed.made_at == plain.made_at
+    assert re.fullmatch(rf"{re.escape(__file__)}:\d+", plain.made_at)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"import torch\r\n\r\nloader = DataLoader(a, 4)\r\n",
+        b"import torch\n\x0c\nloader = DataLoader(a, 4)\n",
+        "import torch\n# \u2028 a separator\nloader = DataLoader(a, 4)\n".encode(),
+    ],
+)
+def test_patch_of_unusual_lines_is_applied_by_git(tmp_path, source):
+    script = tmp_path / "train.py"
+    script.write_bytes(source)
+    change = Change(settings={"num_workers": 2}, torch_threads=1)
+    patch = patch_script(script, 3, change, tmp_path)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.encode(), check=True)
+    end = b"\r\n" if b"\r\n" in source else b"\n"
+    changed = b"torch.set_num_threads(1)" + end + b"loader = DataLoader(a, 4, num_workers=2)"
+    assert script.read_bytes() == source.replace(b"loader = DataLoader(a, 4)", changed)
+
+
+def test_script_in_another_encoding_is_told(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_bytes("# coding: latin-1\nloader = DataLoader('é')\n".encode("latin-1"))
+    with pytest.raises(Unsupported, match="is not in UTF-8"):
+        patch_script(script, 2, WITHOUT, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ WITHOUT_WORKERS: Mapping[str, Any] = {
     "timeout": 0,
 }
 """DataLoader's arguments that it refuses without workers unless they have these values."""
+UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
+"""Expressions that a dictionary unpacks as they are; others need brackets."""
 LOADER = "DataLoader"
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
 """FastLoader's settings with which it reads the whole dataset in each process of a group, as
@@ -57,9 +60,14 @@ def patch_script(path: Path, line: int, change: Change, folder: Path) -> str:
         shown = path.relative_to(folder).as_posix()
     except ValueError:
         raise Unsupported(f"{path} lies outside of {folder}") from None
-    before = path.read_text()
+    # Not read_text(), which would replace the ends of lines, such as those of Windows.
+    try:
+        before = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise Unsupported(f"{path} is not in UTF-8") from None
     after = edit_call(before, line, change)
-    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    # Not splitlines(), which also splits at a form feed, unlike git.
+    old, new = ([*filter(None, re.split(r"(?<=\n)", text))] for text in (before, after))
     diff = difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}")
     # git marks a last line without an end, which difflib does not.
     return "".join(
@@ -74,7 +82,7 @@ def edit_call(source: str, line: int, change: Change) -> str:
     starts = [0]
     for each in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(each))
-    names = _loader_names(tree)
+    names, end = _loader_names(tree), "\r\n" if b"\r\n" in text else "\n"
     call = _find_call(tree, line, names)
     settings = settings_beside(change.settings, _names_of_arguments(call))
     edits = [*_edit_arguments(text, starts, call, settings)]
@@ -83,9 +91,10 @@ def edit_call(source: str, line: int, change: Change) -> str:
             raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
         edits.append(_replace(starts, call.func, FASTLOADER))
         if not _imports(tree, "fastloop"):
-            edits.append(_new_import(tree, starts, "import fastloop\n"))
+            edits.append(_new_import(tree, starts, f"import fastloop{end}"))
     if change.torch_threads is not None:
-        edits.append(_set_threads(tree, text, starts, call, change.torch_threads))
+        threads = f"torch.set_num_threads({change.torch_threads}){end}"
+        edits.append(_new_statement(tree, text, starts, call, threads))
     for edit in sorted(edits, key=lambda each: -each.start):
         text = text[: edit.start] + edit.text.encode() + text[edit.stop :]
     return text.decode()
@@ -131,10 +140,11 @@ def _names_of_arguments(call: ast.Call) -> set[str]:
 
 
 def _last_name(call: ast.Call) -> str:
-    """The last part of the name that is called: DataLoader of torch.utils.data.DataLoader."""
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    """The last part of the name that is called: DataLoader of torch.utils.data.DataLoader[int]."""
+    named = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+    if isinstance(named, ast.Attribute):
+        return named.attr
+    return named.id if isinstance(named, ast.Name) else ""
 
 
 def _edit_arguments(
@@ -154,10 +164,15 @@ def _edit_arguments(
         return
     packed = [each.value for each in call.keywords if each.arg is None]
     # `**settings` may name the same argument, and a call that names one twice is an error.
+    if len(packed) > 1:
+        raise Unsupported(f"line {call.lineno} unpacks several dictionaries")
     if packed:
-        start, stop = _span(starts, packed[-1])
+        start, stop = _span(starts, packed[0])
         own = ", ".join(f"{name!r}: {value!r}" for name, value in added.items())
-        yield Edit(start, stop, f"{{**{text[start:stop].decode()}, {own}}}")
+        more = text[start:stop].decode()
+        # A dictionary unpacks no `a if b else c`, unlike a call.
+        more = more if isinstance(packed[0], UNPACKED) else f"({more})"
+        yield Edit(start, stop, f"{{**{more}, {own}}}")
         return
     given = [*call.args, *(each.value for each in call.keywords)]
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
@@ -187,10 +202,10 @@ def _closing_brackets(rest: bytes) -> int:
     return place
 
 
-def _set_threads(
-    tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, threads: int
+def _new_statement(
+    tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
 ) -> Edit:
-    """The line before the statement with the call, with its indentation."""
+    """The line, which uses torch, before the statement with the call, with its indentation."""
     if not _imports(tree, "torch"):
         raise Unsupported("the script does not import torch by its name")
     statements = [
@@ -205,7 +220,7 @@ def _set_threads(
     indentation = text[start : start + statement.col_offset].decode()
     if indentation.strip():
         raise Unsupported(f"line {statement.lineno} has several statements")
-    return Edit(start, start, f"{indentation}torch.set_num_threads({threads})\n")
+    return Edit(start, start, f"{indentation}{line}")
 
 
 def _imports(tree: ast.Module, name: str) -> bool:
