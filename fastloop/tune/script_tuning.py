@@ -220,7 +220,7 @@ def describe_tuned(
     patch = ""
     if outcome.is_faster:
         change = find_change(settings[outcome.best], settings[YOURS])
-        patch, advice = patch_call(made_at, change)
+        patch, advice = patch_call(found, change)
         lines += [advice or f"change: {change.name}"]
     others = [each for each in findings.loops if each is not found]
     lines += [

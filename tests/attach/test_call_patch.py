@@ -16,7 +16,7 @@ from fastloop import FastLoader
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.fastloader_notes import collect_notes
-from fastloop.explain.attach.loader_places import place_of_call
+from fastloop.explain.attach.loader_places import ANY_NAME, place_of_call
 from fastloop.explain.change import Change
 
 T = TypeVar("T")
@@ -160,3 +160,21 @@ def test_script_in_another_encoding_is_told(tmp_path):
     script.write_bytes("# coding: latin-1\nloader = DataLoader('é')\n".encode("latin-1"))
     with pytest.raises(Unsupported, match="is not in UTF-8"):
         patch_script(script, 2, WITHOUT, tmp_path)
+
+
+def test_class_of_the_scripts_own_gets_only_arguments_that_it_takes():
+    source = "loader = MyLoader(samples, 8, 2, None, None, True)\n"
+    with pytest.raises(Unsupported, match="line 1: MyLoader takes no num_workers"):
+        edit_call(source, 1, WITHOUT, ["samples", "size", "seed", "a", "b", "c"])
+    takes = ["samples", "size", "num_workers", "a", "b", "persistent_workers"]
+    assert edit_call(source, 1, WITHOUT, takes) == (
+        "loader = MyLoader(samples, 8, 0, None, None, False)\n"
+    )
+    named = "loader = MyLoader(samples, 8)\n"
+    assert edit_call(named, 1, WITHOUT, ["samples", "size", ANY_NAME]) == (
+        "loader = MyLoader(samples, 8, num_workers=0)\n"
+    )
+    packed = "loader = MyLoader(samples, **settings)\n"
+    assert edit_call(packed, 1, WITHOUT, ["samples", "num_workers"]) == (
+        "loader = MyLoader(samples, **{**settings, 'num_workers': 0})\n"
+    )

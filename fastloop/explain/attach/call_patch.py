@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
+from fastloop.explain.attach.loader_places import ANY_NAME
 from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
@@ -51,10 +52,13 @@ class Edit:
     text: str
 
 
-def patch_script(path: Path, line: int, change: Change, folder: Path) -> str:
+def patch_script(
+    path: Path, line: int, change: Change, folder: Path, takes: Sequence[str] | None = None
+) -> str:
     """The patch, for `git apply` in the folder, that makes the change at the call on that line.
 
-    Raises Unsupported if the call can't be found or edited, with the reason.
+    takes: as for `edit_call`. Raises Unsupported if the call can't be found or edited, with the
+    reason.
     """
     try:
         shown = path.relative_to(folder).as_posix()
@@ -65,7 +69,7 @@ def patch_script(path: Path, line: int, change: Change, folder: Path) -> str:
         before = path.read_bytes().decode()
     except UnicodeDecodeError:
         raise Unsupported(f"{path} is not in UTF-8") from None
-    after = edit_call(before, line, change)
+    after = edit_call(before, line, change, takes)
     # Not splitlines(), which also splits at a form feed, unlike git.
     old, new = ([*filter(None, re.split(r"(?<=\n)", text))] for text in (before, after))
     diff = difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}")
@@ -75,8 +79,12 @@ def patch_script(path: Path, line: int, change: Change, folder: Path) -> str:
     )
 
 
-def edit_call(source: str, line: int, change: Change) -> str:
-    """The source with the change at the call of a DataLoader on that line."""
+def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | None = None) -> str:
+    """The source with the change at the call of a DataLoader on that line.
+
+    takes: the names of the arguments of a class derived from DataLoader, in their order; None: it
+    has DataLoader's.
+    """
     tree = ast.parse(source)
     text = source.encode()
     starts = [0]
@@ -84,8 +92,9 @@ def edit_call(source: str, line: int, change: Change) -> str:
         starts.append(starts[-1] + len(each))
     names, end = _loader_names(tree), "\r\n" if b"\r\n" in text else "\n"
     call = _find_call(tree, line, names)
-    settings = settings_beside(change.settings, _names_of_arguments(call))
-    edits = [*_edit_arguments(text, starts, call, settings)]
+    positions = POSITIONS if takes is None else takes
+    settings = _settings_of_call(call, change, takes)
+    edits = [*_edit_arguments(text, starts, call, settings, positions)]
     if change.is_fastloader:
         if _last_name(call) not in names:
             raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
@@ -130,13 +139,26 @@ def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
     return innermost[0]
 
 
-def _names_of_arguments(call: ast.Call) -> set[str]:
+def _settings_of_call(
+    call: ast.Call, change: Change, takes: Sequence[str] | None
+) -> dict[str, Any]:
+    """The settings of the change, and those that it needs beside the call's own arguments."""
+    given = _names_of_arguments(call, POSITIONS if takes is None else takes)
+    if takes is not None and ANY_NAME not in takes:
+        if lacking := sorted({*change.settings} - {*takes}):
+            name = ast.unparse(call.func)
+            raise Unsupported(f"line {call.lineno}: {name} takes no {', '.join(lacking)}")
+        given &= {*takes}
+    return settings_beside(change.settings, given)
+
+
+def _names_of_arguments(call: ast.Call, positions: Sequence[str]) -> set[str]:
     """The names of the arguments that the call has, or may have. Raises Unsupported for `*args`."""
     if any(isinstance(each, ast.Starred) for each in call.args):
         raise Unsupported(f"line {call.lineno} unpacks arguments without their names")
     is_packed = any(each.arg is None for each in call.keywords)
     named = {each.arg for each in call.keywords if each.arg}
-    return {*POSITIONS[: len(call.args)], *named, *(WITHOUT_WORKERS if is_packed else ())}
+    return {*positions[: len(call.args)], *named, *(WITHOUT_WORKERS if is_packed else ())}
 
 
 def _last_name(call: ast.Call) -> str:
@@ -148,12 +170,16 @@ def _last_name(call: ast.Call) -> str:
 
 
 def _edit_arguments(
-    text: bytes, starts: list[int], call: ast.Call, settings: Mapping[str, Any]
+    text: bytes,
+    starts: list[int],
+    call: ast.Call,
+    settings: Mapping[str, Any],
+    positions: Sequence[str],
 ) -> Iterator[Edit]:
     named = {each.arg: each for each in call.keywords if each.arg}
     added = {}
     for name, value in settings.items():
-        position = POSITIONS.index(name) if name in POSITIONS else len(POSITIONS)
+        position = positions.index(name) if name in positions else len(positions)
         if name in named:
             yield _replace(starts, named[name].value, repr(value))
         elif position < len(call.args):

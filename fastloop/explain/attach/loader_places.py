@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 LIBRARIES = {"site-packages", "dist-packages"}
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+ANY_NAME = "**"
+"""In place of an argument's name: the class of a loader takes any other one by its name."""
 
 
 def place_in_script() -> str:
@@ -42,6 +46,18 @@ def place_of_call(loader: DataLoader[Any]) -> str:
         and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
     ]
     return f"{os.path.abspath(frames[0].f_code.co_filename)}:{frames[0].f_lineno}" if frames else ""
+
+
+def names_of_arguments(kind: type) -> list[str] | None:
+    """The names of the arguments of a class derived from DataLoader, with ANY_NAME if it takes any
+    other one; None if it passes on what it gets by position, or does not tell."""
+    with suppress(TypeError, ValueError):
+        parameters = [*inspect.signature(kind.__init__).parameters.values()][1:]
+        if not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+            return [
+                ANY_NAME if each.kind is each.VAR_KEYWORD else each.name for each in parameters
+            ]
+    return None
 
 
 def is_library(path: str) -> bool:

@@ -23,7 +23,11 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
-from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+from fastloop.explain.attach.loader_places import (
+    names_of_arguments,
+    place_in_script,
+    place_of_call,
+)
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
@@ -368,14 +372,22 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "most_workers": _count_most_workers(loader),
         # PyG's class has DataLoader's name, and a collate_fn of its own.
         "is_derived": _is_derived(loader),
+        "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
         "is_native": is_native,
         "without_effect": _without_effect(loader) if is_native else None,
         "group_size": _group_size(),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
         "rank": os.environ.get("RANK"),
-        **{name: getattr(loader, name, None) for name in SETTINGS},
+        **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
     }
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON holds it, as an int of a number of NumPy; None for any other object."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
 
 
 def _count_samples(loader: DataLoader[Any]) -> int | None:
@@ -424,7 +436,7 @@ def _count_most_workers(loader: DataLoader[Any]) -> int | None:
         return shards
     code = getattr(type(dataset).__iter__, "__code__", None)
     divides_itself = code is not None and "get_worker_info" in code.co_names
-    return None if divides_itself else max(1, loader.num_workers)
+    return None if divides_itself else max(1, int(loader.num_workers))
 
 
 def _is_read_natively(loader: DataLoader[Any]) -> bool:

@@ -239,7 +239,7 @@ def try_changes(
     tried, change = _judge(runner, found, baseline, attempts)
     if change is None:
         return tried
-    patch, advice = patch_call(tried.made_at, change)
+    patch, advice = patch_call(found, change)
     same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
     notes = runner.notes.get(change.name, ())
     return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
@@ -364,13 +364,14 @@ def _has_same_samples(
     return changed == digests if digests and again == digests else None
 
 
-def patch_call(made_at: str, change: Change) -> tuple[str, str]:
+def patch_call(found: LoopFindings, change: Change) -> tuple[str, str]:
     """The patch and no advice; or no patch, and what to change instead."""
+    made_at, takes = found.facts["made_at"], found.facts.get("takes")
     path, _, line = made_at.rpartition(":")
     if is_library(path):
         return "", _library_advice(Path(path), line, change)
     try:
-        return patch_script(Path(path), int(line), change, Path.cwd()), ""
+        return patch_script(Path(path), int(line), change, Path.cwd(), takes), ""
     except (Unsupported, SyntaxError, OSError) as error:
         return "", f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
 

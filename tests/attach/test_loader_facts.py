@@ -1,0 +1,43 @@
+"""The facts that the probe writes about a script's DataLoader."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
+from fastloop.explain.attach.loop_probe import _describe
+
+
+class Own(DataLoader):
+    def __init__(self, samples, size):
+        super().__init__(samples, batch_size=size)
+
+
+class Named(DataLoader):
+    def __init__(self, samples, size, **named):
+        super().__init__(samples, batch_size=size, **named)
+
+
+class Passing(DataLoader):
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+
+
+def test_numbers_of_numpy_are_written_as_numbers():
+    loader = DataLoader([1, 2, 3], batch_size=2, num_workers=np.int64(1))
+    facts = json.loads(json.dumps(_describe(loader)))
+    assert (facts["num_workers"], facts["batch_size"]) == (1, 2)
+    assert facts["takes"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(Own, ["samples", "size"]), (Named, ["samples", "size", ANY_NAME]), (Passing, None)],
+)
+def test_arguments_of_a_derived_class_are_known(kind, names):
+    assert names_of_arguments(kind) == names
+    assert _describe(kind([1, 2, 3], 2))["takes"] == names
