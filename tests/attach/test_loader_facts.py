@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -41,3 +43,18 @@ def test_numbers_of_numpy_are_written_as_numbers():
 def test_arguments_of_a_derived_class_are_known(kind, names):
     assert names_of_arguments(kind) == names
     assert _describe(kind([1, 2, 3], 2))["takes"] == names
+
+
+def test_script_may_set_a_start_method_after_a_loop():
+    program = (
+        "import multiprocessing\n"
+        "from torch.utils.data import DataLoader\n"
+        "from fastloop.explain.attach.loop_probe import _describe\n"
+        "default = multiprocessing.get_all_start_methods()[0]\n"
+        "assert _describe(DataLoader([1, 2]))['start_method'] == default\n"
+        "multiprocessing.set_start_method('spawn')\n"
+        "assert _describe(DataLoader([1, 2]))['start_method'] == 'spawn'\n"
+        "loader = DataLoader([1, 2], num_workers=1, multiprocessing_context='forkserver')\n"
+        "assert _describe(loader)['start_method'] == 'forkserver'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -363,7 +363,6 @@ def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     """Facts about a DataLoader: its settings, its dataset."""
-    context = getattr(loader, "multiprocessing_context", None)
     is_native = _is_read_natively(loader)
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
@@ -376,7 +375,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "is_native": is_native,
         "without_effect": _without_effect(loader) if is_native else None,
         "group_size": _group_size(),
-        "start_method": (context or torch.multiprocessing).get_start_method(),
+        "start_method": _find_start_method(loader),
         "torch_threads": torch.get_num_threads(),
         "rank": os.environ.get("RANK"),
         **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
@@ -388,6 +387,15 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
+
+
+def _find_start_method(loader: DataLoader[Any]) -> str:
+    """The name of the way in which its workers are started."""
+    context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
+    # To ask for the default would settle it: the script could no longer set another one. It is the
+    # first of all.
+    settled = context.get_start_method(allow_none=True)
+    return settled or torch.multiprocessing.get_all_start_methods()[0]
 
 
 def _count_samples(loader: DataLoader[Any]) -> int | None:
