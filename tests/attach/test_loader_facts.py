@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
-from fastloop.explain.attach.loop_probe import _describe
+from fastloop.explain.attach.loop_probe import LoopProbe, _describe
+from fastloop.explain.attach.recorded_processes import open_script_log
 
 
 class Own(DataLoader):
@@ -27,6 +31,35 @@ class Named(DataLoader):
 class Passing(DataLoader):
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
+
+
+@dataclass
+class Unhashable(DataLoader):
+    """Two of the same size are equal, and none can be a key of a dictionary."""
+
+    size: int
+
+    def __post_init__(self):
+        super().__init__([1.0, 2.0, 3.0], batch_size=self.size)
+
+
+def test_loaders_need_not_be_hashable(tmp_path):
+    probe = LoopProbe(open_script_log(str(tmp_path)), object, None)
+    first, second = Unhashable(2), Unhashable(2)
+    assert first == second
+    numbers = [probe._state_of(each).number for each in (first, second, first)]
+    assert numbers[0] == numbers[2] != numbers[1]
+
+
+def test_value_is_forgotten_with_its_object():
+    values: ByIdentity[str] = ByIdentity()
+    loader = Unhashable(2)
+    values[loader] = "known"
+    assert (values.get(loader), loader in values, len(values)) == ("known", True, 1)
+    assert (values.get(Unhashable(2)), len(values)) == (None, 1)
+    del loader
+    gc.collect()
+    assert len(values) == 0
 
 
 def test_numbers_of_numpy_are_written_as_numbers():

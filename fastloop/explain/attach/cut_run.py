@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from fastloop.core.spans import now_ns
+from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.call_patch import settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
@@ -67,7 +67,7 @@ class CutLoop:
         self.cut, self.folder = cut, folder
         self.result = CutResult()
         self.can_hash = True
-        self.changed: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self.changed: ByIdentity[Any] = ByIdentity()
         """Each changed DataLoader, and the FastLoader in its place or None."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import (
@@ -148,7 +148,7 @@ class LoopProbe:
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
-        self.loaders: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+        self.loaders: ByIdentity[LoaderState] = ByIdentity()
         self.last: IterationState | None = None
         """The pass that was asked for a batch last."""
 
@@ -229,7 +229,8 @@ class LoopProbe:
         # Facts are told of each process: a fork has to tell them again.
         if state is None or state.process_id != os.getpid():
             made_at = state.made_at if state else ""
-            state = self.loaders[loader] = LoaderState(next(LOADERS), os.getpid(), made_at)
+            state = LoaderState(next(LOADERS), os.getpid(), made_at)
+            self.loaders[loader] = state
         return state
 
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
