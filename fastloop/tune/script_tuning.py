@@ -123,10 +123,13 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "fastloader": False,
     }
     counts = {present["num_workers"], *choose_worker_counts(found)}
+    # The race repeats epochs of one loader. Workers would stay from one to the next, which those of
+    # a DataLoader that the script makes anew for each pass can't.
+    is_made_anew = 1 < found.passes == found.loaders
     without = {"persistent_workers": False, "prefetch_factor": None}
     every = [present]
     for count in sorted(counts):
-        kept = [False, True] if count else [False]
+        kept = [False, True] if count and not is_made_anew else [False]
         depths = {TORCH_PREFETCH, DEEP_PREFETCH, present["prefetch_factor"] or TORCH_PREFETCH}
         ahead = sorted(depths) if count else [None]
         every += [

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 from commands import run_fastloop
 
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.findings import ScriptFindings
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
-from fastloop.tune.script_tuning import check_rest, choose_loop, find_change
+from fastloop.tune.script_tuning import check_rest, choose_loop, choose_settings, find_change
 
 WAITING = """\
 import sys
@@ -213,3 +214,32 @@ def test_change_names_what_differs_from_the_call():
         "prefetch_factor": None,
     }
     assert find_change(present, present) == Change()
+
+
+@dataclass
+class KnownLoop:
+    """A loop's findings, as far as settings are chosen by them."""
+
+    passes: int
+    loaders: int
+    samples_wait: bool = False
+    facts: dict[str, Any] = field(
+        default_factory=lambda: {
+            "type": "DataLoader",
+            "num_workers": 1,
+            "persistent_workers": False,
+            "prefetch_factor": 2,
+            "most_workers": None,
+            "sampler": "RandomSampler",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("passes", "loaders", "is_kept"), [(3, 3, False), (3, 1, True), (1, 1, True)]
+)
+def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept(passes, loaders, is_kept):
+    found = cast("LoopFindings", KnownLoop(passes, loaders))
+    tried = [*choose_settings(found).values()]
+    assert any(each["num_workers"] > 1 for each in tried)
+    assert any(each["persistent_workers"] for each in tried) == is_kept
