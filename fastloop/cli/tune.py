@@ -59,7 +59,7 @@ from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
-from fastloop.processes.startup import exit_on_system_error
+from fastloop.processes.startup import exit_on_system_error, print_ending
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
@@ -160,7 +160,12 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         ask_for_stop(records, EarlyStop(seconds=script_tuning.look_s(budget_s)))
         limit_s = script_tuning.FIRST_SHARE * budget_s
         start_ns = now_ns()
-        status = run_script(arguments, records, limit_s=limit_s)
+        ended_by: list[int] = []
+        status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
+        # The script has got the signal, too, and has perhaps ended as if nothing had happened.
+        if ended_by:
+            print_ending(ended_by[0])
+            sys.exit(128 + ended_by[0])
         handle_signals()
         run_s = seconds_between(start_ns, now_ns())
         findings = replace(explain_records(records, arguments, status, records), seconds=run_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -243,3 +244,28 @@ def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept(passes, loa
     tried = [*choose_settings(found).values()]
     assert any(each["num_workers"] > 1 for each in tried)
     assert any(each["persistent_workers"] for each in tried) == is_kept
+
+
+INTERRUPTED = """\
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved")
+"""
+
+
+def test_interrupt_of_the_observed_run_ends_the_command(tmp_path):
+    """Also if the script ends as if nothing had happened."""
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+    command = [sys.executable, "-m", "fastloop", "tune", "budget=3min", "--script", "train.py"]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert output == "saved\n"
+    assert errors.splitlines()[-1:] == ["interrupted"]
+    assert process.returncode == 128 + signal.SIGINT

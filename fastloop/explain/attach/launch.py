@@ -21,6 +21,7 @@ from threading import Timer
 import psutil
 
 from fastloop.explain.attach.children import BOOTSTRAP
+from fastloop.processes.startup import ENDINGS
 
 PASSED_ON = [
     getattr(signal, name)
@@ -41,11 +42,13 @@ def run_script(
     folder: Path,
     note_signal: Callable[[], object] = lambda: None,
     limit_s: float | None = None,
+    note_end: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Run [-m] <script> [its arguments], with the probe recording to the folder.
 
     note_signal: called when SIGUSR1 was passed on to the script. limit_s: time after which the
-    script is ended by SIGTERM, and KILLED_S later by SIGKILL.
+    script is ended by SIGTERM, and KILLED_S later by SIGKILL. note_end: called with the number of a
+    signal, such as Ctrl-C, by which a command ends.
     Returns the exit status; negative: the number of the signal that ended the script.
     """
     # This private function is the one by which multiprocessing passes on -W, -X and the like.
@@ -61,7 +64,7 @@ def run_script(
             sys.executable, command, os.environ, setsigmask=mask, setsigdef=defaults
         )
         with _time_limit(child, limit_s):
-            return _wait(child, waited, note_signal)
+            return _wait(child, waited, note_signal, note_end)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -99,12 +102,19 @@ def end_like(status: int) -> None:
     sys.exit(status)
 
 
-def _wait(child: int, waited: set[signal.Signals], note_signal: Callable[[], object]) -> int:
+def _wait(
+    child: int,
+    waited: set[signal.Signals],
+    note_signal: Callable[[], object],
+    note_end: Callable[[int], object],
+) -> int:
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
         number, is_for_all = _next_signal(waited)
+        if number in ENDINGS:
+            note_end(number)
         # Twice the same Ctrl-C would end a script that handles the first.
         if number != signal.SIGCHLD and not is_for_all:
             os.kill(child, number)
