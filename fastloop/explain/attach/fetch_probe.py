@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -59,7 +59,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     usage = PassUsage(log, "makes")
 
     def fetch_batch(index: Any) -> Any:
-        here, spent_ns = log.here(), UNKNOWN
+        here = log.here()
         # Collating moves on the number of the batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
@@ -68,16 +68,18 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         if is_counted:
             usage.begin_part(is_first=not turns.batches)
         start_ns = now_ns()
-        if has_samples:
-            with _probe_samples(fetcher, log):
+        try:
+            with _probe_samples(fetcher, log) if has_samples else nullcontext():
                 # Of this thread alone: idle threads of torch wait by running in circles (OpenMP's
                 # OMP_WAIT_POLICY), which is no work on the batch.
-                begun_ns = cpu_ns()
+                begun_ns = cpu_ns() if has_samples else 0
                 batch = fetch(index)
-                spent_ns = cpu_ns() - begun_ns
-        else:
-            batch = fetch(index)
-        stop_ns = now_ns()
+                spent_ns = cpu_ns() - begun_ns if has_samples else UNKNOWN
+        finally:
+            stop_ns = now_ns()
+            # Also after an error of the dataset, which the script may skip.
+            if look:
+                look.stop()
         if is_counted:
             usage.end_part(here.epoch)
         if look:

@@ -37,9 +37,12 @@ class FirstRead:
         self.reason = _find_unstorable(first)
         return self.collate(samples)
 
+    def stop(self) -> None:
+        """Give the fetcher its own function back."""
+        self.fetcher.collate_fn = self.collate
+
     def end(self) -> str:
         """The reason why these samples can't be kept in a store; empty if none was found."""
-        self.fetcher.collate_fn = self.collate
         dataset = self.fetcher.dataset
         is_drawn = self.states != _generator_states() or _has_generator(dataset, MOST_NESTED)
         return "its samples are drawn at random" if is_drawn else self.reason

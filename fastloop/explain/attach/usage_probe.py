@@ -185,7 +185,8 @@ class PassUsage:
         """Begin a fetch or a step; is_first: of the pass."""
         if not HAS_COUNTERS:
             return
-        self.is_begun = True
+        # An error may have ended the last one early: it was not that long.
+        self.is_begun, self.before = True, None
         # A pass without a first reading is not known at all, so that it may take more time. In one
         # process the batches that are made have spent some of it before the first step.
         if is_first and self.start is None and OF_PROCESS.has_left(2 * FREE_NS):

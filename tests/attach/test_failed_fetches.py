@@ -1,0 +1,46 @@
+"""Batches that can't be made: the probe leaves nothing behind that the next batch would meet."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from fastloop.explain.attach import usage_probe
+from fastloop.explain.attach.fetch_probe import _probe_fetcher
+from fastloop.explain.attach.recorded_processes import open_script_log
+from fastloop.explain.attach.usage_probe import PassUsage, ThreadTotals
+from fastloop.observe.event_log import EventLog
+
+
+class Fetcher:
+    """As torch's fetcher, for a file that can be read at last."""
+
+    def __init__(self):
+        self.dataset, self.collate_fn, self.is_missing = [1.0, 2.0], list, True
+
+    def fetch(self, indices):
+        if self.is_missing:
+            raise FileNotFoundError("a.jpg")
+        return self.collate_fn([self.dataset[index] for index in indices])
+
+
+def test_fetcher_has_its_own_function_again_after_an_error(tmp_path):
+    fetcher = Fetcher()
+    _probe_fetcher(fetcher, open_script_log(str(tmp_path)))
+    own = fetcher.collate_fn
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            fetcher.fetch([0])
+        assert fetcher.collate_fn is own
+    fetcher.is_missing = False
+    assert fetcher.fetch([0, 1]) == [1.0, 2.0]
+    assert fetcher.collate_fn is own
+
+
+def test_reading_before_an_error_is_not_that_of_a_later_batch(monkeypatch):
+    monkeypatch.setattr(usage_probe, "HAS_COUNTERS", True)
+    monkeypatch.setattr(usage_probe.OF_THREADS, "has_left", lambda: False)
+    usage = PassUsage(cast("EventLog", None), "makes", before=ThreadTotals())
+    usage.begin_part()
+    assert usage.before is None
