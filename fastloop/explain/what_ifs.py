@@ -109,7 +109,8 @@ def predict_gain(
     candidate: Job, present: Job, measured: Measured, ladder: Ladder
 ) -> Estimate | None:
     """Share of an epoch that the candidate saves, with its interval; None without a basis."""
-    if candidate == replace(present, cache="warm"):
+    # With warm files there is nothing to gain by them, and the change is none.
+    if present.cache != "warm" and candidate == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
     effect = find_effect(candidate, present, measured)
     if effect is None:

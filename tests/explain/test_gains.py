@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from fastloop.core.parts import Part
+from fastloop.explain import what_ifs
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.predict import Measured
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes
-from fastloop.explain.what_ifs import Prediction, estimate_gain, resample
+from fastloop.explain.what_ifs import Prediction, estimate_gain, predict_gain, resample
+from fastloop.trial.job import Job
 
 BATCHES = 100
 
@@ -119,3 +122,21 @@ def test_noisy_rounds_make_predictions_less_sure():
     )
     noisy = estimate_gain(prediction, measured(), ladder_of(1.0, noise=0.2))
     assert width(noisy) > 1.5 * width(predict(1.0))
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A job, as far as the state of its files tells a gain."""
+
+    cache: str
+
+
+@pytest.mark.parametrize(("cache", "gain"), [("cold", 0.2), ("as_is", 0.2), ("warm", None)])
+def test_only_a_job_without_warm_files_gains_by_them(monkeypatch, cache, gain):
+    monkeypatch.setattr(what_ifs, "find_effect", lambda *_: None)
+    seconds = {Part.STEP: 0.4, Part.COPY: 0.4, Part.DECODE: 0.8, Part.READ: 1.0}
+    times = {rung: pass_of(each) for rung, each in seconds.items()}
+    ladder = build_ladder([times] * 3, BATCHES, {})
+    present, candidate = (cast("Job", Cached(each)) for each in (cache, "warm"))
+    predicted = predict_gain(candidate, present, measured(), ladder)
+    assert (predicted and predicted.value) == (gain and pytest.approx(gain, abs=0.01))
