@@ -33,6 +33,7 @@ from fastloop.explain.loop_rungs import (
     rung_openers,
 )
 from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.rung_passes import END
 from fastloop.explain.verdict import judge
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
@@ -237,7 +238,7 @@ def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoo
     if not count:
         raise ValueError("loader: an epoch has no batches")
     # An iterable that gives its own iterator, as a generator wrapped in a class, is found only so.
-    if next(iter(epochs(1)), None) is None:
+    if next(iter(epochs(1)), END) is END:
         raise TypeError(
             "loader: its second epoch has no batches; it can be iterated over only once"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -30,6 +31,8 @@ WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
 """Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
 are repeated up to that."""
 CLONES = 5
+END = object()
+"""The end of an epoch; None may be a batch, as of a collate_fn that leaves out broken samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,9 +271,9 @@ def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
     waits, asked_ns = [], now_ns()
     iterator = iter(batches)
     while True:
-        batch = next(iterator, None)
+        batch: Any = next(iterator, END)
         waits.append(now_ns() - asked_ns)
-        if batch is None:
+        if batch is END:
             return waits
         consume(batch)
         asked_ns = now_ns()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import fastloop
+from fastloop.explain.rung_passes import consume_epoch
 
 SLOW_S = 0.005
 SETTINGS = {"trials": 3, "device": "cpu"}
@@ -167,3 +168,11 @@ def test_the_folder_of_modules_is_a_function_and_needs_no_hydra():
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == ""
+
+
+def test_batch_may_be_nothing():
+    """As of a collate_fn that returns None if all samples of a batch are broken."""
+    seen = []
+    waits = consume_epoch([1, None, 2], seen.append)
+    assert seen == [1, None, 2]
+    assert len(waits) == 4, "of each batch, and of the end"
