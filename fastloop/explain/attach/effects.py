@@ -22,7 +22,7 @@ MOST_LINES = 5
 """Number of files of one folder that are listed by name; more are counted."""
 WRITES = os.O_WRONLY | os.O_RDWR
 SYSTEM = ("/dev/", "/proc/", "/sys/")
-REMOVED = {"os.remove", "os.rmdir", "os.rename", "shutil.rmtree"}
+REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
 
 
 def ask_for_effects(folder: Path) -> None:
@@ -128,6 +128,11 @@ def _describe_removal(path: Any, *_: Any) -> str:
     return _describe_file("removes", path)
 
 
+def _describe_rename(source: Any, target: Any, *_: Any) -> str:
+    lines = _describe_removal(source), _describe_file("writes", target)
+    return "\n".join(filter(None, lines))
+
+
 def _describe_file(verb: str, path: Any) -> str:
     text = os.path.abspath(os.fsdecode(path))
     # Temporary files have other names in each run, unless the script itself lies among them.
@@ -155,6 +160,7 @@ def _describe_program(program: Any, *_: Any) -> str:
 DESCRIBED: dict[str, Callable[..., str]] = {
     "open": _describe_open,
     **dict.fromkeys(REMOVED, _describe_removal),
+    "os.rename": _describe_rename,
     "socket.connect": _describe_connection,
     "subprocess.Popen": _describe_program,
     "os.system": _describe_program,
