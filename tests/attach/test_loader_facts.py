@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
-from fastloop.explain.attach.loop_probe import LoopProbe, _describe
+from fastloop.explain.attach.loop_probe import LoopProbe, _describe, find_rank
 from fastloop.explain.attach.recorded_processes import open_script_log
 
 
@@ -91,3 +91,11 @@ def test_script_may_set_a_start_method_after_a_loop():
         "assert _describe(loader)['start_method'] == 'forkserver'\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"), [("3", "3"), ("03", "3"), ("", None), ("main", None), ("-1", None)]
+)
+def test_rank_is_a_number(monkeypatch, text, rank):
+    monkeypatch.setenv("RANK", text)
+    assert find_rank() == rank

@@ -378,7 +378,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),
         "torch_threads": torch.get_num_threads(),
-        "rank": os.environ.get("RANK"),
+        "rank": find_rank(),
         **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
     }
 
@@ -413,6 +413,12 @@ def _count_samples(loader: DataLoader[Any]) -> int | None:
 def _is_derived(loader: DataLoader[Any]) -> bool:
     """True for a class that is derived from torch's DataLoader."""
     return type(loader).__module__ != "torch.utils.data.dataloader"
+
+
+def find_rank() -> str | None:
+    """The rank of this process, as launchers tell it; None if there is none, or no number."""
+    text = os.environ.get("RANK", "")
+    return str(int(text)) if text.isdecimal() else None
 
 
 def _group_size() -> int | None:

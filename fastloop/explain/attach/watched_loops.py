@@ -25,6 +25,7 @@ from fastloop.explain.attach.loop_probe import (
     SETTINGS,
     IterationState,
     LoaderState,
+    find_rank,
 )
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
@@ -129,7 +130,7 @@ def _describe(iterable: Any) -> dict[str, Any]:
         "is_watched": True,
         "start_method": "",
         "torch_threads": torch.get_num_threads(),
-        "rank": os.environ.get("RANK"),
+        "rank": find_rank(),
         "num_workers": 0,
         "batch_size": size if isinstance(size, int) else None,
     }
