@@ -104,8 +104,10 @@ def _no_such_command(name: str) -> str:
 
 
 def _allow_imports_from_working_folder() -> None:
-    """Put the working folder first on the path, where `python -m` puts it and a console script does
-    not; child processes inherit the path."""
+    """Put the working folder first on the path, as `python -m` does and a console script does not.
+
+    Child processes inherit the path.
+    """
     folder = str(Path.cwd())
     if not sys.flags.safe_path and folder not in sys.path:
         sys.path.insert(0, folder)

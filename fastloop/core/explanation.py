@@ -70,8 +70,8 @@ class Verdict:
 class WhatIf:
     """A change of the job, its predicted gain and, if it was tried, its realised gain."""
 
-    # Not a Change of fastloop.explain.change: explain.json, from which reports read this again, has
-    # the change by its name and its command line alone.
+    # This is not a Change of fastloop.explain.change: explain.json, from which reports read it
+    # again, has only the name of the change and its command line.
     change: str
     command: str
     """The command line that measures the changed job."""
@@ -84,7 +84,7 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A common cause of a slow loop that was looked for."""
+    """A common cause of a slow loop, and whether it was found."""
 
     name: str
     """One of fastloop.explain.cause_names."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from fastloop.core.text import shorten_words, without_passwords
 
-# --help imports this module, and must not wait for torch
+# --help imports this module, and must not wait for the import of torch.
 if TYPE_CHECKING:
     import torch
 
