@@ -49,7 +49,7 @@ commands:
   tune     find the fastest settings for a job within a budget
   doctor   say whether this machine is ready to measure, and what it lacks
   list     list what can be chosen: groups, their options, settings
-  env      list or create environments of options whose libraries exclude others
+  env      list or create environments for libraries that exclude others
   ui       start MLflow's UI over the outputs folder
   clean    show what lies in the outputs folder, and remove parts of it
 

@@ -79,7 +79,7 @@ class WhatIf:
     """Share of an epoch that the change saves, negative if it costs time, with a 90 % interval.
     None if the model misses the time of the job as it is, or no measurement allows a prediction."""
     realised_gain: Estimate | None
-    """None: it was not tried."""
+    """Share of an epoch that the change has saved when it was tried; None: it was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Cause:
     name: str
     """One of fastloop.explain.cause_names."""
     is_found: bool | None
-    """None: it is not known."""
+    """True if it is a cause, False if it is none, None if this is not known."""
     text: str
     """The facts that are known of it."""
     advice: str = ""

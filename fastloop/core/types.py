@@ -94,7 +94,7 @@ class SamplesDiffer(BadData):
 
 
 class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is
-    """Work was stopped at its time limit; the message says where."""
+    """Work was stopped at its time limit; the message names the place in the code."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,8 @@ class ChangedJob:
     change: Change
     job: Job
     predicted_gain: Estimate | None = None
-    """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
-    the gain."""
+    """Share of an epoch that the change saves, by the model. None if nothing is predicted yet, the
+    model misses the job as it is, or no measurement tells the gain."""
 
     @property
     def name(self) -> str:

@@ -225,7 +225,7 @@ class Bounds:
 
     memory_mib: float
     budget_s: float | None
-    """None: the budget is not a time."""
+    """Seconds of the budget; None: the budget is not a time."""
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
@@ -250,7 +250,7 @@ def drop_settings_without_effect(
     device = resolve_device(present.device)
     left_out: dict[str, str] = {}
     if device.type == "cpu":
-        left_out["placement"] = "no effect on the CPU, where batches stay where they are"
+        left_out["placement"] = "no effect on the CPU, as batches stay in its memory"
     if not torch.accelerator.is_available():
         left_out["pin_memory"] = "no effect without an accelerator"
     if present.decoder is None:

@@ -69,9 +69,9 @@ class Pilot:
     present: Job
     prepared: PreparedData
     measured: Measured | None
-    """None if the budget has no time to measure for the model."""
+    """The input of the model; None if the budget has no time to measure it."""
     memory: MemoryProfile | None
-    """None if no pass could be observed."""
+    """The memory of observed passes; None if no pass could be observed."""
     decode_s: float
     """Seconds to read all samples once, as writing a store does."""
     epoch_s: float
