@@ -179,7 +179,7 @@ def _closing_brackets(rest: bytes) -> int:
     """
     place = count = 0
     for number, byte in enumerate(rest[:-1]):
-        # Comments may have brackets; what follows a comma or a comment is not the argument's.
+        # Brackets in a comment, or after a comma, do not belong to the last argument.
         if chr(byte) in ",#":
             break
         if chr(byte) == ")":

@@ -48,7 +48,7 @@ def is_library(path: str) -> bool:
 
 
 def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
-    """True for a method's frame whose first argument is the loader."""
+    """True for the frame of a method that has the loader as its first argument."""
     names = frame.f_code.co_varnames
     return bool(names) and frame.f_locals.get(names[0]) is loader
 
