@@ -49,7 +49,7 @@ commands:
   tune     find the fastest settings for a job within a budget
   doctor   say whether this machine is ready to measure, and what it lacks
   list     list what can be chosen: groups, their options, settings
-  env      list or create environments of options whose libraries exclude others
+  env      list or create environments for libraries that exclude others
   ui       start MLflow's UI over the outputs folder
   clean    show what lies in the outputs folder, and remove parts of it
 
@@ -104,8 +104,10 @@ def _no_such_command(name: str) -> str:
 
 
 def _allow_imports_from_working_folder() -> None:
-    """Put the working folder first on the path, where `python -m` puts it and a console script does
-    not; child processes inherit the path."""
+    """Put the working folder first on the path, as `python -m` does and a console script does not.
+
+    Child processes inherit the path.
+    """
     folder = str(Path.cwd())
     if not sys.flags.safe_path and folder not in sys.path:
         sys.path.insert(0, folder)

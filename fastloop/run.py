@@ -24,7 +24,7 @@ def main() -> None:
     """Run the command line; exits with 1 if a job failed or none could run."""
     open_standard_streams()
     exit_at_once_on_signals()
-    # hides warnings of addresses without a host name
+    # This hides torch's warnings about addresses without a host name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from fastloop.core.types import UsageError
     from fastloop.processes.lifecycle import restore_default_signals
@@ -33,7 +33,8 @@ def main() -> None:
         with quiet_on_closed_pipe():
             _run_rank()
     except UsageError as error:
-        # of torchrun's processes, one prints it; a RANK without torchrun is itself the error
+        # Only one of torchrun's processes prints the error. Without torchrun every process prints
+        # it, as a RANK may then be the error itself.
         is_silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
         sys.exit(1 if is_silent else str(error))
     finally:
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _run_rank() -> None:
-    """Run the command, or under torchrun this process's part of it."""
+    """Run the command; under torchrun, run this process's part of it."""
     import signal
 
     from fastloop.processes.lifecycle import die_with_parent

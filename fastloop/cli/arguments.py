@@ -71,7 +71,7 @@ def explain_not_python(command: str, name: str) -> str:
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         return f"{command} {shown}: not Python: {error.msg}{line}; {allowed}"
-    # Null bytes, of which older versions of Python raise ValueError.
+    # Older versions of Python raise ValueError for null bytes.
     except ValueError as error:
         return f"{command} {shown}: not Python: {error}; {allowed}"
     return ""

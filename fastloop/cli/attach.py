@@ -94,7 +94,7 @@ class AttachSettings:
     pid: int | None = None
     """A running process, which is sampled; no script runs then."""
     tries: TrySettings | None = None
-    """How changes are tried; None: none is."""
+    """The settings for trying changes; None: no change is tried."""
 
 
 def main() -> None:

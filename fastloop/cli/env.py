@@ -1,4 +1,4 @@
-"""fastloop env: environments of their own for options whose libraries the main one can't hold.
+"""fastloop env: environments for options with libraries that the main one can't hold.
 
     fastloop env
     fastloop env loader=<loader> [<setting>=<value> ...]

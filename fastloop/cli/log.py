@@ -24,12 +24,12 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
-    # an empty argument too, as Path("") would be the working folder
+    # An empty argument is refused, too: Path("") is the working folder.
     if len(sys.argv) != 2 or sys.argv[1].startswith("-") or not sys.argv[1].strip():
         sys.exit(USAGE)
     folder = Path(sys.argv[1])
     try:
-        # a running sweep logs its results itself
+        # The lock keeps away from a running sweep, which logs its results itself.
         with lock_machine(wait=False):
             for result_folder in _result_folders(folder):
                 print(f"{result_folder}: {_record(result_folder)}")
@@ -54,7 +54,7 @@ def _record(folder: Path) -> str:
     tracker = MlflowTracker(experiment=result.params.get("tracker.experiment", "fastloop"))
     if result.recorded and tracker.holds(result.run_id):
         return "already in the tracker"
-    # its command was killed: no other one measures, as this one holds the lock
+    # The command of this result was killed: no command measures while this one holds the lock.
     if result.status == "RUNNING":
         result = replace(result, status="KILLED")
     try:
@@ -64,7 +64,7 @@ def _record(folder: Path) -> str:
         tracker.finish(result, folder)
         report = folder.parent / "report"
         tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
-    # an unreachable or different server may raise anything
+    # If the server is unreachable, or is another program, the client may raise anything.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error

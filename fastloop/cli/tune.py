@@ -117,7 +117,7 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         usual, _ = split_arguments([f"budget={given['budget']}"])
         if left or budget_s is None or given != usual:
             raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
-        # Before the script runs: its own error would come with a traceback, and much later.
+        # This is checked before the script runs: a later error would come with its traceback.
         command = f"tune {SCRIPT}"
         check_budget(budget_s)
         if _is_launcher(arguments):

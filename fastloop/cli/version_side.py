@@ -68,7 +68,7 @@ def _foreign_module(elsewhere: str, tree: str) -> str:
 
 
 def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connection) -> None:
-    """Run trials of all jobs as one sweep, of which the command is the schedule."""
+    """Run trials of all jobs as one sweep; the command that started this process schedules them."""
     from dataclasses import replace
 
     from fastloop.sweep.measure import sweep_job

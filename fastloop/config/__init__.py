@@ -1,1 +1,1 @@
-"""From a command line to jobs; the only package that knows Hydra. Imports sweep and lower."""
+"""Makes jobs of a command line; the only package that knows Hydra. It imports sweep and lower."""

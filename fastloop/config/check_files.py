@@ -79,8 +79,8 @@ def read_check_file(path: Path) -> CheckSettings:
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
     try:
-        # Not OmegaConf.load: in a file of a stranger's pull request, aliases may nest without an
-        # end, and interpolations may read the environment.
+        # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
+        # aliases may nest without an end, and its interpolations may read the environment.
         values: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error

@@ -126,8 +126,8 @@ def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
     """The combinations of these lists of overrides, without those that repeat an earlier one."""
     concerns, found = Concerns(), dict[tuple[str, ...], Combination]()
-    # Which settings an option lacks does not depend on values, of which a sweep may have many: each
-    # choice of options is tried once.
+    # The settings that an option lacks do not depend on their values. A sweep may have many values,
+    # so each choice of options is tried only once.
     known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))

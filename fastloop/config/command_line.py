@@ -205,7 +205,7 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
 def _check_count(override: Override) -> None:
     """Raise ConfigError for a range of more than MOST_JOBS values, and for a range without a
     step."""
-    # before the range is expanded, which would take all memory
+    # This is checked before a range is expanded, which might take all memory.
     values = override.value()
     if not isinstance(values, RangeSweep):
         return

@@ -68,7 +68,7 @@ def compose_all(
     Exits with status 1 and one line for an invalid name or value, before anything is written.
     """
     requests: list[JobRequest] = []
-    # with an empty FASTLOOP_OUTPUTS Hydra would write to the root of the file system
+    # If FASTLOOP_OUTPUTS were empty, Hydra would write to the root of the file system.
     if not os.environ.get(OUTPUTS, "outputs"):
         del os.environ[OUTPUTS]
     try:

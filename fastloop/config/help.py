@@ -94,7 +94,7 @@ def _tune_tables() -> list[str]:
     lines = ["", "## tune", "", "Settings of `fastloop tune`, see [Tuning](tuning.md).", ""]
     lines += ["| setting | default | meaning |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in tune_settings()]
-    lines += ["", "What it tries where `space=` does not say otherwise:", ""]
+    lines += ["", "The values that it tries unless `space=` says otherwise:", ""]
     lines += ["| setting | values | meaning |", "|---|---|---|"]
     return lines + [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in tune_space()]
 

@@ -231,7 +231,8 @@ def validation_message(group: str, error: Any) -> str:
 
 def _name(group: str, detail: Any) -> str:
     """The setting's name, without the names that pydantic gives to the parts of a union."""
-    # after the name of the setting, only the places in a list are kept
+    # After the name of the setting, pydantic names types and places in a list. Only the places are
+    # kept.
     first, *rest = detail["loc"] or ("",)
     path = [str(first), *(str(part) for part in rest if isinstance(part, int))]
     return ".".join(part for part in (group, *path) if part)

@@ -110,8 +110,8 @@ Batches = Generator[Tree, None, None]
 @contextmanager
 def close_on_exit(batches: Callable[[int], Batches]) -> Iterator[Epochs]:
     """Epochs as generators, which are closed on leaving the context, even if still referenced."""
-    # Weak references: a generator that nobody holds any more is closed by its own deallocation,
-    # and long runs must not collect one for each epoch.
+    # The references are weak: a generator that nobody holds any more is closed when it is freed,
+    # and long runs must not keep one for each epoch.
     started: list[weakref.ref[Any]] = []
 
     def epochs(epoch: int) -> Batches:

@@ -70,8 +70,8 @@ class Verdict:
 class WhatIf:
     """A change of the job, its predicted gain and, if it was tried, its realised gain."""
 
-    # Not a Change of fastloop.explain.change: explain.json, from which reports read this again, has
-    # the change by its name and its command line alone.
+    # This is not a Change of fastloop.explain.change: explain.json, from which reports read it
+    # again, has only the name of the change and its command line.
     change: str
     command: str
     """The command line that measures the changed job."""
@@ -79,17 +79,17 @@ class WhatIf:
     """Share of an epoch that the change saves, negative if it costs time, with a 90 % interval.
     None if the model misses the time of the job as it is, or no measurement allows a prediction."""
     realised_gain: Estimate | None
-    """None: it was not tried."""
+    """Share of an epoch that the change has saved when it was tried; None: it was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A common cause of a slow loop that was looked for."""
+    """A common cause of a slow loop, and whether it was found."""
 
     name: str
     """One of fastloop.explain.cause_names."""
     is_found: bool | None
-    """None: it is not known."""
+    """True if it is a cause, False if it is none, None if this is not known."""
     text: str
     """The facts that are known of it."""
     advice: str = ""

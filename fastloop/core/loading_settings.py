@@ -18,15 +18,15 @@ batches that come now and then. No measurement speaks for 8 rather than another 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingSetting:
-    """The declaration of a setting: facts that other modules ask for, beside its type."""
+    """The declaration of a setting: the facts about it that other modules need."""
 
     name: str = ""
     """The setting's name, which is also DataLoader's keyword argument."""
     default: Any = None
     """The value if nothing is asked for; conf/config.yaml has it as well."""
     every_loader: bool = False
-    """True if every loader honours the setting. Any other one is honoured by the loaders with
-    `honours` that names it."""
+    """True if every loader honours the setting. If False, only those loaders honour it that name it
+    in `honours`."""
     needs_workers: bool = False
     """True if the setting means nothing without workers: a job without workers is unsupported if it
     has another value than the default."""

@@ -89,8 +89,8 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    # These have paths, but no file on a disk: shared memory of POSIX, of torch, by memfd_create
-    # and of System V.
+    # Paths that begin like these have no file on a disk: they are shared memory of POSIX, of torch,
+    # of memfd_create and of System V.
     in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
     mappings = []
     for line in lines:

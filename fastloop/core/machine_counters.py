@@ -116,10 +116,10 @@ def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, flo
     """(total, busy, stolen) seconds of each of these cores; and True if the machine has no
     others."""
     lines = []
-    # LXCFS counts the time of this container only, in which other programs of the machine are
-    # missing; no figure is better than that one
+    # LXCFS counts the time of this container only. A figure without the other programs of the
+    # machine would be worse than none.
     if not _is_of_container(proc):
-        # only Linux has /proc/stat
+        # Only Linux has /proc/stat.
         with contextlib.suppress(OSError):
             lines = (proc / "stat").read_text().splitlines()
     rows = [line.split() for line in lines if re.match(r"cpu\d", line)]

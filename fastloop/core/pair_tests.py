@@ -78,9 +78,10 @@ def pair_p_values(
     """Two-sided p values (..., pairs) of means that differ by `distance_from`, not corrected for
     the number of pairs.
 
-    logs: (..., jobs, rounds), two rounds or more. Two jobs: a paired t test. More jobs: the larger
-    p value of two tests that both borrow from the campaign, with its variance as the least of a
-    pair's, and (from five rounds on) with a moderated variance.
+    logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
+    there are more jobs, the p value is the larger one of two tests that both use all jobs of the
+    campaign. In the first one, no pair has a smaller variance than the campaign. The second one
+    (from five rounds on) takes a moderated variance.
     allows_serial: successive trials of a job may be correlated. The p values are averaged over the
     possible correlations, see core/serial_noise.py. trials_a_round: each of the logs is the mean of
     so many successive trials, which wander less than the trials.
@@ -98,7 +99,7 @@ def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
     first, second = pairs(jobs)
     differences = logs[..., second, :] - logs[..., first, :]
     mean, own = differences.mean(axis=-1) - distance_from, differences.var(axis=-1, ddof=1)
-    # two jobs have no other noise to borrow from, and the paired t test is exact for them
+    # With two jobs, no other job tells anything about the noise; the paired t test is exact.
     if jobs == 2:
         return _two_sided(mean, own, rounds, rounds - 1)
     p_values = _floor_p_values(logs, mean)
@@ -146,6 +147,7 @@ def trials_needed(logs: np.ndarray, effect: float) -> int:
         trials,
         (jobs - 1) * (trials - 1),
     )
+    # The smallest p value of all pairs has to pass the first threshold of `holm`.
     enough = p_values < SIGNIFICANCE / (jobs * (jobs - 1) / 2)
     return int(trials[np.argmax(enough)]) if enough.any() else MOST_TRIALS
 
@@ -241,8 +243,10 @@ def _two_sided(
     rounds: int | np.ndarray,
     freedom: float | np.ndarray,
 ) -> np.ndarray:
-    """p values of a mean of `rounds` differences of that variance, by Student's t; with no noise 0,
-    or 1 without a difference."""
+    """p values of a mean of `rounds` differences of that variance, by Student's t.
+
+    If there is no noise, a p value is 0, or 1 if there is no difference.
+    """
     from scipy.special import stdtr
 
     error, distance = np.sqrt(variance / rounds), np.abs(mean)

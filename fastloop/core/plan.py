@@ -51,7 +51,7 @@ class PreparedData:
     sample_nbytes: int
     """Bytes per sample; the mean, without padding, if samples differ in length."""
     num_classes: int | None = None
-    """None: the samples have no class labels."""
+    """Number of classes; None: the samples have no class labels."""
     seconds: float = 0.0
     """Seconds taken to write the store, also if it is reused; 0 without a store."""
     disk_mib: float = 0.0
@@ -104,7 +104,7 @@ class Plan:
     seed: int
     loading: LoadingSettings = field(default_factory=LoadingSettings)
     collate: Collate | None = None
-    """None: torch's default_collate."""
+    """The collate that makes batches; None: torch's default_collate."""
     transform: Transform | None = None
     """Applied to each sample in the process that decodes it; None: no transform."""
     device: torch.device | None = None

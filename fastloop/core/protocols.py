@@ -37,7 +37,7 @@ class Dataset(Protocol):
     label: str
     """Name shown in tables."""
     num_classes: int | None
-    """None: no classes; 0: derived from the labels, as the largest + 1."""
+    """Number of classes. None: there are no classes; 0: the largest label + 1 is the number."""
     uint8_scale: float | None
     """Canonical form of floats: integers divided by this scale (255 after ToTensor). None: exact
     bits."""
@@ -325,7 +325,7 @@ class RankAnswer:
 
     value: Any
     resources: Resources | None
-    """None if the process was not monitored."""
+    """The resources that the process used; None if it was not monitored."""
     left_running: tuple[str, ...] = ()
     """Commands that the rank has left running on this node, which were then ended."""
 
@@ -377,5 +377,5 @@ class Tracker(Protocol):
         ...
 
     def where(self, sweep: str) -> str:
-        """Hints on where to compare the sweep's runs, one per line; empty without a tracker."""
+        """Hints on the place to compare the sweep's runs, one per line; empty without a tracker."""
         ...

@@ -127,7 +127,7 @@ class Measurement:
     samples: int
     """Distinct samples that all ranks deliver in these epochs."""
     limit_samples_per_s: float | None
-    """None if no limit of this kind of work is measured."""
+    """The machine's limit; None if no limit of this kind of work is measured."""
     limit_origin: LimitOrigin | None = None
     """Kind of work, engine and cores of the limit; None without a limit and in older files."""
     limit_key: str = ""
@@ -206,7 +206,7 @@ class Trial:
     load: Load | None = None
     """The load by other programs during the trial; None in older files."""
     calls: Calls | None = None
-    """None in older files."""
+    """The epochs that the trial asked of its loader; None in older files."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -215,14 +215,14 @@ class Shuffling:
 
     each_sample_once: bool
     new_order_each_epoch: bool | None
-    """None: a single epoch."""
+    """True if each epoch has a new order; None if there is a single epoch."""
     distance: float
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     neighbours_kept: float
     """Share of stored neighbours that are delivered within a batch size of each other, less the
     share that a uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
     ranks_disjoint: bool | None = None
-    """None for one process."""
+    """True if no sample is delivered by two ranks; None for one process."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -234,7 +234,7 @@ class Shadow:
     epochs: int
     """Number of epochs of the windows that were compared with the dataset."""
     shuffling: Shuffling | None
-    """None if the samples are not known, as with same_data=false."""
+    """The quality of the shuffling; None if the samples are not known, as with same_data=false."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -251,7 +251,7 @@ class Result:
     status: Status = "RUNNING"
     status_reason: str = ""
     failure_kind: FailureKind | None = None
-    """None: no failure."""
+    """The kind of the failure; None: no failure."""
     fingerprint: str = ""
     """Fingerprint of the data's source."""
     content: str = ""

@@ -63,6 +63,8 @@ def correlation_weights(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray
     series = logs - np.median(logs, axis=-2, keepdims=True)
     squares = np.stack([((series @ form) * series).sum(axis=-1) for form in maps.to_residuals])
     scale = maps.log_scale.reshape(-1, *(1,) * (squares.ndim - 1))
+    # A normal likelihood, integrated over the level and over the scale (with density 1 / scale), is
+    # proportional to this power of the sum of squares.
     likelihoods = scale - (rounds - 1) / 2 * np.log(np.maximum(squares, NO_NOISE))
     # Of the series around the rounds' medians, all but one are independent of each other.
     prior = np.log(PRIOR).reshape(-1, *(1,) * (squares.ndim - 2))
@@ -83,15 +85,18 @@ def interval_growth(differences: np.ndarray, tail: float, trials_a_round: int = 
     freedom, spread = len(differences) - 1, differences.std(ddof=1)
     if spread**2 < NO_NOISE:
         return 1.0
-    # Student's distribution of the mean, mixed over the correlations
+    # The distribution of the mean is a mixture: Student's distribution for each correlation, with
+    # the probability of that correlation as its weight.
     lists = np.stack([np.zeros(len(differences)), differences])
     weights = correlation_weights(lists, trials_a_round)
     growths = independent_series(differences, trials_a_round).std(axis=-1, ddof=1) / spread
     alone = stdtrit(freedom, 1 - tail)
 
     def beyond(growth: float) -> float:
+        """Probability beyond an end of an interval that is `growth` times as wide, less `tail`."""
         return float((weights * stdtr(freedom, -alone * growth / growths)).sum()) - tail
 
+    # The interval is never narrower than Student's, which is right for independent trials.
     return max(1.0, root_scalar(beyond, bracket=(0, 2 * max(1.0, growths.max()))).root)
 
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-# Whoever reads a clock does not wait for torch, whose import takes seconds: fastloop attach starts
-# the script before. A device can only be a CUDA device once torch is imported.
+# Reading a clock must not import torch, which takes seconds: fastloop attach starts the script
+# without it. A device can only be a CUDA device once torch is imported.
 if TYPE_CHECKING:
     import torch
 

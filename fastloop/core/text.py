@@ -70,8 +70,8 @@ def _secrets_of_environment() -> list[str]:
     no part of one is replaced before the whole."""
     secrets = {os.environ.get(name, "") for name in SECRETS}
     for name in ADDRESSES:
-        # Up to the last @, unlike ADDRESS_USER: a password may contain a slash, or an @ that nobody
-        # encoded.
+        # The user ends at the last @, unlike in ADDRESS_USER: a password may contain a slash, or an
+        # @ that nobody encoded.
         user, found, _ = os.environ.get(name, "").partition("://")[2].rpartition("@")
         if found and ":" in user:
             secrets |= {user, user.partition(":")[2]}

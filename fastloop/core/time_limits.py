@@ -21,11 +21,11 @@ interrupted code could not even unwind."""
 class Deadline:
     """The time by which work has to end.
 
-    Nothing is interrupted: whoever works asks before each measurement, and returns early.
+    Nothing is interrupted: code that works asks before each measurement, and returns early.
     """
 
     end_ns: float = math.inf
-    """By the clock of `now_ns`; infinite: there is no deadline."""
+    """The time of the deadline by the clock of `now_ns`; infinite: there is no deadline."""
 
     @property
     def rest_s(self) -> float:

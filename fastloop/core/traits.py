@@ -21,8 +21,8 @@ class DatasetTraits:
     loaders that read it."""
     gathers: bool = False
     """True if each access to a sample copies a row of memory, or makes floats of its bytes, so
-    that gathering rows is the limit of loaders that read it. A dataset that declares neither does
-    work of another kind, of which no limit is known."""
+    that gathering rows is the limit of loaders that read it. If a dataset declares neither trait,
+    its work is of another kind, and has no known limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class LoaderTraits:
     """True if the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
     shuffles_itself: bool = False
-    """True if the loader reads shards as streams: it draws order=random itself, from what lies in a
-    buffer, and follows order=sequential alone."""
+    """True if the loader reads shards as streams. It draws order=random itself, from the samples in
+    a buffer, and follows no other order than order=sequential."""
     is_users: bool = False
     """True if the loader is code of the user's, so that its kind of work is unknown."""
     unknown_files: str = ""
@@ -113,8 +113,8 @@ class TrackerTraits:
     """Traits of a tracker."""
 
     imports: tuple[str, ...] = ()
-    """Modules that take long to import, and without which no run starts. A command imports them
-    while the server of its trials still imports its own, and not in between."""
+    """Modules that every run needs and that take long to import. A command imports them at its
+    start, while the server of its trials imports its own modules."""
 
 
 def traits_of(kind: type[T], option: object) -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from fastloop.core.text import shorten_words, without_passwords
 
-# --help imports this module, and must not wait for torch
+# --help imports this module, and must not wait for the import of torch.
 if TYPE_CHECKING:
     import torch
 
@@ -94,7 +94,7 @@ class SamplesDiffer(BadData):
 
 
 class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is
-    """Work was stopped at its time limit; the message says where."""
+    """Work was stopped at its time limit; the message names the place in the code."""
 
 
 @dataclass(frozen=True, kw_only=True)

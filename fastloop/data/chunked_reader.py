@@ -89,7 +89,8 @@ class ChunkedReader:
 
 def _decoding_processes(samples: Samples) -> int:
     """0 if decoding in this process is fast enough, else the number of usable cores."""
-    # tolerant: a broken sample is reported where it is read, not while decoding is timed
+    # The probe is tolerant: a broken sample is reported when it is read, not while decoding is
+    # timed.
     probe = IndexedSamples(samples, tolerant=True)
     start_ns = now_ns()
     count = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))

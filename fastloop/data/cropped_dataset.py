@@ -49,8 +49,8 @@ class CroppableDataset(Protocol):
 class CroppedSamples:
     """(float32 (3, height, width), int) samples, for all epochs.
 
-    Number epoch * len + index is the crop of image `index` in that epoch. So a worker knows the
-    epoch from the number, as it gets nothing else.
+    Sample epoch * len + index is the crop of image `index` in that epoch. A worker gets nothing but
+    this number, and knows the epoch from it.
     """
 
     images: LabelledImages
@@ -65,7 +65,7 @@ class CroppedSamples:
         return self.make(index, sample_key(self.seed, epoch, index))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        # iteration by __getitem__ would never end, as every number is a sample
+        # Python's iteration by __getitem__ would never end, because every number is a sample.
         return map(self.__getitem__, range(len(self)))
 
     def make(self, index: int, key: int) -> tuple[torch.Tensor, int]:
@@ -94,17 +94,17 @@ class CroppedDataset:
 
     @property
     def label(self) -> str:
-        """As the dataset's."""
+        """The label of the dataset."""
         return self.dataset.label
 
     @property
     def num_classes(self) -> int | None:
-        """As the dataset's."""
+        """The number of classes of the dataset."""
         return self.dataset.num_classes
 
     @property
     def decoder(self) -> Decoder:
-        """As the dataset's."""
+        """The decoder of the dataset."""
         return self.dataset.decoder
 
     def fetch(self) -> str:
@@ -113,7 +113,7 @@ class CroppedDataset:
         return fingerprint(self.dataset.fetch(), self.cropping, code)
 
     def files(self) -> list[Path]:
-        """As the dataset's."""
+        """The files of the dataset."""
         return self.dataset.files()
 
     def open(self) -> CroppedSamples:

@@ -55,7 +55,7 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     """
     if not _is_encoded(dataset):
         return None
-    # Crops are normalized, and resized: their images are compared instead.
+    # Crops are normalized and resized, so the images that they are cut from are compared instead.
     if isinstance(dataset, CroppedDataset):
         dataset = dataset.dataset
     samples, references = dataset.open(), _with_pillow(dataset).open()
@@ -89,7 +89,7 @@ def _leaf_difference(leaf: Any, reference: Any) -> int:
     if not leaf.is_floating_point():
         return 0 if leaf.equal(reference) else MAX_DIFFERENCE
     difference = (leaf - reference).abs()
-    # NaN in both is no difference, such as the coordinates of a landmark that is missing
+    # If both are NaN, such as the coordinates of a missing landmark, they do not differ.
     difference[leaf.isnan() & reference.isnan()] = 0
     if not difference.isfinite().all():
         return MAX_DIFFERENCE

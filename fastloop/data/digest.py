@@ -150,7 +150,7 @@ def content_fingerprint(hashes: np.ndarray, leaves: Leaves, uint8_scale: float |
 
 def hash_sum(hashes: np.ndarray) -> int:
     """Sum of (n, 16) uint8 hashes, not reduced modulo 2^128."""
-    # by words of 32 bits, each summed in 64 bits: exact for up to 2^32 samples
+    # Words of 32 bits are summed in 64 bits, which is exact for up to 2^32 samples.
     words = np.ascontiguousarray(hashes).view("<u4").astype(np.uint64).sum(axis=0)
     return sum(int(word) << (32 * place) for place, word in enumerate(words))
 
@@ -196,7 +196,8 @@ class _Delivered:
 
     def hashes(self) -> np.ndarray:
         """Hash of each sample: (batch, 16) uint8; raises Invalid if the batch has changed."""
-        # From the batch itself again: the loader may have written to its memory meanwhile.
+        # The columns are made of the batch itself again: the loader may have written to its memory
+        # meanwhile.
         tree = remove_padding(self._batch, self._expected)
         columns = canonical_columns(tree, self._scale)
         if not all(map(np.array_equal, columns, self._columns)):

@@ -31,8 +31,9 @@ bytes (T.81 B.1.1.4)."""
 
 @dataclass(frozen=True)
 class LongestSide:
-    """For write_store: JPEG images with a longer side above `pixels` are resized to it, by Pillow's
-    Lanczos filter.
+    """An encoding for write_store that resizes JPEG images to a longest side of `pixels`.
+
+    Images with a longer side above `pixels` are resized by Pillow's Lanczos filter.
 
     Args:
         pixels: length of the longer side, 1 to 65535; the aspect ratio is kept.
@@ -104,7 +105,7 @@ def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
 
 def _headers_of(image: Any, data: Encoded) -> dict[str, Any]:
     """Headers with which a viewer shows the smaller image like the original."""
-    # Pillow can't write EXIF data that spans several segments. Its orientation alone is kept, as
+    # Pillow can't write EXIF data that spans several segments. Only the orientation is kept then;
     # without it the image would be shown turned.
     headers = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
     if len(headers.get("exif", b"")) > MAX_EXIF_NBYTES:

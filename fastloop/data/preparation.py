@@ -49,7 +49,7 @@ from fastloop.data.reference import (
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
 SIZED_FILES = 16
-"""About this many images are read for the sizes in a refusal."""
+"""About the number of images that are read for the sizes that a refusal names."""
 SHOWN_SIZES = 3
 """Number of different sizes that a refusal shows."""
 MOST_PIXELS = 224
@@ -77,7 +77,8 @@ def prepare(
     """
     if isinstance(dataset, StreamingDataset):
         return _prepare_stream(dataset, dataset)
-    # before fetch, which may download: a store that can't hold the dataset must not cost anything
+    # This comes before fetch(), which may download: if the store can't hold the dataset, nothing
+    # should be downloaded.
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset))

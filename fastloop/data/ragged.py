@@ -131,7 +131,7 @@ def _collate_column(column: list[Any], collate: Callable[[list[torch.Tensor]], A
 
 
 def _join(tensors: list[torch.Tensor]) -> JaggedTensor:
-    # torch.cat would convert them without a word
+    # torch.cat would convert other dtypes silently.
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError("the samples have different dtypes")
     return JaggedTensor(torch.cat(tensors), torch.tensor([len(tensor) for tensor in tensors]))
@@ -156,8 +156,8 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
     samples: the source of the chunks; its `texts` says which leaves are texts. Raises SamplesDiffer
     if other leaves differ in length and `ragged` is False.
     """
-    # Only after the last chunk is known which leaves differ in length; a stream knows its texts
-    # from the first chunk on.
+    # It is known only after the last chunk which leaves differ in length, so all files stay open
+    # until then. A stream knows its texts from the first chunk on.
     with ExitStack() as stack:
         files: list[_LeafFile] = []
         for chunk in chunks:
@@ -260,8 +260,8 @@ def _check_offsets(path: Path, offsets: np.ndarray, count: int) -> None:
 
 def _rise(offsets: np.ndarray) -> bool:
     """True if no offset is smaller than the one before it."""
-    # part by part, each with the first offset of the next one: the temporaries of a comparison of
-    # all offsets at once would take as much memory again
+    # The offsets are compared part by part, each part with the first offset of the next one. A
+    # comparison of all offsets at once would need as much memory again for temporary arrays.
     starts = range(0, len(offsets), CHECKED_ROWS)
     parts = (offsets[start : start + CHECKED_ROWS + 1] for start in starts)
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)

@@ -57,21 +57,21 @@ class SeededDataset:
 
     @property
     def label(self) -> str:
-        """As the dataset's."""
+        """The label of the dataset."""
         return self.dataset.label
 
     @property
     def num_classes(self) -> int | None:
-        """As the dataset's."""
+        """The number of classes of the dataset."""
         return self.dataset.num_classes
 
     @property
     def uint8_scale(self) -> float | None:
-        """As the dataset's."""
+        """The scale of the dataset's uint8 values."""
         return self.dataset.uint8_scale
 
     def fetch(self) -> str:
-        """As the dataset's."""
+        """The fingerprint of the dataset."""
         return self.dataset.fetch()
 
     def open(self) -> SeededSamples:

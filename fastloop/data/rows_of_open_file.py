@@ -91,7 +91,7 @@ def _tensor(leaf: torch.Tensor | np.ndarray) -> torch.Tensor:
 
 
 class RowGroups:
-    """Rows gathered from groups, of which the last ones that were decoded are kept."""
+    """Rows gathered from groups; the groups that were decoded last are kept."""
 
     def __init__(
         self, first_rows: np.ndarray, decode: Callable[[int], list[np.ndarray]], most: int

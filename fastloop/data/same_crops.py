@@ -117,7 +117,7 @@ class _Comparison:
     def watch(self, batches: Iterable[Tree]) -> Iterator[Tree]:
         """Yield each batch once it has been compared; raises Invalid."""
         for batch in batches:
-            # of other leaves, the digest reports the difference
+            # If the leaves differ, the digest reports the difference.
             if leaves_of(batch) == self.leaves:
                 self._compare(*tree_leaves(batch))
             yield batch

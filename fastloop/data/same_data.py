@@ -182,7 +182,7 @@ def _readable_indices(
 
 def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
     """Positions, int64, in the order of all ranks that are delivered, rank by rank."""
-    # with drop_last each rank drops the rest of its own share
+    # With drop_last, each rank drops the rest of its own share.
     length = whole_order(plan).length(prepared.num_samples)
     whole = [torch.arange(length)]
     ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]
@@ -265,7 +265,7 @@ def _check_sizes(
     # if samples are skipped, every batch may be incomplete
     if prepared.broken:
         return
-    # of an IterableDataset, each worker has an incomplete last batch of its own
+    # Each worker of an IterableDataset has an incomplete last batch of its own.
     incomplete = max(1, plan.loading.num_workers)
     for rank in ranks:
         if rank.batches > rank.samples // size + incomplete:

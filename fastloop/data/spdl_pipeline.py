@@ -1,4 +1,4 @@
-"""A pipeline of SPDL whose items are whole batches, kept from epoch to epoch."""
+"""A pipeline of SPDL that is kept from epoch to epoch. Its items are whole batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SpdlPipeline:
     buffer_size: int
     """Number of batches that the sink buffers."""
     executor: Executor | None = None
-    """Where get_batch is called; None: in SPDL's threads."""
+    """The executor that calls get_batch; None: SPDL's threads."""
 
     @contextmanager
     def epochs(self, plan: Plan, num_samples: int) -> Iterator[Epochs]:

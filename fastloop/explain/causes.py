@@ -101,7 +101,7 @@ def look_after(
 
 def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
     """Share of an epoch that all visible cores would save; None: no prediction."""
-    # A quota below one core slows down a single thread, so that no measured time is without it.
+    # A quota below one core slows down even a single thread, so no measured time is free of it.
     if (cpu_quota() or 0) < 1:
         return None
     return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)

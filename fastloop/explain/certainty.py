@@ -37,8 +37,8 @@ KEPT_RESIDUALS = 0.8
 EFFICIENCY = 0.6
 """Degrees of freedom of the common scale, relative to a variance of all normal residuals."""
 OWN_WEIGHT = 0.7
-"""Weight of a pass's own variance if it is above the pooled one; it is from few residuals."""
-# Without a prior, residuals that are equal by chance, as of two rounds, would claim certainty.
+"""Weight of a pass's own variance if it is above the pooled one: few residuals estimate it."""
+# Without a prior, the residuals of two rounds that are equal by chance would mean certainty.
 PRIOR_NOISE, PRIOR_FREEDOM = 0.03, 1.0
 """Noise that is assumed before any round, and its weight in degrees of freedom."""
 NOISE_OF_ONE, FREEDOM_OF_ONE = 0.1, 4.0
@@ -50,9 +50,9 @@ class Levels:
     """Times of passes without the shocks of their rounds."""
 
     logs: np.ndarray
-    """By pass: logarithm of the seconds in a round with the median shock."""
+    """For each pass, the logarithm of its seconds in a round with the median shock."""
     errors: np.ndarray
-    """By pass: standard error of the logarithm."""
+    """For each pass, the standard error of that logarithm."""
     freedom: float
     """Degrees of freedom of the errors."""
     noise: float
@@ -80,7 +80,8 @@ def draw_seconds(rounds: Sequence[Mapping[Key, float]]) -> tuple[dict[Key, np.nd
     levels = find_levels(np.array([[times[key] for key in keys] for times in rounds], float))
     normals, divisors = _standard_draws(len(keys), levels.freedom)
     logs = levels.logs + levels.errors * normals / divisors[:, None]
-    # One degree of freedom and a fraction has draws far out; exp overflows beyond 709.
+    # With little more than one degree of freedom, some draws lie very far out; exp() overflows
+    # above 709.
     seconds = np.exp(np.clip(logs, -700, 700))
     return dict(zip(keys, seconds.T, strict=True)), levels
 
@@ -99,7 +100,8 @@ def find_levels(seconds: np.ndarray) -> Levels:
     rounds, passes = seconds.shape
     levels, shocks, rest = _polish(np.log(seconds))
     logs = levels + np.median(shocks)
-    # Levels and shocks then account for all times: no residual is left.
+    # With a single round or a single pass, levels and shocks account for all times. No residual is
+    # left that would show the noise, so it is assumed.
     if rounds == 1 or passes == 1:
         errors = np.full(passes, NOISE_OF_ONE)
         return Levels(logs=logs, errors=errors, freedom=FREEDOM_OF_ONE, noise=NOISE_OF_ONE)
@@ -138,14 +140,15 @@ def _mean_square(rest: np.ndarray) -> np.ndarray:
 def _mean_squares(rest: np.ndarray) -> np.ndarray:
     """Mean square of the residuals by pass; from three rounds on without the greatest one."""
     squares = np.sort(rest**2, axis=-2)
-    # Of two rounds a single residual would be left.
+    # With two rounds, a single residual would be left without the greatest one.
     kept = squares[..., :-1, :] if rest.shape[-2] > 2 else squares
     return kept.mean(axis=-2)
 
 
 @cache
 def _calibrate(rounds: int, passes: int) -> _Calibration:
-    # By simulation, as the distributions after a median polish and a cut have no closed form.
+    # The values are simulated, because the distribution of residuals after a median polish and a
+    # cut has no closed form.
     shape = (CALIBRATIONS, rounds, passes)
     levels, _, rest = _polish(np.random.default_rng(0).standard_normal(shape))
     # All figures are differences or ratios of passes, which an error that all levels share leaves

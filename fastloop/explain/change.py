@@ -16,9 +16,9 @@ following or listing."""
 class Change:
     """A change of settings that may make a loop faster.
 
-    A job is changed by `overrides`; the loop of a script by `settings`, `is_fastloader` and
-    `torch_threads`. A change with none of them leaves everything as it is, or only the user can
-    make it, as `text` describes.
+    `overrides` change a job; `settings`, `is_fastloader` and `torch_threads` change the loop of a
+    script. If a change has none of them, it leaves everything as it is, or it is one that only the
+    user can make and that `text` describes.
 
     Raises ValueError for overrides beside a change of a script, and for values that can't be
     carried out.
@@ -89,6 +89,8 @@ def _concerns(override: str, name: str) -> bool:
 
 
 def change_from(values: Mapping[str, Any]) -> Change:
-    """The change of a dictionary that `dataclasses.asdict` has made, also after JSON, which turns
-    its tuple into a list."""
+    """The change that `dataclasses.asdict` has turned into this dictionary.
+
+    The dictionary may have been stored as JSON, which turns the tuple of overrides into a list.
+    """
     return Change(**{**values, "overrides": tuple(values["overrides"])})

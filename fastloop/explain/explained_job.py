@@ -34,7 +34,7 @@ LEAST_PASS_S = 5.0
 FEWEST_ROUNDS = 3
 """Rounds that are run however long they take."""
 MOST_SECONDS = 60.0
-"""After this time, or `seconds`, no further round begins."""
+"""No further round begins after this time, or after `seconds` if that is given."""
 MORE_UNTIL_S = 20.0
 """Time after which no round is added to the rounds that were asked for."""
 
@@ -53,7 +53,7 @@ class ExplainedJob:
     launcher: Launcher
     begin_step: Callable[[str], None]
     expect_steps: Callable[[int], None] = lambda _: None
-    """Called with the number of steps that are left as soon as it is known."""
+    """A function that is called with the number of steps that are left, once it is known."""
     whole_batches: int
     """Number of batches in an epoch of the job; passes may run its beginning only."""
 
@@ -95,7 +95,8 @@ class ExplainedJob:
         batches = max(FEWEST_BATCHES, math.ceil(WINDOW_S / batch_s))
         if batches >= self.whole_batches:
             return self
-        # The first batches of such a loader are none that the dataset could be asked for.
+        # A loader that shuffles itself chooses its first batches: the dataset does not know which
+        # samples they have, so its epochs can't be cut.
         if traits_of(LoaderTraits, self.job.loader).shuffles_itself:
             epoch_s = batch_s * self.whole_batches
             if epoch_s > LONGEST_EPOCH_S:
@@ -114,7 +115,7 @@ class ExplainedJob:
         )
 
     def record_epoch(self) -> Recording:
-        """The recording of an epoch in which everything records what it does."""
+        """The recording of an epoch in which every process records its work."""
         self.begin_step("recording an epoch")
         return self.launcher.call(
             record_epoch, self.job, self.prepared, timeout_s=self.job.trial_timeout_s

@@ -52,7 +52,7 @@ class Recording:
 def record_epoch(job: Job, prepared: PreparedData) -> Recording:
     """The recording of the first epoch of a loader that was just opened, with its workers' start.
 
-    The model has made a step before.
+    The model has made one step before this epoch.
     """
     context = start_job(job, prepared, 0)
     # The setup needs a batch, and the first step is slower, as it allocates or compiles. Both are
@@ -75,8 +75,8 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
     with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
-        # The two clocks are read together, on an idle device: by this pair times of the device
-        # become times of the host.
+        # The two clocks are read together, while the device is idle. This pair of readings converts
+        # times of the device to times of the host.
         synchronize(context.device)
         zero, start_ns = mark(context.device), now_ns()
         for batch in watch_epoch(loader.epochs(0), log, Part.GAP):

@@ -39,6 +39,7 @@ def build_ladder(
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
     seconds = _limit_by_loader(seconds, loader_shares, max(levels.noise, _spread(epochs)))
+    # If the job overlaps nothing, all of its loading happens inside next().
     if work_s is None:
         seconds = _limit_by_next(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
@@ -110,7 +111,7 @@ def _limit_by_next(
     seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
 ) -> Mapping[Part, np.ndarray]:
     """Draws in which no part of loading takes longer than the time in next(), unless steps between
-    loads are slower far beyond noise. For a job that overlaps nothing."""
+    loads are slower far beyond noise. The job must overlap nothing."""
     last = list(seconds)[-1]
     shares = {rung: part / seconds[last] for rung, part in _differences(seconds).items()}
     slower = _find_slower_steps(rounds, shares)
@@ -127,7 +128,8 @@ def _limit_by_next(
 def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
-    """Draws of which these rungs differ from the job by at most that share of its time."""
+    """The draws, with these rungs limited: they differ from the job by at most that share of its
+    time."""
     job = seconds[list(seconds)[-1]]
     low, high = (1 - share) * job, (1 + share) * job
     return {
@@ -163,14 +165,14 @@ def _sampling_rung(times: Mapping[Part, Any]) -> Part:
 def _late_start_s(times: Round, alone: Round | None) -> float:
     """Seconds of start-up of the source of samples, as a Dataset that opens a file in each worker.
 
-    By noise it may be below zero in a single round.
+    Noise may make it negative in a single round.
     """
     rung = _sampling_rung(times)
     if alone is None or Part.HAND_OFF not in times or rung not in alone:
         return 0.0
-    # Start-up beyond the start-up with ready batches, less the load of the first batch: nothing
-    # hides that, but it is work on a batch. It is not cut off at zero here, as the median over
-    # rounds would then make start-up of noise; `_split` does so after it.
+    # This is the start-up beyond that with ready batches, minus the time to load the first batch:
+    # nothing hides that load, but it is work on a batch. A negative value is kept here. If each
+    # round were cut off at zero, their median would turn noise into start-up; `_split` cuts later.
     first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
     return times[rung].start_up_s - times[Part.HAND_OFF].start_up_s - first_load_s
 
@@ -179,7 +181,7 @@ def _draw_starts(
     starts: Sequence[float], epochs: Sequence[float], epoch_draws: np.ndarray
 ) -> np.ndarray:
     """Draws of the start-up of an epoch, the likeliest one first."""
-    # As shares of their rounds' epochs, which a slow round has in common with its start-up.
+    # Each start-up is divided by the epoch of its own round: a slow round has slowed down both.
     shares = [start_s / epoch for start_s, epoch in zip(starts, epochs, strict=True)]
     return _draw_shares(shares, len(epoch_draws), seed=1) * epoch_draws
 
@@ -219,7 +221,7 @@ def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
 
 
 def _differences(seconds: Mapping[Part, T]) -> dict[Part, T]:
-    """The time that each rung adds to the one below it; of the lowest one its own."""
+    """The time that each rung adds to the one below it; the lowest rung has its own time."""
     added = {rung: seconds[rung] - seconds[below] for below, rung in pairwise(seconds)}
     first = next(iter(seconds))
     return {first: seconds[first], **added}
@@ -256,7 +258,7 @@ def _find_hidden_ms(
     rung: Part, exposed_ms: float, batches: int, work_s: Mapping[Part, float] | None
 ) -> float | None:
     """Milliseconds of a part's work on a batch that are not exposed; None: not known."""
-    # The loop itself steps, copies and starts: nothing of that is hidden.
+    # The loop's own thread steps, copies and starts, so nothing of that is hidden.
     if work_s is None or rung in (Part.STEP, Part.COPY, Part.START_UP):
         return 0.0
     if rung not in work_s:

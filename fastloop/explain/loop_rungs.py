@@ -22,7 +22,7 @@ from fastloop.explain.rung_passes import EpochTimes, consume_epoch, summarize_ep
 from fastloop.options.loader.user import iterable_epochs
 
 LoopStep = Callable[[Tree], Any]
-"""Called with each batch of a loop."""
+"""A function that is called with each batch of a loop."""
 LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
 """The loader of a loop, or a function that returns an iterable for each epoch."""
 
@@ -75,7 +75,7 @@ def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
     """The first batches of an epoch, which is closed after them."""
     iterator = iter(epoch)
     yield from islice(iterator, count)
-    # Ends the workers of the epoch here, so that their end is a part of it.
+    # This ends the workers of the epoch, so that their end is a part of its time.
     del iterator
 
 
@@ -111,7 +111,8 @@ def _can_be_divided(loader: LoaderOrFunction) -> TypeGuard[DataLoader]:
 
 def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
     """The loader with ready batches, and with ready samples, instead of its dataset."""
-    # The samples of real batches, as a sampler may choose some samples more often than others.
+    # The ready samples are those of the sampler's first batches, because a sampler may choose some
+    # samples more often than others.
     sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
     indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
     start_ns, made = now_ns(), []

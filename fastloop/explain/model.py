@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
+"""The interpreter's lock is held by one thread at a time."""
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
@@ -160,6 +161,7 @@ class _Simulation:
 
     def _advance_loop(self) -> bool:
         """Let the loop take the next batch; False if it is busy or the batch is not ready."""
+        # Batches are taken in their order: a later one that is ready has to wait.
         if self.loop.left or self.received not in self.done:
             return False
         self.done.remove(self.received)

@@ -78,9 +78,10 @@ class _Findings:
 
     first_batch_s: float
     times: tuple[BatchTimes, BatchTimes]
-    """Without workers: with the job's threads, and with one thread."""
+    """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
-    """A round in which nothing overlaps; if the loader can't do without, its last round."""
+    """A round in which nothing overlaps: one without workers if the job overlaps anything, else the
+    last round of the ladder. If the loader can't be taken apart, the last round stands for it."""
     rounds: list[Round]
     ladder: Ladder
     alone: Measurement
@@ -117,15 +118,16 @@ def explain(
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed if a pass fails.
 
-    compose: the job of a list of overrides. progress: is told each step. folder: of the timeline's
-    files. seconds: time after which no round begins beyond the third; None: a minute.
+    compose: returns the job of a list of overrides. progress: is told of each step. folder: gets
+    the timeline's files. seconds: time after which no round begins beyond the third; None: a
+    minute.
     """
     progress.begin_step("preparing the data")
     whole = _prepare(request, progress)
     # The load by other programs is watched from here on: preparing data is not measured.
     watch = LoadWatch()
     whole = replace(whole, begin_step=partial(_begin_pass, watch, progress.begin_step))
-    # Before the first pass, which brings the files into memory.
+    # This looks at the page cache before the first pass, which brings the files into memory.
     beginning = look_before(whole.prepared.files)
     traversal = compose(TRAVERSAL.apply(request.overrides))
     findings, explained = _measure(whole, traversal, request.job.most_trials, seconds)
@@ -164,7 +166,7 @@ def explain(
 
 
 def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) -> None:
-    """Begin a step that is a pass, which ends the stretch of the pass before."""
+    """Begin a pass, after the end of the stretch of time that the pass before took."""
     watch.end_stretch()
     begin_step(step)
 
@@ -200,7 +202,8 @@ def _measure(
         # Such a loader can't be taken apart: the work of its parts is unknown.
         work_s = {}
     elif overlaps(whole.job):
-        # The hidden work of a part: the same ladder without workers, once, as it needs no interval.
+        # The same ladder without workers shows the work that is hidden otherwise. It runs once, as
+        # hidden work needs no interval.
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
 

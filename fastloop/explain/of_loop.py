@@ -185,7 +185,7 @@ def explain_loop(
 
 
 def _repeatable(loader: LoaderOrFunction) -> Epochs:
-    # An iterator, as a generator: iter() gives it again, where it stands.
+    # iter() of an iterator, such as a generator, returns the same object, with its rest only.
     if hasattr(loader, "__next__"):
         kind = type(loader).__name__
         allowed = "allowed: what gives a new iterator each time, as a DataLoader, a list or a"
@@ -230,14 +230,15 @@ def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoo
         _check_output(step(batch))
         count += 1
         if count > FEWEST_BATCHES and seconds_between(begun_ns, now_ns()) > WINDOW_S:
-            # Without the batch that passed the limit: were it the last, a cut epoch would be the
-            # whole one and end workers, too.
+            # The batch that passed the limit is not counted. If it were the last one of the epoch,
+            # later passes of that many batches would run whole epochs, and end their workers, too.
             count, is_whole = count - 1, False
             break
     synchronize(device)
     if not count:
         raise ValueError("loader: an epoch has no batches")
-    # An iterable that gives its own iterator, as a generator wrapped in a class, is found only so.
+    # An iterable may return the same iterator each time, as a generator wrapped in a class does.
+    # Only a second epoch shows that.
     if next(iter(epochs(1)), END) is END:
         raise TypeError(
             "loader: its second epoch has no batches; it can be iterated over only once"

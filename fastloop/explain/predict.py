@@ -31,14 +31,14 @@ class Measured:
     single: BatchTimes
     """The same with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
-    """By number of workers, a pair of passes for each round."""
+    """For each number of workers, a pair of passes in each round."""
     kept: float
     """Share of the work of loading that is left if samples come from a store."""
     decode_share: float = 0.0
     transform_share: float = 0.0
     """Shares of the work of loading."""
     decoders: Mapping[str, float] = field(default_factory=dict)
-    """By name of another decoder: its time for an image relative to the present decoder's."""
+    """For each other decoder, by name, its time for an image relative to the present decoder's."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""

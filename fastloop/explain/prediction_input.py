@@ -29,7 +29,7 @@ class PartCosts:
     """The costs of other ways to make batches; empty if the job has no such part."""
 
     decoders: dict[str, float] = field(default_factory=dict)
-    """By name of a quicker decoder of the same pixels: its time for an image relative to the
+    """For each quicker decoder of the same pixels, by name, its time for an image relative to the
     present one's."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
@@ -102,8 +102,8 @@ def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
 
     Each is from two passes, which tell how much passes differ.
     """
-    # In the order as is, single, single, as is: a machine that slows down steadily slows both
-    # means alike.
+    # The order is: as is, single, single, as is. If the machine slows down steadily, this slows
+    # down both means alike.
     as_is, single = whole.without_workers(whole.job.torch_threads), whole.without_workers(1)
     first = as_is.time_batches()
     # The job has one thread already: two passes serve both.
@@ -160,7 +160,7 @@ def measure_for_model(
 
 def _share_without_samples(ladder: Round) -> float:
     """Share of loading that is left if samples come from a store: collate, and transform."""
-    # The loader was not taken apart: nothing is known to go.
+    # The loader was not taken apart, so no part of its work is known that a store would save.
     if Part.COLLATE not in ladder:
         return 1.0
     below = ladder[Part.TRANSFORM] if Part.TRANSFORM in ladder else ladder[Part.COLLATE]

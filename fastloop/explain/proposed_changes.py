@@ -17,7 +17,7 @@ from fastloop.trial.job import Job
 
 AHEAD = 2
 MOSTLY = 0.9
-"""With less than this share of its files in memory a job is taken to have a cold page cache."""
+"""A job has a cold page cache if less than this share of its files is in memory."""
 
 
 def propose_changes(
@@ -75,8 +75,8 @@ def transforms_samples(job: Job) -> bool:
 
 def _fewer_threads(job: Job) -> list[int]:
     """Smaller numbers of torch's threads that are worth trying."""
-    # One, as loader and step often compete for cores; and the cores of a quota, of which torch
-    # knows nothing: it takes a thread for each core that it sees.
+    # One thread, because loader and step often compete for cores; and as many threads as the quota
+    # gives cores, because torch does not know the quota and starts a thread for each visible core.
     present = job.torch_threads or torch.get_num_threads()
     return [each for each in dict.fromkeys((1, usable_cores())) if each < present]
 
@@ -99,7 +99,7 @@ def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
         yield (f"prefetch_factor={DEEP_PREFETCH}",)
     if has_device and not loading.pin_memory:
         yield ("pin_memory=true",)
-    # Without an accelerator it is a thread that loads ahead, which workers do already.
+    # Without an accelerator, device_prefetch is a thread that loads ahead: workers do so already.
     if not job.device_prefetch and (has_device or not loading.num_workers):
         yield (f"device_prefetch={AHEAD}",)
 

@@ -82,7 +82,7 @@ class ReadyBatches:
         return map_tensors(lambda leaf: _hand_over(leaf, len(indices)), batch)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the turn: pickling an itertools.count is deprecated.
+        # `turn` is left out, because pickling an itertools.count is deprecated.
         return ReadyBatches, (self.batches, self.num_samples)
 
 
@@ -107,7 +107,8 @@ class ReadyFiles:
 def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
     """The leaf's first rows; in a worker as a copy in new shared memory."""
     leaf = leaf[:rows] if leaf.ndim else leaf
-    # In a worker default_collate writes its batch to shared memory, and so does any loader's.
+    # In a worker, default_collate writes its batch to shared memory. A ready batch has to be
+    # written, too, or the hand-off would seem cheaper than it is.
     return leaf if get_worker_info() is None else default_collate([leaf])[0]
 
 
@@ -172,8 +173,8 @@ def _substitute(
     if rung is Part.COPY or (rung is Part.TRANSFORM and job.transform.where == "device"):
         return partial(_open_repeated, host, context)
     bare = replace(plan, transform=None)
-    # From here on DataLoader runs with the job's settings: over ready batches, over ready samples,
-    # or over files in memory.
+    # In all rungs above these, DataLoader runs with the job's settings: over ready batches, over
+    # ready samples, or over files in memory.
     if rung is Part.HAND_OFF:
         ready = ReadyBatches(host, prepared.num_samples)
         return partial(torch_epochs, ready, replace(bare, collate=None), identity_collate)

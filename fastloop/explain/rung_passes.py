@@ -25,8 +25,8 @@ from fastloop.trial.window import Consumer, drain, num_repeats
 MOST_TIMED = 200
 TIMED_S = 2.0
 FEWEST_TIMED = 3
-"""At most MOST_TIMED batches are timed one by one, none after TIMED_S unless there are fewer than
-FEWEST_TIMED."""
+"""At most MOST_TIMED batches are timed one by one. After TIMED_S no further batch is timed, unless
+there are fewer than FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
 """Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
 are repeated up to that."""
@@ -99,15 +99,18 @@ class BatchTimes:
 
 
 def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
-    """Times of epochs with the work of the rung and of all below it, after a warm-up epoch."""
+    """Times of epochs with the work of the rung and of all rungs below it, after a warm-up epoch.
+
+    number: the number of the round, from 0 on.
+    """
     context = start_job(job, prepared, number)
     host = take_batches(context)
     session = benchmark_of(job).session(context.build_setup(host[0]))
     with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
-        # Only the job as it is meets a cold cache: reading then is its difference from the rung
-        # below.
+        # Only the last rung, the job as it is, meets a cold cache. Its difference from the rung
+        # below is then the time of reading.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)
@@ -230,7 +233,7 @@ def _time_window(
     context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
 ) -> EpochTimes:
     """Times of enough whole epochs to take min_window_s; of one epoch if the cache is cold."""
-    # Zero with a cold cache: a second epoch would find it warm.
+    # shortest_window_s is zero with a cold cache, because a second epoch would find it warm.
     shortest_s = context.job.shortest_window_s
     times = _time_epochs(context, session, loader.epochs, deliver, 1)
     needed = num_repeats(times.seconds, shortest_s) if shortest_s else 1

@@ -52,7 +52,7 @@ def overlaps(job: Job) -> bool:
 
 def benchmark_name(job: Job) -> str:
     """The benchmark that is explained: the last one with a model, or else the last one."""
-    # A limit by replay is of steps on ready batches, which only a model makes.
+    # Benchmarks with a model have a limit by replay, which measures steps on ready batches.
     with_model = [name for name, each in job.benchmark.items() if each.limit == "replay"]
     return (with_model or list(job.benchmark))[-1]
 
@@ -77,7 +77,7 @@ def _last_rung(job: Job) -> Part:
 
 
 def describe_decoding(job: Job, prepared: PreparedData) -> str:
-    """For example `JPEG decoding by Pillow`; empty if samples are no image files."""
+    """Words such as `JPEG decoding by Pillow`; empty if samples are no image files."""
     if not reads_images(job):
         return ""
     names = islice(_list_files(prepared.files), MOST_LISTED)

@@ -1,7 +1,7 @@
 """Changes of a job: the model predicts them, and the best run in rounds with the job as it is.
 
-A predicted gain has an interval, for it is unsure for four reasons. Their variances on the
-logarithmic scale add up: the choice of batches that were timed (a bootstrap), the difference of two
+A predicted gain is uncertain for four reasons, and so has an interval. Their variances add up on
+the logarithmic scale: the choice of batches that were timed (a bootstrap), the difference of two
 passes of them, the errors of the model (its miss of the job as it is, and a floor), and the noise
 of the passes that judge it. experiments/explain/README.md counts how often the intervals contain
 the realised gain.
@@ -66,8 +66,8 @@ class ChangedJob:
     change: Change
     job: Job
     predicted_gain: Estimate | None = None
-    """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
-    the gain."""
+    """Share of an epoch that the change saves, by the model. None if nothing is predicted yet, the
+    model misses the job as it is, or no measurement tells the gain."""
 
     @property
     def name(self) -> str:
@@ -108,8 +108,9 @@ def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
 def predict_gain(
     candidate: Job, present: Job, measured: Measured, ladder: Ladder
 ) -> Estimate | None:
-    """Share of an epoch that the candidate saves, with its interval; None without a basis."""
-    # With warm files there is nothing to gain by them, and the change is none.
+    """Share of an epoch that the candidate saves, with its interval; None if no measurement tells
+    it."""
+    # If the files are warm already, this change is none.
     if present.cache != "warm" and candidate == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
     effect = find_effect(candidate, present, measured)
@@ -118,7 +119,7 @@ def predict_gain(
     changed = partial(predict_seconds, candidate, kept=effect.kept, added_step_s=effect.step_s)
     if effect.is_gathered:
         changed = partial(predict_gathered_seconds, candidate)
-    # These three decide on which of the measured batches the model is based.
+    # These three settings decide on which of the measured batches the model is based.
     before, after = (
         (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
     )
@@ -247,12 +248,13 @@ class Effect:
 
 def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
     """The effect of a change; None if no measurement tells of it, so that it can only be tried."""
-    # Both differ by how epochs were cut, and not by the change.
+    # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
     changed = _differences(candidate, present) - {"batches", "benchmark"}
-    # On an accelerator copies run beside the loop, of which the passes without workers show
-    # nothing; without one, device_prefetch is a thread that loads ahead.
+    # With an accelerator, copies run beside the loop, and the passes without workers do not show
+    # them. Without one, device_prefetch is a thread that loads ahead, as the model assumes.
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
-    # Not followed are pinning, the page cache, and all that changes the batches, as their size.
+    # The model does not follow pinning, the page cache, and changes of the batches themselves, such
+    # as of their size.
     if changed - followed or _differences(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
     if "loader" in changed:
@@ -285,7 +287,7 @@ def _effect_of_decoder(candidate: Job, present: Job, measured: Measured) -> Effe
     decoder = getattr(candidate.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
     dataset: Any = present.dataset
-    # Another dataset, or more than the decoder, is changed.
+    # The decoder was not timed, or the change is not one of the decoder alone.
     if ratio is None or replace(dataset, decoder=decoder) != candidate.dataset:
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))

@@ -19,7 +19,7 @@ MOST_BATCHES = 64
 """The most batches of a group."""
 
 Groups = Iterator[list[np.ndarray]]
-"""For each group, the indices of its batches, which are made together."""
+"""The groups of an epoch: each is a list of the batches that are made together, as indices."""
 
 
 @runtime_checkable

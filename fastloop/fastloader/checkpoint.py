@@ -127,7 +127,7 @@ class RandomSources:
             samplers = [_sampler_state(sampler) for sampler in sampler_chain(self.sampler)]
             states["samplers"] = samplers
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
-                # Nothing else can tell what the sampler will draw from.
+                # The samplers tell of no random state of their own: they may draw from torch's.
                 states["torch"] = torch.get_rng_state()
         return states
 
@@ -201,7 +201,7 @@ class RandomSources:
             self.generator.set_state(states["generator"])
         for sampler, state in zip(samplers, saved, strict=True):
             _restore_sampler(sampler, state)
-        # The program's own draws go on from where they were.
+        # fork_rng() restores torch's state at the end, so the program's own draws are the same.
         with torch.random.fork_rng(devices=[], enabled="torch" in states):
             if "torch" in states:
                 torch.set_rng_state(states["torch"])
@@ -258,7 +258,7 @@ def _check_position(state: States) -> None:
 
 
 def _sampler_state(sampler: Any) -> States:
-    # A copy, as the sampler may return the very dict that it goes on changing.
+    # The state is copied, as the sampler may return the very dict that it goes on changing.
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
         return {"state_dict": deepcopy(sampler.state_dict())}
     state: States = {}

@@ -82,8 +82,8 @@ class ColumnSource:
 
     def gather(self, group: Sequence[np.ndarray]) -> Sequence[torch.Tensor]:
         """Each column's rows of all these batches, in new memory."""
-        # Off, as in a new thread: it must not matter whether the consumer or a thread makes a
-        # batch.
+        # Inference mode is off, as in a new thread: it must not matter whether the consumer or a
+        # thread makes a batch.
         with torch.inference_mode(False):
             rows = self.allocate(group)
             rows.fill()

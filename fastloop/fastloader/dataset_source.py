@@ -153,8 +153,9 @@ class DatasetSource:
     reads_lists: bool = False
     """True: the dataset itself makes a batch of a list of indices."""
     begin: Begin | None = None
-    """Called before a sample is read (SAMPLE) or a batch is collated (COLLATE), with this kind and
-    the samples' indices, as both may draw random numbers; None: draws are not seeded."""
+    """A function that is called before a sample is read (SAMPLE) or a batch is collated (COLLATE),
+    as both may draw random numbers. It gets this kind and the samples' indices. None: draws are not
+    seeded."""
 
     def __len__(self) -> int:
         return len(self.parts.dataset)

@@ -24,7 +24,7 @@ from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 
 @dataclass(frozen=True)
 class IterableSource:
-    """An iterable, and how its samples form batches."""
+    """An iterable, and the function and the processes that make batches of its samples."""
 
     iterable: Any
     collate_fn: Callable[[Any], Tree]
@@ -61,8 +61,8 @@ class IterableSource:
     def _read_by_processes(
         self, workers: WorkerProcesses, order: StreamOrder, draws: SampleDraws
     ) -> Iterator[Tree | FailedBatch]:
-        """The batches of an epoch, by DataLoader's worker processes: code of an iterable asks
-        get_worker_info for the number of its process.
+        """The batches of an epoch, by DataLoader's worker processes: an iterable asks
+        get_worker_info for its share.
 
         The processes start with the first batch, and end with this iterator. They are seeded with
         the epoch's seed, as DataLoader seeds them.
@@ -107,14 +107,17 @@ class IterableSource:
     def _read(
         self, order: StreamOrder, state: State, begin: Begin, opened: Iterator[Any] | None
     ) -> Iterator[Tree | FailedBatch]:
-        """The batches. If the iterable has no state of its own, delivered batches are read
-        again.
+        """The batches of the rest of an epoch.
+
+        If the iterable has no state of its own, the samples of delivered batches are read again,
+        and passed over.
         """
         size, first = order.batch_size or 1, int(state["delivered"])
         skipped = self._restore(state, first)
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
-            # Also read when it is skipped: each sample has the seed of its number in the epoch.
+            # A batch that is skipped is read, too, as only this advances the iterable. Each sample
+            # has the seed of its number in the epoch.
             group = try_batch(list, islice(samples, size))
             has_failed = isinstance(group, FailedBatch)
             if not has_failed and (not group or (order.drop_last and len(group) < size)):
@@ -194,7 +197,8 @@ class _SeededSamples:
         self._begin(SAMPLE, (self._number,))
         self._number += 1
         if self._samples is None:
-            # There are no samples if the iterable can't begin: it would fail again and again.
+            # If iter() fails, no samples are left. Otherwise each further batch would try again,
+            # and the epoch would fail without end.
             self._samples = iter(())
             self._samples = iter(self._iterable)
         return next(self._samples)

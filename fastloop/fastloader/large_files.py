@@ -108,8 +108,8 @@ class DirectColumn:
 
     @cached_property
     def _file(self) -> DirectFile:
-        # Two threads may open the file at the same time: one of both objects is dropped, which
-        # closes it.
+        # Two threads may open the file at the same time. One of the two objects is then dropped,
+        # which closes its file.
         return DirectFile(self._region)
 
     def _convert(self, rows: ArrayColumn) -> np.ndarray:

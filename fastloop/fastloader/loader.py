@@ -224,8 +224,8 @@ class FastLoader(Generic[T_co]):
 
     @property
     def num_workers(self) -> int:
-        """As given, but at least 1 with a prefetch_factor: a DataLoader that is made of this loader
-        refuses one without workers.
+        """The given number, but at least 1 if a prefetch_factor is given: a DataLoader that is made
+        of this loader's settings refuses a prefetch_factor without workers.
         """
         return self._num_workers or (max(1, self.num_threads) if self.prefetch_factor else 0)
 
@@ -319,7 +319,7 @@ class FastLoader(Generic[T_co]):
         epochs, position = self._epochs, self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
-        # Last: an epoch that could not begin is tried again by the next iteration.
+        # This comes last, so that the next iteration tries an epoch again that could not begin.
         position.advance(state)
         return batches
 
@@ -371,7 +371,7 @@ class Collation:
 
     def __call__(self, samples: Sequence[Tree]) -> Tree:
         """The transformed batch."""
-        # Such a transform would draw once for the whole batch.
+        # A transform that draws once for each call would draw once for the whole batch.
         if not self.is_unbatched and draws_once(self.transform):
             return self.collate([self.transform(sample) for sample in samples])
         return self.transform(self.collate(samples))

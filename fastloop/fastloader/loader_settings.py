@@ -48,7 +48,8 @@ class WorkerProcesses:
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
     persistent_workers: bool
-    """Not used with an iterable: its processes start with each epoch."""
+    """True if processes stay between epochs. This has no effect on the processes of an iterable,
+    which start with each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,7 +97,7 @@ class LoaderSettings:
             raise TypeError(f"generator={value}: allowed are a torch.Generator and None")
         for name in SWITCHES:
             value = getattr(self, name)
-            # 0 and 1 are equal to these, and allowed, as in DataLoader.
+            # 0 and 1 are equal to False and True, and allowed, as in DataLoader.
             if value not in (False, True, None):
                 raise ValueError(f"{name}={short_repr(value)}: allowed are True and False")
         self._check_numbers()
@@ -193,7 +194,7 @@ def warn_of_settings(settings: LoaderSettings, used: Collection[str]) -> None:
         if name not in used and value != default and value is not None:
             text = f"{name}={value!r} has no effect in FastLoader: {instead}"
             warnings.warn(text, UserWarning, stacklevel=3)
-    # As DataLoader warns.
+    # DataLoader warns of the same.
     if settings.pin_memory and not settings.pins:
         text = "pin_memory=True has no effect: there is no CUDA device"
         warnings.warn(text, UserWarning, stacklevel=3)

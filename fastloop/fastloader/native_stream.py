@@ -215,7 +215,7 @@ class Delivery:
     delivered: np.ndarray = field(default_factory=lambda: np.zeros((), np.int64))
     """An int64 to which one is added with each batch."""
     finish: Callable[[], None] = lambda: None
-    """Called after the last batch."""
+    """A function that is called after the last batch."""
     start: int = 0
     """The first index that is delivered."""
 
@@ -274,7 +274,8 @@ def open_stream(
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)
         end = feeder.end
-    # None of these refers to the stream: in a cycle of references an unused stream would live on.
+    # None of these callbacks may refer to the stream: a cycle of references would keep an unused
+    # stream alive.
     callbacks = (
         _from_dlpack,
         _wrap_normally,

@@ -247,6 +247,8 @@ def columns_of_hf_dataset(source: Any) -> Any:
 
 def _is_kept(column: Any, kept: set[str], is_scalar_only: bool) -> bool:
     kind = column.type
+    # With the torch format, lists of a fixed size are dimensions of the samples. Without a format,
+    # they are lists of Python, of which default_collate makes something else than columns do.
     while not is_scalar_only and hasattr(kind, "list_size"):
         kind = kind.value_type
     return str(kind) in kept and not column.null_count

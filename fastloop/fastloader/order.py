@@ -39,8 +39,8 @@ from fastloop.fastloader.torch_draws import draw_seed, has_leftover, reads_ahead
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
-"""With more samples torch.randperm's order is not stored: indices are computed on demand,
-permutation.py."""
+"""The most samples for which torch.randperm's order is stored. If there are more, indices are
+computed on demand, see permutation.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
@@ -159,10 +159,10 @@ class LoaderOrder:
         are asked for.
         """
         if self.batch_sampler is not None:
-            # Sizes of the batches of a batch sampler differ: they are fed with the indices.
+            # The batches of a batch sampler may differ in size: sizes are fed with the indices.
             groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
-        # After a short last batch the product is behind the end.
+        # After a short last batch, the product lies beyond the end.
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
         if self.shuffle is True and self.num_samples > MAX_RANDPERM:
             permutation = random_permutation(self.num_samples, self._epoch_generator(seed))
@@ -172,6 +172,7 @@ class LoaderOrder:
             return SeededOrder(self.num_samples, seed, self.rank, self.world_size), start
         if not self.shuffle and self.sampler is None:
             return SourceOrder(self.num_samples, self.rank, self.world_size), start
+        # The core computes none of the other orders: it is fed with their indices.
         return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
     def pieces(self, seed: int) -> Iterator[np.ndarray]:
@@ -238,7 +239,7 @@ class LoaderOrder:
 
     def _sequential_pieces(self) -> Iterator[np.ndarray]:
         size = self.batch_size or 1
-        # Whole batches, so that no remainder of a piece is copied into the next one.
+        # A piece has whole batches, so that no remainder of it is copied into the next one.
         step = size * max(1, SEQUENTIAL_PIECE // size)
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))

@@ -116,7 +116,8 @@ class ApplyTransform:
 
     transform: Transform
     may_end: bool
-    """True: there are fewer batches than the group has indices for if an iterable has ended."""
+    """True: an iterable may end within a group, which then has fewer batches than lists of
+    indices."""
 
     def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The transformed batches; the error of a transform takes its batch's place."""
@@ -177,7 +178,7 @@ class SplitRows:
 
 
 class DividedGather:
-    """The gathering of a group of slow columns, of which several threads make a part each.
+    """Gathers the rows of a group of slow columns in parts, each of which one thread makes.
 
     The first batch is then ready as soon as all threads together can make it, and each batch is
     finished before later ones. No thread waits for another: the one that makes the last part goes
@@ -193,7 +194,7 @@ class DividedGather:
         self._num_left = 0
 
     def divide(self, num_parts: int) -> list[Part]:
-        """At most so many parts, of which the one that is made last returns the group's result."""
+        """At most `num_parts` parts. The part that is made last returns the group's result."""
         num_rows = sum(map(len, self._group))
         step = max(1, -(-num_rows // num_parts))
         # A user's batch sampler may ask for an empty batch: it has one empty part.
@@ -224,7 +225,7 @@ class DividedGather:
 
     def _batches(self) -> MadeBatches:
         if self._failures:
-            # The error of the first part, as if the rows had been read one after the other.
+            # The error of the first part counts, as if the rows had been read one after the other.
             batches: Any = self._failures[min(self._failures)]
             # The traceback of an error refers to this object: a cycle would keep the rows' memory.
             self._failures.clear()
@@ -268,7 +269,8 @@ class Pipeline:
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
         num_threads = self.tuning.num_threads
-        # Columns have seeds of their own, and processes draw there.
+        # Columns draw with seeds of their own, and processes draw from their own generators. Only
+        # transforms and other sources may draw in the stages of this process.
         draws = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
@@ -330,16 +332,19 @@ class Work:
     on_stream: Callable[[], AbstractContextManager[Any]]
     """The context in which a thread copies to a device."""
     draws: GlobalDraws | None
-    """None: nothing is drawn in these stages."""
+    """The generators that these stages draw from; None: nothing is drawn in them."""
     in_order: bool
     """False: groups come as they get ready."""
 
     def map(self, groups: Groups) -> Results:
-        """All stages of each group, of which a thread makes one at a time."""
+        """All stages of each group; a thread makes one group at a time."""
         if self.draws is None:
             return self._map(self._finish, groups, self.num_threads)
+        # The loop makes all batches itself if there are no threads, or if threads would have to
+        # share these generators.
         if not self.num_threads or self.draws.names:
             return self._map(self._finish_globally, groups, 0)
+        # The first group of the loader shows which generators the samples draw from.
         if self.draws.names is None:
             return self._find_and_map(groups)
         return self._map(self._finish_privately, groups, self.num_threads)
@@ -359,15 +364,16 @@ class Work:
             rest = self.map(groups)
             with closing(rest):
                 yield first
-                # Otherwise this frame would hold them while the threads make others.
+                # Otherwise this frame would hold the batches while the threads make others.
                 del first, group
                 yield from rest
             return
 
     def divide(self, source: ColumnSource, groups: Groups) -> Results:
-        """All stages of each group of slow columns, of which each thread makes a part.
+        """All stages of each group of slow columns; each thread makes a part of the group.
 
-        Columns have seeds of their own: threads gather also if the loop does the other stages.
+        Columns draw with seeds of their own, so threads gather them even if other stages draw from
+        global generators and the loop has to do them.
         """
 
         def divide(group: Group) -> list[Part]:
@@ -381,7 +387,8 @@ class Work:
         """Go on with a group in the thread that has gathered its last part."""
         if self.draws is None:
             return self._finish(gathered)
-        # Threads would share generators, or it is not known yet if they would.
+        # The loop does the other stages if threads would have to share generators, or if that is
+        # not known yet.
         if self.draws.names is None or self.draws.names:
             return gathered
         return self._finish_privately(gathered)
@@ -428,6 +435,7 @@ class Work:
 
 def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
+    # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
     return pass_stages(StagedGroup(staged.group, 0, staged.made), receiving).made
 
 

@@ -100,6 +100,7 @@ class Reader:
         copy.
         """
         memory = self.memories[number]
+        # The program keeps many batches already: this one is copied, and its memory is free.
         if len(self.lent) >= MOST_LENT:
             self.free.append(number)
             return np.array(np.frombuffer(memory, np.uint8, used)).data
@@ -110,7 +111,7 @@ class Reader:
         return view
 
     def _take_back(self, number: int) -> None:
-        # leave_to_fork() may have removed it meanwhile.
+        # leave_to_fork() may have removed the number meanwhile.
         with suppress(KeyError):
             self.lent.remove(number)
             self.free.append(number)
@@ -135,7 +136,8 @@ def _leave_to_fork() -> None:
         reader.leave_to_fork()
 
 
-# Before the fork, in the parent: afterwards a process could already be writing to the memory.
+# This runs in the parent before the fork. After it, a process could already be writing a new batch
+# to memory that the fork has, too.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_leave_to_fork)
 
@@ -203,7 +205,7 @@ class ReaderPool:
 
     def _end_of(self, number: int) -> BaseException:
         """The exception for a process that has ended."""
-        # The interpreter ends while a thread waits for a batch.
+        # The pool was closed, because the interpreter ends while a thread waits for a batch.
         if not self.close.alive:
             return SystemExit()
         return RuntimeError(_describe_end(number, self.readers[number]))
@@ -293,7 +295,7 @@ class ProcessBatches:
         self._asked = self._received = 0
         self._in_order = reading.in_order
         self._indices: list[deque[np.ndarray]] = [deque() for _ in pool.readers]
-        """By process, the indices of the batches that it has yet to make."""
+        """For each process, the indices of the batches that it has yet to make."""
         self._is_whole = False
 
     def groups(self) -> Groups:
@@ -319,7 +321,7 @@ class ProcessBatches:
     def _ask(self, group: Sequence[np.ndarray]) -> None:
         for indices in group:
             number = self._asked % len(self._pool.readers)
-            # A process that is long at a batch gets no further ones meanwhile.
+            # A process that takes long for a batch gets no further ones meanwhile.
             if not self._in_order:
                 number = self._pool.least_busy()
             self._indices[number].append(indices)
@@ -332,7 +334,8 @@ class ProcessBatches:
         return [batch for batch, _ in taken], [indices for _, indices in taken]
 
     def _receive(self) -> tuple[Tree | FailedBatch, np.ndarray]:
-        # Batches are dealt to the processes in turn, and so are they received: the order is kept.
+        # The processes get batches in turn, and their batches are received in the same turn, so the
+        # order is kept.
         number = self._received % len(self._pool.readers)
         if not self._in_order:
             number = self._pool.wait_for_any()
@@ -385,7 +388,7 @@ def start_reading(
 
 
 def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleDraws) -> ReaderPool:
-    """Processes that have started. If one can't, those that did are ended."""
+    """Processes that have started. If one of them can't start, the others are ended."""
     context = _context(settings)
     readers: list[Reader] = []
     pool = ReaderPool(readers, settings.timeout)

@@ -116,7 +116,7 @@ def run_reader(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
-    # As DataLoader's workers do: several processes use the cores.
+    # torch gets one thread, as in DataLoader's workers, because several processes use the cores.
     torch.set_num_threads(1)
     reader = _start(settings)
     try:

@@ -51,7 +51,7 @@ class Running:
     receive: Callable[[Any], Sequence[Tree]]
     """result -> the group's batches; called in the loop's thread."""
     end: Callable[[], None]
-    """Called when the threads have ended; ends processes."""
+    """A function that is called when the threads have ended, and ends processes."""
 
     def deliver(
         self,
@@ -61,8 +61,8 @@ class Running:
     ) -> Iterator[Tree]:
         """The batches, each counted in the state; closing this ends the threads.
 
-        One that has failed is counted when the next one is asked for: a program that ends with the
-        error is resumed with that batch.
+        A batch that has failed is counted when the next one is asked for: if the program ends with
+        the error, it is resumed with that batch.
 
         finish: called after the last one. draw_for: called before each batch is delivered, with its
         number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
@@ -92,8 +92,8 @@ class Running:
                     if draw_for is not None:
                         draw_for(state["delivered"] + has_failed - first)
                     yield batch
-                    # Asked again after each batch: the fork may have been made while the loop had
-                    # it.
+                    # This is checked after each batch, as the fork may have been made while the
+                    # loop had the batch.
                     _refuse_fork(pid)
                     state["delivered"] += has_failed
                 # Otherwise this frame would hold the last batch while the next ones are made.

@@ -36,7 +36,8 @@ from fastloop.fastloader.columns.column import Tree
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
-"""Called with one of these kinds and the indices of the samples, before anything is drawn."""
+"""A function that is called before anything is drawn, with one of these kinds and the indices of
+the samples."""
 
 DRAWING = frozenset(
     (
@@ -62,7 +63,7 @@ class _Current(threading.local):
     seed: int | None = None
     """The seed of the key, once it is needed."""
     follow: Callable[[], None] | None = None
-    """Called when another key begins."""
+    """A function that is called when another key begins."""
 
 
 _current = _Current()
@@ -85,7 +86,7 @@ class SampleDraws:
             return self.seed + number
         return mix_seed(self.seed, self.epoch, number)
 
-    # Asked for with every sample, and making it takes 3 us.
+    # It is cached, as every sample asks for it and making it takes 3 us.
     @cached_property
     def epoch_seed(self) -> int:
         """A seed of 63 bits for the columns of the epoch."""
@@ -93,7 +94,7 @@ class SampleDraws:
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread draw for these samples from now on."""
-        # The seed itself takes longer, and is made when something draws.
+        # Making the seed itself takes longer, so it is made only when something draws.
         _current.key, _current.seed = (self.epoch_seed, kind, indices), None
         if _current.follow is not None:
             _current.follow()
@@ -108,7 +109,8 @@ def sample_seed() -> int:
 
     >>> rng = np.random.default_rng(fastloop.sample_seed())
     """
-    # Under a DataLoader the worker's generator is seeded by its base seed.
+    # Outside of FastLoader there is no key. Under a DataLoader, the base seed has seeded the
+    # worker's generator, from which this draws.
     if _current.key is None:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
     if _current.seed is None:
@@ -143,7 +145,7 @@ def find_global_draws(found: set[str]) -> Iterator[None]:
 
     def compare() -> None:
         states = _states()
-        # A state that has changed since it was seeded: the sample has drawn from it.
+        # If a state has changed since it was seeded, the sample has drawn from it.
         found.update(name for name in after if not _equals(after[name], states[name]))
 
     def follow() -> None:
@@ -153,7 +155,8 @@ def find_global_draws(found: set[str]) -> Iterator[None]:
         after.update(_states())
 
     draws = PrivateDraws(sample_seed)
-    # draws is active too, so that torch's global generator changes only by draws that pass it by.
+    # `draws` redirects torch's functions meanwhile, so that torch's global generator changes only
+    # by draws that can't be redirected.
     with _restoring(), _following(follow), draws:
         yield
         compare()
@@ -401,8 +404,8 @@ def draws_once(transform: Any) -> bool:
     """True for a transform of torchvision that draws, and for a composition with such a one."""
     name = type(transform).__name__
     if type(transform).__module__.startswith("torchvision.transforms"):
-        # Only torchvision's classes: another class of such a name may draw for each sample of a
-        # batch.
+        # Only torchvision's own classes count: another class of such a name may draw for each
+        # sample of a batch.
         if name.startswith("Random") or name in DRAWING:
             return True
     elif not isinstance(transform, torch.nn.Sequential | torch.nn.ModuleList):

@@ -56,7 +56,7 @@ def create_file(nbytes: int) -> int:
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("fastloop-batches", os.MFD_CLOEXEC)
     else:
-        # macOS has no memfd_create: there, the file is one that has lost its name.
+        # macOS has no memfd_create. An open temporary file that has been removed takes its place.
         with TemporaryFile() as unnamed:
             file = os.dup(unnamed.fileno())
     try:
@@ -311,8 +311,8 @@ def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()
 
 
-# Classes, as Python 3.13.0 takes persistent_id and persistent_load from no attribute of an instance
-# of pickle's own.
+# These are classes of their own, because Python 3.13.0 ignores persistent_id and persistent_load if
+# they are attributes of an instance of pickle's classes.
 class _LeafPickler(pickle.Pickler):
     """A Pickler that asks a function for the number of each object."""
 

@@ -88,6 +88,7 @@ def map_parts_ahead(
     limit = num_threads * ahead
     results = _map_by_threads(divide, items, num_threads, limit, in_order=in_order)
     OPEN_MAPS.add(results)
+    # This runs the generator up to its first `yield`, so that the threads start now.
     next(results)
     return results
 
@@ -110,7 +111,7 @@ def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any
             # It would end the loop as if there were no more items.
             raise RuntimeError("the making of a batch raised StopIteration") from error
         yield result
-        # Otherwise this frame would hold them while the next one is made.
+        # Otherwise this frame would hold the item and its result while the next one is made.
         del result, item
 
 
@@ -144,7 +145,8 @@ def _map_by_threads(
             received += 1
             if isinstance(result, TaskFailure):
                 raise result.error
-            # Before the result is delivered, so that the threads have work while the loop uses it.
+            # The threads get another item before the result is delivered, so that they have work
+            # while the loop uses it.
             count += _put(tasks, islice(drawn, 1))
             yield result
             # Otherwise this frame would hold the result while it waits for the next.

@@ -187,7 +187,7 @@ def reads_ahead(sampler: Any) -> bool:
     if type(sampler) is BatchSampler:
         return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)
     if type(sampler) is RandomSampler:
-        # Without a generator of its own, it draws from one that nobody else has.
+        # Without a given generator, a RandomSampler makes one that nobody else draws from.
         return sampler.generator is None or has_leftover(sampler)
     return type(sampler) in (*DRAWS_FIRST, tuple, range)
 

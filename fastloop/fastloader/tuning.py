@@ -23,16 +23,16 @@ MAX_THREADS = 4
 class Tuning:
     """The sizes and numbers chosen for a source.
 
-    num_threads: one per usable core (affinity and cgroup quota), at most MAX_THREADS, which
-    saturate the memory's bandwidth, and at most as many as have a batch each within AHEAD_BYTES.
-    If rows are only copied or converted, one core is left to the consumer, which makes batches too
-    when none is ready. 0 if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a
-    tenth of a millisecond, as long as starting a thread and waiting for it. 0 also if Python copies
-    rows, without the native core.
+    num_threads: one thread per usable core (affinity and cgroup quota). There are at most
+    MAX_THREADS, which saturate the memory's bandwidth, and no more than have room for a batch each
+    in AHEAD_BYTES. If rows are only copied or converted, one core is left to the consumer, which
+    makes batches too when none is ready. There are no threads if the whole epoch is no larger than
+    UNTHREADED_BYTES: making it takes a tenth of a millisecond, as long as starting a thread and
+    waiting for it. Nor are there any if Python copies rows, without the native core.
 
-    prefetch_factor: two batches ahead for each thread, or one if two would exceed AHEAD_BYTES in
-    all. The native core's own look-ahead is in bytes, see native_stream.py; a given one is of
-    blocks.
+    prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
+    AHEAD_BYTES. The native core counts bytes instead, see native_stream.py; a given number is one
+    of blocks.
     """
 
     num_threads: int
@@ -109,10 +109,10 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
-    """The tuning with no more batches in the threads than the sampler is ahead of the loop.
+    """The tuning with so few batches in the threads that they never ask the sampler too early.
 
-    Otherwise a thread would ask the sampler earlier than DataLoader does. Processes are ahead of
-    the loop by themselves: their batches need no thread.
+    The sampler is `lead` batches ahead of the loop, as in DataLoader. Processes are ahead of the
+    loop by themselves, so their batches need no thread.
     """
     most = 0 if by_processes else max(0, lead - 1)
     num_threads = min(tuning.num_threads, most)

@@ -51,10 +51,10 @@ class Event:
 
     process_id: int
     lane: str
-    """Who does it, as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
+    """Its maker, such as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
     name: Part
     start_ns: int
-    """On the clock of core/spans.py, which all processes of a machine share."""
+    """The start by the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
     batch: int
     """Number of the batch, or UNKNOWN; it counts from the start of the pass if `epoch` is known,
@@ -117,8 +117,8 @@ class ThreadLog:
     @property
     def is_detailed(self) -> bool:
         """True while single samples are recorded, and not only batches."""
-        # The other half of the log is kept for batches, of which there are far fewer: a long epoch
-        # loses its details towards its end, and not its end.
+        # The other half of the log is kept for events of batches, which are far fewer. So a long
+        # epoch has no details towards its end, but its end is recorded.
         return self.count < self.most_events // 2
 
     def add(
@@ -130,7 +130,11 @@ class ThreadLog:
         epoch: int | None = None,
         cpu_ns: int = UNKNOWN,
     ) -> None:
-        """Record an event. batch, epoch: None: of the batch that this thread is making."""
+        """Record an event.
+
+        batch, epoch: the numbers of the batch and of the pass; None: those of the batch that this
+        thread is making.
+        """
         if self.count >= self.most_events:
             return
         if self.place == len(self.records) and not self._extend():

@@ -114,7 +114,7 @@ def stage_seconds(events: Iterable[Event]) -> dict[Part, float]:
 
 def _name_pinning(events: Sequence[Event]) -> list[Event]:
     """The events, with lanes named PIN_LANE for DataLoader's pinning threads."""
-    # A thread that pins and does nothing else is DataLoader's; other threads pin what they make.
+    # A thread that only pins is DataLoader's. Other threads pin the batches that they make.
     others = {(e.process_id, e.lane) for e in events if e.name is not Part.PIN}
     return [
         event
@@ -273,7 +273,7 @@ def _wait_in_queue(made: Event, made_ns: int, arrival: Event) -> Event:
 def _native_queue(
     main: Sequence[Event], work: Sequence[Event], arrivals: dict[int, Event]
 ) -> list[Event]:
-    """The batches of FastLoader's native core, in which any thread makes pieces of any batch.
+    """The queue of FastLoader's native core. Any of its threads makes pieces of any batch.
 
     A piece has the number of its first batch, and ends in the batch with which the next one begins.
     """

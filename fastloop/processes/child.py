@@ -89,7 +89,7 @@ class Child:
     process: BaseProcess
     receiver: Connection
     release: Connection
-    """Closing it lets the process exit."""
+    """A connection; closing it lets the process exit."""
     log: ChildLog
     oom_kills_before: int
     has_answered: bool = False
@@ -253,11 +253,11 @@ def _end(process: BaseProcess, has_answered: bool) -> None:
         return
     if has_answered:
         process.join(timeout=EXIT_TIMEOUT_S)
-    # Also after an orderly exit: workers of its group may be left.
+    # The group is killed even after an orderly exit, as workers of it may be left.
     _kill_group(process)
     process.kill()
     process.join(timeout=KILL_TIMEOUT_S)
-    # Blocked in the kernel, by a device driver or a file system.
+    # A process that is blocked in the kernel, by a device driver or a file system, can't be killed.
     if process.exitcode is None:
         print(f"process {process.pid} can't be killed and is left running", file=sys.stderr)
         # Otherwise this process would wait for it at exit.
@@ -279,8 +279,10 @@ def _open_temporary() -> IO[bytes]:
 
 @dataclass(kw_only=True)
 class ChildLog:
-    """The output of a silent process, and the stack of any process on request, in an unlinked
-    file, of which a kill leaves nothing."""
+    """The output of a silent process, and the stack of any process on request.
+
+    They are written to an unlinked file, so that a kill leaves nothing behind.
+    """
 
     file: IO[bytes] = field(default_factory=_open_temporary)
     _read_until: int = 0
@@ -291,7 +293,7 @@ class ChildLog:
 
     def read(self) -> str:
         """Text written since the last call, at most its last LAST_BYTES bytes."""
-        # Not file.read(): the process shares the file's position and writes there.
+        # file.read() would move the position in the file, which the writing process shares.
         size = os.fstat(self.file.fileno()).st_size
         start = max(self._read_until, size - LAST_BYTES)
         self._read_until = size

@@ -38,7 +38,7 @@ from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.lifecycle import die_with_parent
 
 FORMAT = 1
-"""Increased when environments are built in another way, so that none of before is used."""
+"""Version of the way in which environments are built. If it is increased, older ones are unused."""
 DESCRIPTION = "environment.json"
 """File in an environment with its contents, written last."""
 SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
@@ -217,7 +217,7 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     venv.create(beside, symlinks=True, with_pip=False)
     python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
     # addsitedir also reads the .pth files of the main environment, such as those of editable
-    # installations. The name is last of all names of this folder, in whose order they are read.
+    # installations. Python reads .pth files in the order of their names: this name is the last one.
     lines = [f"import site; site.addsitedir({each!r})" for each in _main_packages()]
     (own / "zz_main_environment.pth").write_text("".join(f"{line}\n" for line in lines))
     if _run([str(python), "-I", "-c", "import pip"]).returncode:

@@ -15,7 +15,7 @@ from fastloop.core.types import UsageError
 WORKTREE, LOCK = "worktree", ".worktree.lock"
 """Names of a commit's folder, and of the lock beside it that its command holds."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
-"""Settings of git: no hook of the user's runs, such as one that installs what a commit needs."""
+"""Settings of git with which none of the user's hooks runs, such as one that installs packages."""
 
 
 def find_repository(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Work of the ranks that a process starts: their calls, and both as JSON between processes."""
+"""Work of the ranks that a process starts, their calls, and the JSON of both between processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESOURCES = TypeAdapter(Resources | None)
 
 @dataclass(frozen=True, kw_only=True)
 class RankWork:
-    """A task, and how its ranks are started."""
+    """A task, and the settings with which its ranks are started."""
 
     task: RankTask
     isolation: Isolation

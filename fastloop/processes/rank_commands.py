@@ -204,7 +204,7 @@ def _execute(
             # A command that arrives while this call is being answered is executed next.
             following = _post_answers(children, work, number, answers, inbox)
     except JobFailed as error:
-        # This node starts no further process.
+        # The system of this node could not start another process.
         outcome = Outcome(failure=error.failure)
         answer = Answer(number=number, rank=process.rank, outcome=outcome)
         answers.post(answer_to_json(answer, task.answer_type))

@@ -149,7 +149,8 @@ def resolve_device(name: str) -> torch.device:
 
 def barrier() -> None:
     """Wait until every rank has called this function."""
-    # Not distributed.barrier(): with both NCCL and gloo it launches a kernel on a guessed device.
+    # If the group has both NCCL and gloo, distributed.barrier() launches a kernel on a device that
+    # it guesses. all_reduce() of a tensor on the CPU does not.
     if world_size() > 1:
         distributed.all_reduce(torch.zeros(1))
 

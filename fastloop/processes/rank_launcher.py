@@ -166,7 +166,7 @@ class _Collection:
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
 
     def _tell_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
-        """Print where a rank and its workers wait while they do nothing."""
+        """Print the places in the code at which a rank and its workers wait without any work."""
         title = self.work.task.title or "this step"
         rank = f", rank {child.call.rank}" if self.world_size > 1 else ""
         timeout_s = self.work.timeout_s

@@ -39,10 +39,10 @@ class Sample:
     shm: int | None = None
     gpu: int | None = None
     cpu_s: dict[Key, tuple[float, float]] = field(default_factory=dict)
-    """By living process: its CPU time, and the CPU time of the ended children that it waited
+    """For each living process, its CPU time, and the CPU time of the ended children that it waited
     for."""
     switches: dict[tuple[Key, int], int] = field(default_factory=dict)
-    """Context switches by living thread."""
+    """For each living thread, the number of its context switches."""
     read: int | None = None
 
 
@@ -74,8 +74,8 @@ class Usage:
         if not self._samples:
             return None
         shm = self._peaks.get("shm")
-        # Both are lower bounds: the kernel drops the time of a child that nobody waits for, and the
-        # samples lack what a child did after its last sample.
+        # Both sums are lower bounds: the kernel drops the time of a child that nobody waits for,
+        # and the samples lack the time of a child after its last sample.
         cpu_s = max(self._living_cpu_s, sum(self._cpu_s.values()))
         return Resources(
             peak_pss_mib=_mib(self._peaks.get("pss")),

@@ -1,4 +1,4 @@
-"""Notice, while it happens, that a call's processes do nothing at all, and say where they wait.
+"""Notices, while it happens, that a call's processes do nothing at all.
 
 A window reports no batches to the command, so that work is judged from outside: by the CPU time of
 the process and its children, and by the bytes that they read from files. A loader that sleeps
@@ -20,9 +20,10 @@ from fastloop.processes.child import Child
 STALL_S = 30.0
 """Time without any work after which a standstill is told."""
 CHECKS = 3
-"""Looks at the processes within that time, each of which takes some milliseconds."""
+"""Number of looks at the processes within that time; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
-"""CPU time of threads that only wait, as a share of the time and on top."""
+"""Threads that only wait use at most this share of the time, and so many seconds on top, as CPU
+time."""
 IDLE_BYTES = 1 << 20
 
 

@@ -97,9 +97,9 @@ def print_ending(number: int, addition: str = "") -> None:
 
 
 def _exit_at_once(number: int, _: FrameType | None) -> None:
-    # Of the several processes that torchrun starts, one prints the line.
+    # Only one of the processes that torchrun starts prints the line.
     if os.environ.get("RANK", "0") == "0":
         print_ending(number)
-    # As a shell reports a process that the signal has ended. Nothing is cleaned up: nothing has
-    # begun.
+    # A shell reports this status for a process that the signal has ended. Nothing has begun yet
+    # that would have to be cleaned up.
     os._exit(128 + number)

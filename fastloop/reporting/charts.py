@@ -85,7 +85,7 @@ LADDER_AROUND_IN = 0.75
 LADDER_LABEL_WIDTH = 22
 """Longest line of a bar's label, in characters."""
 LETTER_SHARE = 0.021
-"""About the width of a letter, as a share of the axis."""
+"""Approximate width of a letter, as a share of the axis."""
 ON_BARS = "#1a1a1a"
 """Colour of names on bars: not INK, which dark mode replaces, while the bars keep their colours."""
 PART_COLOURS = {

@@ -18,7 +18,8 @@ from fastloop.reporting.report_tables import outcome
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
 FEWEST_TRIALS = 5
-"""With fewer trials of a set, the interval contains the true ratio too rarely."""
+"""Least number of trials of a set for an interval: with fewer trials, the interval contains the
+true ratio too rarely."""
 Cost = Callable[[Measurement], float]
 """A trial -> the figure by which it is compared; less is better."""
 Pairs = dict[str, tuple[Result, Result]]

@@ -95,7 +95,7 @@ def compose_document(
             *picture_of_ladders(results),
             *(section.pictures[0] for section in sections),
         ),
-        # with a single group, the means would repeat its ranking
+        # If there is a single group, the means would repeat its ranking.
         overview=(
             *(table for table in (shares_table(results), gains_table(results)) if table),
             *(overview_tables(groups) if several else []),

@@ -134,8 +134,8 @@ def _section(section: Section) -> str:
 
 def _timeline(heading: str, svg: bytes) -> str:
     """The picture as it is, to be scrolled on a narrow screen."""
-    # As the source of an image, and not inline: the file may come from a stranger, and no browser
-    # runs the scripts of an image.
+    # The picture is the source of an image, and not inline: the file may come from a stranger, and
+    # no browser runs the scripts of an image.
     label = escape(heading)
     source = f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
     image = f'<img src="{source}" alt="{label}">'

@@ -75,7 +75,7 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
 
 
 def find_baseline(names: Names, baseline: str) -> list[str]:
-    """The jobs that the baseline names, of which the first counts; empty if there is none.
+    """The jobs that the baseline names; the first one counts. Empty if there is none.
 
     A job is named by its name, by its loader, or by its loader and some of the other words of its
     name.

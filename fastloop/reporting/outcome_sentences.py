@@ -120,7 +120,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
 def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
     """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take."""
     unit = unit_of_all([row.median for row in best])
-    # as texts: times that look equal are shown once
+    # The times are compared as texts, so that times which look equal are shown once.
     lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
     times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     all_of_them = "both" if len(best) == 2 else "all"
@@ -165,7 +165,7 @@ def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
 
 def _limit(comparison: Comparison) -> str:
     """A sentence on the first job's share of the limit."""
-    # with a single job, the first sentence has it already
+    # If there is a single job, the first sentence has its share already.
     first = comparison.rows[0]
     if len(comparison.rows) == 1 or first.limit_fraction is None:
         return ""
@@ -268,8 +268,8 @@ def _chance(result: Result) -> _Chance:
         # The variance of Spearman's footrule, (n + 1) (2 n² + 7) / 45 (Diaconis and Graham 1977),
         # for many samples and with the mean distance of n/3 as the unit.
         distance=math.sqrt(0.4 / samples),
-        # As many independent draws as samples, of which each keeps its neighbour with this
-        # probability. A batch of all samples keeps all, and the figure is always 0.
+        # There are as many independent draws as samples, and each keeps its neighbour with this
+        # probability. If a batch has all samples, it keeps all, and the figure is always 0.
         neighbours_kept=math.sqrt(kept / (1 - kept) / samples) if kept < 1 else 0.0,
     )
 

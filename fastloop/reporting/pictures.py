@@ -89,7 +89,7 @@ CHARTS = (
     Chart(
         name="seconds",
         title="Time of a trial",
-        caption="Dots and numbers: medians; ringed: rank 1. Lines: 95 % intervals, where they span "
+        caption="Dots and numbers: medians; ringed: rank 1. Lines: 95 % intervals, if they span "
         "less than a factor of ten. speed: times the baseline's.",
         draw=draw_seconds,
     ),

@@ -10,7 +10,7 @@ from fastloop.core.result import Result
 from fastloop.reporting.report_tables import Table
 
 STORES_LEGEND = (
-    "A store holds all samples of its dataset, also where the order reads a subset. "
+    "A store holds all samples of its dataset, even if the order reads a subset. "
     "The seconds are those of writing it, which a later sweep does not repeat."
 )
 PROFILES = ("profile-<benchmark>.json.gz", "profile-<benchmark>.txt")

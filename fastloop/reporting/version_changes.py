@@ -16,9 +16,9 @@ from fastloop.reporting.comparison import CostChange
 FACTOR_TOLD = 1.05
 """A version that takes this many times as long is told from one that takes as long."""
 FEWEST_ROUNDS = LOOKS[0]
-"""With fewer rounds nothing is told."""
+"""Least number of rounds after which a change is judged."""
 Told = Literal["slower", "no slower", ""]
-"""Empty: nothing is sure yet."""
+"""A judgement; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
 """Seconds of the base and of the candidate, a value a round: the mean of its trials."""
 
@@ -36,14 +36,14 @@ class VersionChange:
         ratio = self.change.ratio
         if ratio is None:
             return ""
-        # A change that is sure, but smaller than what is allowed, is as good as none.
+        # A sure change counts as none if it is smaller than the allowed one.
         is_sure = self.change.is_slower or self.change.is_faster
         largest = max(FACTOR_TOLD, 1 + fail_above / 100)
         return "no slower" if is_sure or ratio.high < largest else ""
 
 
 def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
-    """The geometric mean of the trials of each round, of which each has `pairs` trials.
+    """The geometric mean of the trials of each round; each round has `pairs` trials.
 
     >>> round_means([1.0, 4.0, 3.0, 3.0], 2)
     [2.0, 3.0]

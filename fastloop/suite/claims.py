@@ -30,7 +30,7 @@ class Claim:
     date: str
     """Day of the source, or the day on which an undated page was read."""
     condition: str
-    """What was measured here, and how it differs from the source."""
+    """The condition of the measurement here, and its differences from the source's."""
     common: tuple[str, ...]
     slow: SuiteRow
     fast: SuiteRow

@@ -38,7 +38,7 @@ BENCHMARK = "traversal"
 PUBLISHED = (
     *("platform", "python", "cpu", "cores_usable", "cores", "cgroup_quota", "memory_gib", "gpus"),
 )
-"""What is said of the machine; its name in the network is left out."""
+"""Facts about the machine that the file has. The machine's name in the network is left out."""
 OTHER_DATA = "it delivers other data than most loaders of this workload"
 
 
@@ -54,7 +54,7 @@ class SuiteRun:
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
     all_workloads: tuple[SuiteWorkload, ...] = WORKLOADS
-    """What a complete run has."""
+    """The workloads of a complete run."""
 
     @property
     def is_whole(self) -> bool:

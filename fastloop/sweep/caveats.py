@@ -171,8 +171,8 @@ def _not_cold(result: Result) -> str:
 
 def _rereads_memory(result: Result) -> str:
     memory_gib, data_mib = result.environment.get("memory_gib"), result.trials[0].data_mib
-    # With data larger than memory, an epoch evicts its own first pages: the next one reads the disk
-    # again. Smaller data is in the page cache after the first epoch.
+    # If the data is larger than memory, an epoch evicts its own first pages, and the next one reads
+    # the disk again. Smaller data is in the page cache after the first epoch.
     if result.params.get("epochs") == 1 or not memory_gib or data_mib is None:
         return ""
     if data_mib >= 1024 * memory_gib:
@@ -262,7 +262,7 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     worker, this worker is slow, or all workers finish at the same time. The test for a difference
     between workers is Kruskal and Wallis's (1952).
     """
-    # the first turn, in which all workers start, is left out
+    # The first turn is left out, because all workers start in it.
     turns = len(wait_s) // num_workers - 1 if num_workers > 1 else 0
     if turns < MIN_TURNS:
         return []

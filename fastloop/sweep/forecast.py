@@ -67,7 +67,10 @@ def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def num_passes(trials: int, tries: int) -> int:
-    """About the number of passes of explaining a job; trials: rounds, tries: changes to try."""
+    """About the number of passes that explaining a job takes.
+
+    trials: number of rounds. tries: number of changes to try.
+    """
     return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1)
 
 

@@ -111,7 +111,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
     if step is None:
-        # the mean batch size, rounded up: a loader may set the sizes of its batches itself
+        # This is the mean batch size, rounded up: a loader may choose the sizes of its batches.
         size = -(-len(hashes) // len(spans.seconds("wait")))
         reads = target.type == "cpu"
         limit = row_limit(
@@ -183,7 +183,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
-    # Loaders that deliver other data would be compared in vain.
+    # The data is checked before any trial, as a comparison of loaders with other data has no use.
     samples = _check_samples(epochs_by_name, same_data)
     timers = {
         name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)
@@ -201,7 +201,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
                 watch.end_stretch()
             order.append(names)
             end_round()
-            # Only after certain numbers of rounds, see core/looks.py.
+            # is_decided() tests only after certain numbers of rounds, see core/looks.py.
             if is_auto and is_decided(trial_s):
                 break
     return _summarize(trial_s, order, samples, watch.summary(), epochs, in_looks=is_auto)
@@ -287,7 +287,7 @@ def function_epochs(make_epoch: Callable[..., Iterable[Tree]]) -> Epochs:
     """
     try:
         parameters = inspect.signature(make_epoch).parameters.values()
-    # some functions of C code have no signature
+    # Some functions that are written in C have no signature.
     except ValueError:
         return make_epoch
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -320,7 +320,7 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
     reference = reference_digest(*epoch_hashes(epochs_by_name[first](0), None))
     for name in others:
         try:
-            # at_most ends a loader that delivers more than the first one, or without end.
+            # at_most stops a loader that delivers more than the first one, or that never ends.
             delivered = digest(epochs_by_name[name](0), None, at_most=reference.count)
         except Invalid as error:
             raise Invalid(f"{name} does not deliver what {first} does: {error}") from error
@@ -334,7 +334,7 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderTimer:
-    """Windows of a warm loader."""
+    """Times windows of a loader that is warm."""
 
     epochs: Epochs
     consume: Callable[[Tree], Any]
@@ -348,8 +348,8 @@ class LoaderTimer:
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
-        # Counted after the clock has stopped, as in a trial: a loader that delivers too little in a
-        # later epoch would seem fast.
+        # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
+        # too few in a later epoch would seem fast.
         num_epochs = self.num_epochs * self.repeats
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.count)
         for epoch, sizes in enumerate(window.sizes):

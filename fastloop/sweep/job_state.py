@@ -109,7 +109,7 @@ class JobState:
             save(self.result, self.entry.folder)
             if failure and failure.details:
                 write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
-        # also if this disk is full: the tracker's may have space
+        # The result is logged even if this disk is full: the tracker's disk may have space.
         finally:
             if track:
                 self.track()

@@ -46,8 +46,8 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     """
     if requests[0].is_done:
         return _print_measured(requests)
-    # From handle_signals on, a signal raises an exception. An import that it interrupts leaves half
-    # a module, and can't be repeated.
+    # After handle_signals(), a signal raises an exception. If that interrupts an import, half of
+    # the module is left, and the import can't be repeated.
     for name in IMPORTED_LATER:
         import_module(name)
     _import_tracker(requests[0].tracker)

@@ -36,19 +36,20 @@ class Progress:
     """Functions that a sweep calls as it proceeds; by default they do nothing."""
 
     begin_step: Callable[[str], None] = lambda _: None
-    """Called with the name of each step as it begins."""
+    """A function that is called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
-    """Called at the end of each round, with a line about it."""
+    """A function that is called at the end of each round, with a line about it."""
     expect_steps: Callable[[int], None] = lambda _: None
-    """Called with the number of steps that are still to begin, when a better estimate is known."""
+    """A function that is called with the number of steps that are still to begin, when a better
+    estimate is known."""
     tell: Callable[[str], None] = lambda _: None
-    """Called with a line that stays on the terminal."""
+    """A function that is called with a line that stays on the terminal."""
     show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
-    """Called with the results and the seconds of the command's stages, once nothing more is
-    measured and before the results are logged."""
+    """A function that is called with the results and the seconds of the command's stages, once
+    nothing more is measured and before the results are logged."""
 
     close: Callable[[], None] = lambda: None
-    """Called to take the bar away, before other lines are printed."""
+    """A function that takes the bar away, before other lines are printed."""
 
 
 class _Bar(tqdm):

@@ -1,4 +1,4 @@
-"""Resuming an interrupted sweep where it stopped: trials that are still comparable are kept."""
+"""Resumes an interrupted sweep: trials that are still comparable are kept."""
 
 from __future__ import annotations
 

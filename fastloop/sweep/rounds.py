@@ -90,7 +90,7 @@ def run_sweep(
         if settings.explain:
             explain_all(states, explain_job, progress)
         clock.end("instrumented passes")
-        # After all passes, as some caveats depend on the results of other jobs.
+        # Caveats are found after all passes, as some depend on the results of other jobs.
         for state in states:
             if state.is_running and state.prepared is not None:
                 lines = find_caveats(state.result, [other.result for other in states])

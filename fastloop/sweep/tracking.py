@@ -48,7 +48,7 @@ class SweepTracker:
                 self.tracker.attach(result.run_id, paths)
 
     def where(self, sweep: str) -> str:
-        """A line that says where to find the tracked sweep, or the command that tracks it later."""
+        """A line with the place of the tracked sweep, or with the command that tracks it later."""
         with self._report_failure():
             if not self.is_lost:
                 return self.tracker.where(sweep)

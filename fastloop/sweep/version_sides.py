@@ -38,8 +38,8 @@ from fastloop.sweep.progress import round_reports
 BASE, CANDIDATE = "base", "candidate"
 SCRIPT = Path(__file__).parents[1] / "cli" / "version_side.py"
 MOST_PAIRS = 8
-"""The most trials of each version in a round, of which the mean counts: eight make the noise of a
-round a third of a trial's."""
+"""The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
+round is a third of a trial's."""
 END_S = 10
 """Time for a side's process to end by itself."""
 Results = dict[str, Result]

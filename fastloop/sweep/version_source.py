@@ -61,8 +61,8 @@ class VersionSource:
 def find_source(against: str, package: str, here: Path) -> VersionSource:
     """The version that `against=` names in this folder, before anything is made of it.
 
-    package: the package that it is a version of; empty: of the user's modules. Raises UsageError
-    with what is allowed.
+    package: the package that it is a version of; empty: of the user's modules. Raises UsageError,
+    naming the allowed values.
 
     >>> find_source("1.0.1", "webdataset", Path()).kind
     'version'
@@ -114,7 +114,7 @@ def _is_version(text: str) -> bool:
 
 @contextmanager
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
-    """Both versions, by BASE and CANDIDATE: what `against=` names, and what is here now.
+    """Both versions, by BASE and CANDIDATE: the version that `against=` names, and the present one.
 
     here: the working folder. folder: below the outputs folder, for a worktree that ends with the
     context. Raises UsageError if the version can't be made.

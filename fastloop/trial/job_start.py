@@ -131,7 +131,8 @@ class JobContext:
         even = traits_of(LoaderTraits, self.job.loader).even_shares
         if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()
-        # not for even ranks: join adds a collective operation to each step
+        # Ranks with equally many batches need no join, which adds a collective operation to each
+        # step.
         return session.ddp.join()
 
     def _describe_sample(self, batch: Tree) -> tuple[Leaves, ExtractPair]:

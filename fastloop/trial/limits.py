@@ -32,7 +32,7 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     """Samples per second that this machine can load for the job; None if no limit of the job's
     kind of work is measured.
 
-    reads: bytes of a batch may be unread, so that the step reads all of them.
+    reads: True if bytes of a batch may be unread, so that the step reads all of them.
     """
     job, prepared, batch_size = context.job, context.prepared, context.job.loading.batch_size
     if _decodes(job):
@@ -79,7 +79,8 @@ def _key(*parts: Any) -> str:
 
 def _describe(batch: Tree) -> Any:
     """Containers of the batch, types of its leaves, and dtype, shape and strides of each tensor."""
-    # all of these may change how long a step takes: strides select other kernels of torch
+    # All of these may change the time of a step. For example, torch has other kernels for other
+    # strides.
     leaves: list[Any] = optree.tree_leaves(batch)
     tensors = [
         (str(each.dtype), tuple(each.shape), each.stride())
@@ -144,7 +145,7 @@ def row_limit(
 
 def _cap(limit: Limit, sample_nbytes: int, batch_size: int, device: torch.device) -> Limit:
     """The limit, or on CUDA the limit of copies from pinned memory if it is lower."""
-    # every batch has to be copied to the GPU, so that no loader is faster than these copies
+    # Every batch has to be copied to the GPU, so no loader can be faster than these copies.
     if device.type != "cuda":
         return limit
     rate = _copy_rate(sample_nbytes, batch_size, device)

@@ -21,7 +21,7 @@ MAX_REPLAY_STEPS, MAX_REPLAY_S, MIN_REPLAY_STEPS = 300, 2.0, 3
 MAX_REPLAY_BATCHES = 32
 """Most batches that are on the device at the same time; a replay cycles over them."""
 STEP_ROUNDS = 5
-"""Measurements of each kind of step, of which the median counts."""
+"""Number of measurements of each kind of step; their median counts."""
 
 
 def num_replay_steps(step_s: float, window_s: float) -> int:
@@ -35,8 +35,8 @@ def replay_batches(
 ) -> list[Tree]:
     """Batches of full size on the device for that many steps; equally many on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
-    # Without an incomplete last batch, which takes less time. Equally many on each rank, as a rank
-    # with one step more would wait for the others' gradients for ever.
+    # An incomplete last batch is left out, as it takes less time. Each rank gets equally many
+    # batches: a rank with one step more would wait for the others' gradients for ever.
     placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
     return placed[: min(all_gather(len(placed), int))]
 

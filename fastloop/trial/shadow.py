@@ -115,8 +115,8 @@ def _check_windows(
 
 def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
     """All epochs that were asked for, and as many of their repeats, drawn at random."""
-    # not all repeats, which would take many times as long; by the system's randomness, which a
-    # loader can't seed
+    # Comparing all repeats would take many times as long. The system's randomness draws some, which
+    # a loader can't foresee, as it can't seed that.
     first, rest = range(epochs), range(epochs, epochs * repeats)
     return {*first, *random.SystemRandom().sample(rest, min(epochs, len(rest)))}
 

@@ -62,8 +62,8 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     _check_batches(job)
     check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
-    # After the checks of settings: nobody should install a library for a job that can't run with
-    # it either.
+    # Libraries are checked after the settings: nobody should install a library for a job that can't
+    # run with it either.
     check_job_libraries(job)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
@@ -82,7 +82,7 @@ def check_job_libraries(job: Job) -> None:
     if environment is None:
         check_libraries(job.loader)
         return
-    # In the environment, start_job checks again.
+    # If there is an environment, or one is built, start_job checks again in it.
     if environment.is_built or job.build_environment:
         return
     hint = "`fastloop env` with the same arguments installs that in an environment of its own"
@@ -179,7 +179,8 @@ def _check_samples(job: Job) -> None:
     if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
         name = name_of(job.decoder)
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
-    # of a collate of the user's, a broken sample is reported when the store is written
+    # If a collate of the user's makes the samples, a broken sample is reported when the store is
+    # written.
     if traits_of(CollateTraits, job.collate).defines_samples:
         pass
     elif job.collate.tolerant and job.loader.store is not None:

@@ -67,7 +67,7 @@ class _Mappings:
         return bool(is_of_file) if self._known is not None else True
 
     def _find(self, address: int) -> bool | None:
-        """None: no known mapping has the address."""
+        """True if the address is mapped from a file; None if no known mapping has the address."""
         # the last mapping that begins at the address or before it
         known = self._known or []
         place = bisect.bisect_right(known, address, key=lambda mapping: mapping[0]) - 1

@@ -185,7 +185,7 @@ def _time_windows(
             window = time_epochs(
                 loader.epochs, consume, job.epochs * repeats, context.device, count_rows
             )
-        # of the slowest rank, so that all ranks decide alike
+        # The time of the slowest rank counts, so that all ranks decide alike.
         seconds = max(all_gather(window.seconds, float))
         if seconds < shortest_s and len(tried) == 1:
             repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
@@ -207,7 +207,7 @@ def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
 
 
 def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
-    """Run one epoch of a benchmark with spans: where its time goes, and its CPU time.
+    """Run one epoch of a benchmark with spans, which show the parts of its time, and its CPU time.
 
     A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold it is cold, and
     so is the first batch.
@@ -262,12 +262,12 @@ def _repeat_for_cpu_time(
 ) -> None:
     """Consume further epochs, bare, until the time since that clock reading is enough for a figure
     of CPU time."""
-    # with min_window_s=0 and cache=cold windows do not repeat epochs either
+    # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
     if not context.job.shortest_window_s:
         return
     least_s, count = LEAST_SECONDS, 1
     consume, _ = session.start(deliver)
-    # the least time of all ranks, so that all of them consume equally many epochs
+    # The least time of all ranks counts, so that all of them consume equally many epochs.
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
         with context.join_uneven_ranks(session):

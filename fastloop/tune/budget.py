@@ -13,7 +13,7 @@ SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
-"""Time for the outcome, and for the tracker to log a job."""
+"""Seconds that are kept for the outcome, and for the tracker to log a job."""
 PASSES = 2
 """Number of passes after a configuration's trials: one with all data compared, one observed."""
 
@@ -33,7 +33,7 @@ def parse_budget(text: object) -> TuneBudget:
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
-    # Also a fraction of a trial, and more than every candidate.
+    # A fraction of a trial, or more than 100 % of all trials, is no budget either.
     if not amount or (unit == "trials" and amount % 1) or (unit == "%" and amount > 100):
         raise UsageError(f"budget={text}: allowed: {ALLOWED}")
     if unit == "trials":
@@ -70,7 +70,7 @@ class Spending:
         """The share of the budget that is spent; above 1 it is exceeded."""
         if self.budget.seconds is not None:
             return (self.seconds + self.ending_s) / self.budget.seconds
-        # Zero until the candidates are counted, on which `exhaustive` depends.
+        # `exhaustive` is zero until the candidates are counted.
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
         return self.trials / max(1, allowed)
 

@@ -43,7 +43,7 @@ NEUTRAL: Mapping[str, Any] = {
 Overrides = tuple[str, ...]
 """Overrides that belong together."""
 Dimensions = Mapping[str, Sequence[Overrides]]
-"""By name of a setting or a group, the overrides of each of its values."""
+"""For each setting or group, by name, the overrides of each of its values."""
 Effect = Mapping[str, Any]
 """The changed values, by name of a field of Job or of LoadingSettings."""
 Compose = Callable[[Sequence[str]], Job]
@@ -74,8 +74,9 @@ def find_tune_candidates(
 ) -> Candidates:
     """All combinations of the space, each once.
 
-    overrides: of the present job. space: by name of a setting, name=value for each of its values.
-    compose: the job of a list of overrides; raises UsageError for a value that no job can have.
+    overrides: of the present job. space: for each setting, by name, the texts name=value of its
+    values. compose: returns the job of a list of overrides; raises UsageError for a value that no
+    job can have.
     """
     dimensions = {name: [(text,) for text in texts] for name, texts in space.items()}
     effects: dict[Overrides, Effect] = {}
@@ -138,7 +139,8 @@ class _Crossing:
         name, *rest = names
         for change in self.dimensions[name]:
             combination = (*chosen, change)
-            # One check spares the check of each combination with the rest.
+            # A combination that can't run at all is not crossed with the rest: one check replaces
+            # the checks of all these combinations.
             if name in FIRST and (reason := self._reason_for_all(combination, rest)):
                 self.left_out[reason] += math.prod(len(self.dimensions[each]) for each in rest)
             else:
@@ -155,7 +157,7 @@ class _Crossing:
         if reason := _reason(job):
             self.left_out[reason] += 1
             return
-        # Overrides that say what the present job has already are not part of a name.
+        # Overrides that change nothing in the present job are not part of a name.
         changed = [text for change in chosen if self.effects[change] for text in change]
         change = Change(overrides=(*changed, *repairs))
         self.found.append(ChangedJob(change=change, job=job))
@@ -223,7 +225,7 @@ class Bounds:
 
     memory_mib: float
     budget_s: float | None
-    """None: the budget is not a time."""
+    """Seconds of the budget; None: the budget is not a time."""
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
@@ -248,7 +250,7 @@ def drop_settings_without_effect(
     device = resolve_device(present.device)
     left_out: dict[str, str] = {}
     if device.type == "cpu":
-        left_out["placement"] = "no effect on the CPU, where batches stay where they are"
+        left_out["placement"] = "no effect on the CPU, as batches stay in its memory"
     if not torch.accelerator.is_available():
         left_out["pin_memory"] = "no effect without an accelerator"
     if present.decoder is None:
@@ -282,7 +284,7 @@ def drop_slow_starts(
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
-        # Each imports torch anew: the start of so many takes minutes.
+        # Workers that are not forked import torch anew: the start of so many takes minutes.
         if loading.num_workers in OF_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:
@@ -315,7 +317,7 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
         return ""
-    # Found before the race, as writing such a store is refused.
+    # Writing such a store is refused, so the race must not begin a trial that needs it.
     if pilot.prepared.random:
         return FROZEN
     # A store holds all samples as rows, whatever its format adds.

@@ -52,12 +52,14 @@ class EpochPart:
     """True for a whole epoch."""
     seconds: float
     fixed_s: float
-    """The seconds of it that an epoch of any length takes: iter() and the end of the iterator, with
-    the start and the end of workers."""
+    """The part of `seconds` that does not grow with an epoch: iter() and the end of the iterator,
+    with the start and the end of workers."""
 
     def epoch_s(self, samples: float) -> float:
-        """Seconds of an epoch with so many samples; of as many as in the part if it is infinite,
-        without what is fixed."""
+        """Seconds of an epoch with so many samples.
+
+        If the number is infinite, because nobody knows it: seconds of a sample, without fixed_s.
+        """
         read_s = self.seconds - self.fixed_s
         if math.isinf(samples):
             return read_s / self.samples
@@ -81,8 +83,10 @@ class PartReader:
     """The time after which no batch is asked for."""
 
     def read(self, epochs: Epochs) -> EpochPart:
-        """The part of an epoch that takes about epoch_s: a fast loader reads more than a slow one,
-        and a busy machine reads less. Raises Invalid after the deadline."""
+        """Read the part of an epoch that takes about epoch_s, with at least FEWEST_BATCHES batches.
+
+        A fast loader reads more in this time than a slow one. Raises Invalid after the deadline.
+        """
         samples, batches, is_whole = 0, 0, True
         count: Callable[[Any], int] = _count_as_one
         start_ns = now_ns()
@@ -102,7 +106,7 @@ class PartReader:
             if is_enough or spent_s >= MOST_LOOK_S:
                 is_whole = False
                 break
-        # The end of the last reference ends workers that don't persist.
+        # Without its last reference, the iterator ends workers that don't persist.
         del iterator
         synchronize(self.device)
         stop_ns = now_ns()
@@ -135,9 +139,10 @@ class SmallBudgetError(ValueError):
 
 def check_budget(part: EpochPart, budget_s: float, min_window_s: float) -> None:
     """Raise SmallBudgetError if there is no time for the shortest race."""
-    # A cut epoch is read to warm up, compared and timed; of a whole one a window is repeated.
+    # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
+    # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
-    # The look, and two epochs of which the data of the present loader are read.
+    # The first look, and two more epochs in which the data of the present loader is compared.
     needed_s = FEWEST_TRIALS * trial_s + 3 * part.seconds
     if needed_s > budget_s:
         raise SmallBudgetError(budget_s, needed_s)
@@ -166,7 +171,7 @@ class LoopTrials:
     whole_samples: float = math.inf
     """About the number of samples in an epoch; infinite if it is not known."""
     checked: set[str] = field(default_factory=set)
-    """Names of the configurations of which the data was compared."""
+    """Names of the configurations that have had their data compared."""
     reasons: dict[str, str] = field(default_factory=dict)
     watch: LoadWatch = field(default_factory=LoadWatch)
 
@@ -213,7 +218,7 @@ class LoopTrials:
 
         room: the share of the budget that the trial may take, after which it is stopped.
         """
-        # Without a trial of the present settings there is nothing to compare with.
+        # A trial of the present settings has no limit: the others are compared with it.
         reader = self._reader(None if name == self.present else room * self.budget_s)
         try:
             with self._open(name) as epochs:
@@ -245,12 +250,12 @@ class LoopTrials:
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
 
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
-        # It warms the loader up as well.
+        # This read also warms the loader up.
         first = reader.read(epochs)
         if name not in self.checked:
             yours_s = self.part.epoch_s(self.whole_samples)
             seconds = first.epoch_s(self.whole_samples)
-            # What is far behind yours while it warms up needs no further figure.
+            # A configuration that is far behind yours while it warms up needs no better figure.
             if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
                 return seconds
             self._check(epochs, first)
@@ -272,7 +277,8 @@ class LoopTrials:
             return
         read = epochs
         if not present.is_whole:
-            # Batches of another size may end some samples later.
+            # Batches of another size may not end at the same sample: a few more samples are read,
+            # and then left out.
             read = first_batches(epochs, math.ceil(present.samples * part.batches / part.samples))
         hashes, leaves = epoch_hashes(read(0), None)
         delivered = reference_digest(
@@ -296,7 +302,8 @@ def _count_samples(epochs: Epochs, part: EpochPart) -> float:
 def _arguments(
     make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # A function with an argument of this name gets the number as well.
+    # torch's threads are set around the loader. A function with an argument of this name gets the
+    # number as well.
     takes_threads = THREADS in inspect.signature(make_loader).parameters
     return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
 

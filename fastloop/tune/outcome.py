@@ -93,8 +93,8 @@ def format_outcome(outcome: TuneOutcome) -> str:
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Reasons with their numbers, the largest first. Values with the same reason share a line, and
     so do options that lack the same setting."""
-    # Values first: options that lack the same values of a setting then have the same line but for
-    # their names.
+    # Values are grouped first. Options that lack the same values of a setting then have lines that
+    # differ only by the options' names.
     by_rest = _group(counts, SETTING)
     return _group(dict(by_rest), LACKING)
 

@@ -222,7 +222,7 @@ WRITERS: Mapping[str, Callable[[Job], Code]] = {
     "device_resident": _device_resident,
     "numpy_loop": _numpy_loop,
 }
-"""By loader, the function that writes its imports and its lines."""
+"""For each loader, by name, the function that writes its imports and its lines."""
 
 
 def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
@@ -282,7 +282,7 @@ def _remarks(job: Job) -> list[str]:
 def _write_rows_in_memory(with_sampler: bool) -> Code:
     """The code of `rows`, a Dataset of rows in memory, and of its collate_fn.
 
-    with_sampler: import what a class of a sampler needs, too.
+    with_sampler: import the base class of a sampler, too.
     """
     names = "DataLoader, Dataset, Sampler" if with_sampler else "DataLoader, Dataset"
     imports = [IMPORT_TORCH, f"from torch.utils.data import {names}", IMPORT_PYTREE]
@@ -307,5 +307,5 @@ def _fill(template: str, job: Job) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # Without the empty text behind the last line break.
+    # Each template ends with a line break, behind which split() finds an empty text.
     return text.split("\n")[:-1]

@@ -54,7 +54,7 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
         batches = iter(loader.epochs(job.epochs))
         first, deliver = next(batches), context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
-        # Ends the workers of this epoch, which would count beside the next one's.
+        # This ends the workers of the first epoch, which would be counted beside the next ones.
         del batches
         for number in range(OBSERVED_EPOCHS):
             peaks += _read_during(loader.epochs(number), consume, count)
@@ -122,7 +122,7 @@ def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
 
 def _measuring_mib(job: Job, profile: MemoryProfile) -> float:
     """The MiB that a trial holds to compare data, or to measure its limit: batches, or rows."""
-    # One after the other, so that the greater of both counts.
+    # Comparing and measuring come one after the other, so the greater of both counts.
     limits = {each.limit for each in job.benchmark.values()}
     batches = max(HELD_BATCHES, MAX_REPLAY_BATCHES if "replay" in limits else 0)
     source_mib = min(profile.rows_mib, MAX_SOURCE_BYTES / MIB) if "gather" in limits else 0.0

@@ -69,9 +69,9 @@ class Pilot:
     present: Job
     prepared: PreparedData
     measured: Measured | None
-    """None if the budget has no time to measure for the model."""
+    """The input of the model; None if the budget has no time to measure it."""
     memory: MemoryProfile | None
-    """None if no pass could be observed."""
+    """The memory of observed passes; None if no pass could be observed."""
     decode_s: float
     """Seconds to read all samples once, as writing a store does."""
     epoch_s: float
@@ -109,7 +109,8 @@ class PilotStart:
 
     @property
     def start_s(self) -> float:
-        """Seconds of the pass beside its batches, as a busy machine makes them long, too."""
+        """Seconds of the pass beside its timed batches. They are measured because a busy machine
+        makes them long, too."""
         return max(TRIAL_S, self.pass_s - sum(self.as_is.load_s) - sum(self.as_is.step_s))
 
     @property
@@ -169,7 +170,8 @@ def run_pilot(
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     short = whole.cut(as_is)
     observe = partial(_observe, short, whole_batches, counts - {0}, limits.memory_mib or math.inf)
-    # A limit of the user's holds for short budgets, too: it is observed without a limit of time.
+    # A limit of memory that the user has set holds for short budgets, too, so these passes have no
+    # limit of time.
     memory = None
     if limits.memory_mib is not None:
         memory = observe(TimedPasses(deadline=Deadline(), longest_s=0.0))
@@ -241,7 +243,7 @@ def _measure_for_model(
     serial = {rung: times[rung] for rung in alone.rungs}
     hand_off: dict[int, list[HandOff]] = {}
     if counts:
-        # The hand-off is the difference to the same batches, ready in the loop itself.
+        # The hand-off is the difference from a pass with the same batches, ready in the loop.
         several = [short.with_workers(count) for count in counts]
         through = [partial(each.time_rung, Part.HAND_OFF, 0) for each in several]
         timed = passes.run_all([partial(short.time_rung, Part.COPY, 0), *through])
@@ -274,8 +276,9 @@ def _observe(
     prepared = short.prepared
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     added_mib: dict[int, float] = {}
-    # Two numbers, as memory is not proportional to workers: the first one also keeps pages that the
-    # process has changed since the fork, and in a short epoch the last ones have little to do.
+    # Two numbers of workers are observed, as memory is not proportional to it: the first worker
+    # also keeps the pages that the process has changed since the fork, and in a short epoch the
+    # last workers have little to do.
     for choose in (min, max):
         room = limit_mib - process_mib
         counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]
@@ -306,11 +309,11 @@ def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
 
 
 def _count_rows_held(job: Job, prepared: PreparedData) -> float:
-    """Number of times that an observed pass has all rows in memory, as a share if it has read only
-    some of them."""
+    """Number of copies of all rows that an observed pass has in memory; a fraction if it has read
+    only some of the rows."""
     if job.loader.store is None:
         return 0.0
-    # The mapped pages and their copy.
+    # Such a loader copies the rows into memory, and their mapped pages stay in memory, too.
     if traits_of(LoaderTraits, job.loader).in_memory:
         return 2.0
     batches = job.batches or math.inf

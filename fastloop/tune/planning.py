@@ -59,16 +59,16 @@ class TuneSettings:
     budget: TuneBudget
     objective: str
     memory_limit_mib: float | None
-    """None: the memory that cgroup and machine allow."""
+    """The user's limit; None: the memory that cgroup and machine allow."""
     space: Mapping[str, Sequence[str]]
-    """By name of a setting, name=value for each of its values."""
+    """For each setting, by name, the texts name=value of its values."""
     is_default_space: bool
 
 
 def override_for_race(request: JobRequest) -> tuple[str, ...]:
     """The overrides of the request's job as the race runs it: with one benchmark, and trials of one
     epoch unless the user has set `epochs`."""
-    # Extras of a sweep would be made for each of the many configurations.
+    # Reports, explanations and profiles would be made for each of the many configurations.
     named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
     ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
     if "epochs" not in named:
@@ -105,7 +105,7 @@ def plan_tuning(
     if settings.is_default_space:
         kept, slow = drop_slow_starts(found.found)
         found = Candidates(found=tuple(kept), left_out={**found.left_out, **slow})
-    # The pilot measures what the model and the forecasts need for any candidate.
+    # The pilot measures the input of the model and of the forecasts for all these candidates.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
     pilot = run_pilot(look, workers, _limit_pilot(settings, spending))
@@ -193,7 +193,7 @@ def _choose_raced(
     spending: Spending,
 ) -> list[ChangedJob]:
     """The most promising candidates, about twice as many as the budget has trials for."""
-    # So many that the race can leave predictions which turn out wrong.
+    # With twice as many, the race can pass over candidates with predictions that turn out wrong.
     by_name = {each.name: each for each in candidates}
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
     changes = [(), *(each.change.overrides for each in candidates)]
@@ -227,7 +227,8 @@ def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
     if budget_s is None:
         return PilotLimits(memory_mib=memory_mib)
     left_s = budget_s - spending.seconds
-    # No time for passes, unless the user limits memory; epochs shrink in proportion to the budget.
+    # A short budget has no time for passes, unless the user limits memory. Epochs are cut in
+    # proportion to the budget.
     if is_short(settings.budget):
         epoch_s = EPOCH_S / SHORT_S * budget_s
         return PilotLimits(seconds=0.0, left_s=left_s, epoch_s=epoch_s, memory_mib=memory_mib)

@@ -74,14 +74,14 @@ class RaceResult:
     def is_faster(self) -> bool:
         """True if the winner is faster beyond noise, and by enough to matter."""
         gain = self.gain
-        # A surely faster configuration by less than 2 % is not worth a change.
+        # A gain below 2 % is not worth a change, however sure it is.
         if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
             return False
         return gain.low > 1 and gain.p_value < SIGNIFICANCE
 
     def compare(self, name: str) -> Ratio | None:
         """Seconds relative to the winner's, in the rounds of the race in which both have run."""
-        # Without the rounds that confirm, in which the others did not run.
+        # The confirming rounds are left out, as only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
         shared = [each for each in of_name if each in of_winner and each not in self.confirming]
         return stats.ratio_or_range(
@@ -112,7 +112,7 @@ class _Race:
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
-    """By name, the shares of the budget that its trials have cost."""
+    """For each name, the shares of the budget that its trials have cost."""
     rounds: int = 0
     is_cut: bool = False
     """True if there is no room for all rounds that confirm a gain; they run as far as there is
@@ -130,8 +130,8 @@ class _Race:
         Returns the names that have run. kept: the share of the budget that must be left; None: room
         was kept for this round.
         """
-        # In random order: noise that drifts within a round favours nobody. The number of the round
-        # is the seed, so that a resumed race repeats the order.
+        # The order is random, so that noise that drifts within a round favours nobody. The number
+        # of the round is the seed, so that a resumed race repeats the order.
         order, number = [*dict.fromkeys((self.present, *names))], self.rounds
         random.Random(number).shuffle(order)
         self.rounds += 1
@@ -139,8 +139,10 @@ class _Race:
         return [name for name in names if name in measured]
 
     def run_chosen(self, posterior: Posterior, count: int, kept: float) -> list[str]:
-        """Run a round of the most promising names, as `run_round` does. If all of them turn out not
-        to run at all, the next ones take their places in the same round."""
+        """Run a round of the most promising names, as `run_round` does.
+
+        If all of them fail, the next ones take their places in the same round.
+        """
         failed = len(self.failed)
         ran = self.run_round(self.choose_round(posterior, count), kept)
         while not ran and len(self.failed) > failed:
@@ -156,7 +158,8 @@ class _Race:
         try:
             cost = self.measure(name, number, room)
         except NoRoomError:
-            # The trials so far are kept, and the race can be resumed with a larger budget.
+            # No trial can be compared without the present configuration. The trials so far are
+            # kept, and a larger budget can resume the race.
             self.is_over = self.is_cut = True
             return False
         self.prices.setdefault(name, []).append(self.spent() - before)
@@ -170,9 +173,9 @@ class _Race:
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
         room = 1 - self.spent()
-        # The rounds that confirm run even if the budget is exceeded by a little: without them all
-        # that was spent would be for nothing. So does the present configuration in a round that has
-        # begun, which has nothing to compare with otherwise.
+        # The rounds that confirm run even if they exceed the budget by a little: without them all
+        # trials so far would be of no use. The same holds for the present configuration in a round
+        # that has begun, because the other trials of the round are compared with it.
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
@@ -184,7 +187,7 @@ class _Race:
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
-        # A first trial may have included writing a store.
+        # A first trial may have included writing a store, so its price is limited to a usual one.
         if own:
             return min(own[0], max(self.usual_price, self.price(self.present)))
         return self.usual_price
@@ -215,7 +218,7 @@ class _Race:
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
-        # The sum of the chances is an upper bound of the chance that any of them is.
+        # The sum of the chances is an upper bound of the chance that any of them is better.
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
@@ -269,7 +272,7 @@ def race(
     while run.present not in run.failed:
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
-        # In trials of other configurations.
+        # `room` is the number of trials of other configurations for which there is room.
         room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
         if room < 1 or not run.is_open(posterior):
             break
@@ -295,7 +298,7 @@ def _try_one(run: _Race) -> None:
 
 def _finish(run: _Race) -> RaceResult:
     """Run the rounds that confirm the leader's gain; the outcome of the race."""
-    # The winner and its ties are chosen before, so that the fresh rounds take no part in that.
+    # The winner and its ties are chosen before the fresh rounds, which take no part in the choice.
     posterior, first = run.fit(), run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}

@@ -13,7 +13,7 @@ PLAN, OUTCOME, STEP = "plan.json", "outcome.json", "step.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """The loop that is tuned, and what is tried."""
+    """The loop that is tuned, and the settings that are tried."""
 
     place: str
     """File and line of the loop."""
@@ -23,7 +23,7 @@ class ScriptPlan:
     """DataLoader's settings of each configuration by its name, the present one first; `fastloader`
     is True if FastLoader takes its place."""
     step_s: float
-    """Time of a step of the loop, for which each step of a trial keeps a core busy."""
+    """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
     end_ns: int
     """Time at which the race ends, by the clock of `now_ns`."""
 

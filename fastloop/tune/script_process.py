@@ -38,7 +38,8 @@ class RaceProbe:
         self.plan, self.folder, self.module = plan, folder, module
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
-        # By id, as a DataLoader of a derived class need not be hashable: both live until the end.
+        # The keys are ids, as a DataLoader of a derived class need not be hashable. The values keep
+        # the DataLoaders alive, so that no id is used again.
         self.made: dict[int, tuple[DataLoader[Any], dict[str, Any]]] = {}
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +71,7 @@ class RaceProbe:
         return __init__
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The iterators' __next__, of which the loop's first call does not return."""
+        """The iterators' __next__, which races and ends the script at the loop's first call."""
         from fastloop.explain.attach.loader_places import place_in_script
 
         @functools.wraps(original)
@@ -88,7 +89,7 @@ class RaceProbe:
         """Race the loaders, write the outcome, and end the script as `sys.exit` does."""
         kind, iterators = self.module.DataLoader, self.module._BaseDataLoaderIter
         kind.__init__, iterators.__init__, iterators.__next__ = self.originals
-        # Only now: at the import of DataLoader's module torch is not complete.
+        # These modules need a complete torch, which only exists after DataLoader's module.
         from fastloop.explain.attach.early_stop import end_script
         from fastloop.tune.script_plan import STEP, write_outcome
         from fastloop.tune.script_race import race_in_script

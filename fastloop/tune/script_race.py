@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 SIDE = 64
-"""Rows of the matrices whose product keeps a core busy; it takes some microseconds."""
+"""Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
 
 
 def race_in_script(
@@ -35,12 +35,13 @@ def race_in_script(
 ) -> ScriptOutcome:
     """The outcome of the race of a DataLoader, made with these arguments, against others.
 
-    step_path: the file that tells what is measured.
+    step_path: the file for the name of the configuration that is being measured.
     """
     left_s = seconds_between(now_ns(), plan.end_ns)
     notes: dict[str, None] = {}
     make_loader = _loader_maker(loader, arguments, notes)
-    # A loader of its own: workers of the script's loader that persist have been ended.
+    # The first batch comes from a new loader: persistent workers of the script's loader have been
+    # ended.
     has_tensors = _has_tensors(make_loader(**next(iter(plan.settings.values()))))
     trials = LoopTrials(
         make_loader=make_loader,
@@ -64,7 +65,7 @@ def race_in_script(
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:
-    """True if the first batch is tensors of one length, of which samples can be compared."""
+    """True if the first batch has tensors of one length, so that samples can be compared."""
     try:
         leaves_of(next(iter(loader)))
     except Invalid:
@@ -105,7 +106,7 @@ def _busy_step(seconds: float) -> Callable[[Any], None]:
     matrix = torch.rand(SIDE, SIDE)
 
     def step(_: Any) -> None:
-        # By the thread's CPU time: workers that take the core from it make it longer.
+        # The thread's CPU time counts, so that a step takes longer if workers take its core.
         until_ns = cpu_ns() + int(1e9 * seconds)
         while cpu_ns() < until_ns:
             torch.mm(matrix, matrix)

@@ -158,7 +158,7 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Chan
         for name, value in settings.items()
         if name != "fastloader" and value != present[name]
     }
-    # The default, which the call need not name.
+    # torch's default is in effect already: the call need not name it.
     if changed.get("prefetch_factor") == TORCH_PREFETCH and not present["prefetch_factor"]:
         del changed["prefetch_factor"]
     return Change(settings=changed, is_fastloader=settings["fastloader"])
@@ -199,7 +199,7 @@ def run_race(
 def _follow(
     process: subprocess.Popen[bytes], path: Path, end_ns: int, begin_step: Callable[[str], None]
 ) -> None:
-    """Wait for the process, and tell what it measures."""
+    """Wait for the process, and report the name of each configuration that it measures."""
     told = ""
     while now_ns() < end_ns + 1e9 * LATE_S:
         with suppress(subprocess.TimeoutExpired):

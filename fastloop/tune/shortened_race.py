@@ -51,7 +51,7 @@ def narrow_space(
     space: Mapping[str, Sequence[str]], own_loader: str
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
     """The default space reduced to the likely values, and a note on the others."""
-    # With the user's own loader, of which other settings may help.
+    # The user's own loader is kept, because other settings of it may help.
     likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
     narrow: dict[str, Sequence[str]] = {
         name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]
@@ -67,7 +67,7 @@ def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> floa
     """Cost of a job relative to others, by its loader, its threads and, for samples that wait, its
     workers alone."""
     of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
-    # Each worker waits for a sample of its own.
+    # Each worker waits for a sample of its own, so the waits overlap.
     if waits and job.loading.num_workers:
         of_loader /= job.loading.num_workers
     return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)

@@ -30,8 +30,8 @@ of freedom."""
 MOST_SCALED = 10.0
 """Greatest factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
-"""Number of standard deviations by which a cost is taken to be lower when trials are chosen: little
-known configurations are preferred."""
+"""Number of standard deviations by which a cost is taken to be lower when trials are chosen, so
+that configurations of which little is known are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
 """The cost of each trial, by name and number of the round."""
@@ -131,7 +131,7 @@ class Surrogate:
         mean, first = posterior.mean.copy(), len(picked)
         mean[[*picked, *(self.places[each] for each in excluded)]] = np.inf
         while len(picked) < first + count and np.isfinite(mean).any():
-            # Of the difference from the present configuration, at place 0.
+            # The variances of the differences from the present configuration, which is at place 0.
             variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
             bounds = mean - OPTIMISM * np.sqrt(np.maximum(variances, 0.0))
             picked.append(int(np.argmin(bounds)))
@@ -151,6 +151,7 @@ class Surrogate:
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
         """Variance of the errors in trials relative to the prior's, from 1 to MOST_SCALED."""
         own = np.diag(self.prior)[places]
+        # The present configuration has no error of its own; one error shows no variance.
         others = own > 0
         if others.sum() < 2:
             return 1.0
@@ -174,8 +175,8 @@ def estimate_noise(costs: Costs) -> float:
     squares, free = 0.0, int(is_known.sum()) - sum(logs.shape) + 1
     if repeated and free > 0:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        # Alternately, as a round has not all names: removing the means of one changes the means of
-        # the other.
+        # The means of names and of rounds are removed in turn. A round does not have all names, so
+        # that removing the ones changes the others.
         for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
@@ -197,6 +198,6 @@ def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndar
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:
     """Reduce the covariance to that after a trial of the name at that place."""
-    # It does not depend on the outcome of the trial: C - c c^T / (c_place + noise^2).
+    # The reduction does not depend on the outcome of the trial: C - c c^T / (c_place + noise^2).
     column = covariance[:, place].copy()
     covariance -= np.outer(column, column) / (column[place] + noise**2)

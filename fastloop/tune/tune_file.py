@@ -44,10 +44,10 @@ class TuneFile:
     raced_from_s: float | None = None
     """Seconds that were spent when the race began; None: it has not begun."""
     spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By configuration and round, the seconds that were spent by the end of that trial."""
+    """For each configuration and round, the seconds that were spent by the end of that trial."""
 
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By configuration and round, the costs of passes, which no trial holds."""
+    """For each configuration and round, the cost of its pass, which no trial holds."""
 
     def save(self, folder: Path) -> None:
         """Write <folder>/tune.json atomically."""

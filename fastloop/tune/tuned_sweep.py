@@ -66,13 +66,14 @@ class RaceSchedule:
         # here. The winner's data is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
-        # Prepares the data: otherwise the first trial would do so, and its cost would be taken for
-        # the price of later ones.
+        # This prepares the data. Otherwise the first trial would, and its cost would be taken for
+        # the price of later trials.
         run_round(states[:1], None)
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds
         self.spending.continue_from(self.file.raced_from_s)
-        # Set before the race, as its first trial would count it as a part of its price.
+        # This is set before the race. If it changed during the first trial, it would count as a
+        # part of that trial's price.
         self.spending.ending_s = ENDING_S
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
@@ -115,8 +116,7 @@ class RaceSchedule:
             self.unobserved.append(outcome.present)
 
     def _note_rounds(self) -> None:
-        """Write the order of the jobs in each round, of which each trial knows only its own
-        part."""
+        """Write the order of the jobs in each round; a trial by itself knows only its own job."""
         for name, state in self._states.items():
             if state.is_running and state.prepared is not None:
                 orders = [order for order in self._orders.values() if name in order]
@@ -204,8 +204,8 @@ def run_race(
 ) -> TuneOutcome:
     """Race the requests as one sweep in the folder of the first request.
 
-    The file says what is planned and, in a resumed race, what was spent. Raises UsageError if the
-    present configuration can't be run.
+    The file has the plan and, in a resumed race, the seconds that were spent. Raises UsageError if
+    the present configuration can't be run.
     """
     first = requests[0]
     folder: Path = first.sweep_folder

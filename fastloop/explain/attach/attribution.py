@@ -77,7 +77,8 @@ def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass."""
     # A worker knows only how many epochs of its iterator it has finished.
     number = each.passed if each.pids else each.number
-    # The times tell two workers apart that had the same process id, one after the other.
+    # The times tell two workers apart that had the same process id, one after the other. Passes
+    # that go on with one kept iterator share a number; the numbers of the batches tell them apart.
     return [
         event
         for event in process.by_pass.get(number, ())
@@ -92,7 +93,8 @@ def time_behind_order(each: LoaderPass, makers: Sequence[WorkerBatches]) -> int:
     """Nanoseconds of the waits of a pass in which a later batch than the awaited one was ready."""
     ready = {made.batch: made.stop_ns for worker in makers for made in worker.made}
     numbers = sorted(ready)
-    # The time at which the first of all later batches is ready, from the last batch on.
+    # `first` has, for each batch, the earliest time at which any later batch was ready: a running
+    # minimum from the last batch backwards, shifted by one place.
     stops = np.array([ready[number] for number in numbers], np.int64)
     first = dict(zip(numbers, np.minimum.accumulate(stops[::-1])[-2::-1], strict=False))
     return sum(
@@ -114,7 +116,7 @@ def _split_by_workers(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list
             worker, made = found[batch]
             split.append(worker.split(made, start_ns, stop_ns))
         else:
-            # Nothing was recorded of this batch, as when the log of its worker was full.
+            # Nothing was recorded of this batch, for example because its worker's log was full.
             split.append([0, 0, stop_ns - start_ns, 0])
     return split
 

@@ -64,13 +64,13 @@ def patch_script(
         shown = path.relative_to(folder).as_posix()
     except ValueError:
         raise Unsupported(f"{path} lies outside of {folder}") from None
-    # Not read_text(), which would replace the ends of lines, such as those of Windows.
+    # read_text() would replace the ends of lines, such as those of Windows.
     try:
         before = path.read_bytes().decode()
     except UnicodeDecodeError:
         raise Unsupported(f"{path} is not in UTF-8") from None
     after = edit_call(before, line, change, takes)
-    # Not splitlines(), which also splits at a form feed, unlike git.
+    # splitlines() would also split at a form feed, unlike git.
     old, new = ([*filter(None, re.split(r"(?<=\n)", text))] for text in (before, after))
     diff = difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}")
     # git marks a last line without an end, which difflib does not.
@@ -220,7 +220,7 @@ def _closing_brackets(rest: bytes) -> int:
     """
     place = count = 0
     for number, byte in enumerate(rest[:-1]):
-        # Comments may have brackets; what follows a comma or a comment is not the argument's.
+        # Brackets in a comment, or after a comma, do not belong to the last argument.
         if chr(byte) in ",#":
             break
         if chr(byte) == ")":

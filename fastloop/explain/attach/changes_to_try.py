@@ -25,7 +25,7 @@ the usual seconds."""
 KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 FEWEST_ROUNDS = 3
-"""Rounds after which the gain of a change has an interval."""
+"""Number of rounds after which the gain of a change has an interval."""
 COMPARED = 2
 """Runs in which the samples are compared."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
@@ -51,7 +51,8 @@ def find_fastloader(found: LoopFindings) -> Change | None:
     facts = found.facts
     if facts["type"] != LOADER or facts.get("is_derived"):
         return None
-    # In a group FastLoader reads its rank's share, unless the sampler has it.
+    # In a process group FastLoader reads its rank's share, unless a DistributedSampler has made the
+    # shares. DataLoader without such a sampler reads everything in each process.
     is_divided = (facts.get("group_size") or 1) > 1 and facts["sampler"] != "DistributedSampler"
     return Change(is_fastloader=True, settings=ONE_PROCESS if is_divided else {})
 
@@ -66,6 +67,8 @@ def choose_changes(found: LoopFindings) -> list[Change]:
         for count in choose_worker_counts(found)
     }
 
+    # If samples wait, the largest number of workers comes first. Otherwise the prediction decides,
+    # and the smaller one of two numbers with equal predictions comes first.
     def promise(count: int) -> tuple[float, int]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
         return (0.0, count) if found.samples_wait else (predicted, -count)
@@ -74,7 +77,8 @@ def choose_changes(found: LoopFindings) -> list[Change]:
     if workers and kept and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
-        # FastLoader's threads are as many as the cores: few for samples that wait.
+        # FastLoader has no more threads than there are cores, which are few for samples that wait:
+        # the large numbers of workers are tried before it.
         is_behind = found.samples_wait and find_prediction(found, fastloader) is None
         changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
     if found.facts["torch_threads"] > 1:
@@ -140,7 +144,7 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)
-    # Without settings it changes torch's threads, of which the model knows nothing.
+    # A change without settings is one of torch's threads, which the model does not follow.
     for settings in (change.settings, dict([*change.settings.items()][:1])):
         for each in found.what_ifs:
             if settings and each.change.settings == settings:

@@ -1,4 +1,4 @@
-"""The plan of a shortened run of a script, and what its processes find, as files of a folder."""
+"""The plan of a shortened run of a script, and its processes' results, as files of a folder."""
 
 from __future__ import annotations
 

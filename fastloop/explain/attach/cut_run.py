@@ -91,8 +91,10 @@ class CutLoop:
         return __init__
 
     def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
-        """FastLoader with the arguments of DataLoader.__init__, and its warnings in the result;
-        None if it is not asked for."""
+        """FastLoader with the arguments of DataLoader.__init__; None if the change is another one.
+
+        Its warnings are added to the notes of the result.
+        """
         if not self.cut.change.is_fastloader:
             return None
         from fastloop.fastloader import FastLoader
@@ -167,7 +169,7 @@ class CutLoop:
         try:
             batch = call()
         finally:
-            # Here, too: a loop that is left by `break` never comes back to its pass.
+            # A loop that is left by `break` never comes back to its pass.
             self._add_time(begun)
         self.result.batches += 1
         if self.result.batches <= self.cut.hashed and self.can_hash:
@@ -175,7 +177,7 @@ class CutLoop:
         return batch
 
     def _hash(self, batch: Any) -> None:
-        # A batch may hold anything, as a graph: then there is no hash of the pass.
+        # A batch may hold objects that can't be hashed, such as graphs. The pass then has no hash.
         try:
             self.result.digests.append(_digest(batch))
         except Exception:
@@ -189,7 +191,7 @@ class CutLoop:
         begun.reached_ns = stop_ns
 
     def _end_script(self) -> None:
-        """Write the result, and end the script as `sys.exit` does, so that it frees what it has."""
+        """Write the result, and end the script by `sys.exit`, so that it can clean up."""
         path = self.folder / RESULT.format(os.getpid())
         path.write_text(json.dumps(asdict(self.result)))
         end_script()

@@ -41,8 +41,8 @@ def record_effects(folder: Path) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        # The hook is called for every event of the interpreter, and in the middle of any function:
-        # it must neither raise nor be called by what it does itself.
+        # The hook is called for every event of the interpreter, in the middle of any function. It
+        # must not raise, and must not handle events that its own code causes.
         describe = DESCRIBED.get(event)
         if describe is None or getattr(busy, "is_busy", False):
             return

@@ -60,7 +60,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
     def fetch_batch(index: Any) -> Any:
         here = log.here()
-        # Collating moves on the number of the batch.
+        # The number is read before the fetch: ProbedCollate sets the number of the next batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
         look = FirstRead(fetcher) if not turns.batches else None
@@ -70,14 +70,14 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         start_ns = now_ns()
         try:
             with _probe_samples(fetcher, log) if has_samples else nullcontext():
-                # Of this thread alone: idle threads of torch wait by running in circles (OpenMP's
-                # OMP_WAIT_POLICY), which is no work on the batch.
+                # Only the CPU time of this thread counts. Idle threads of torch may wait by running
+                # in circles (OpenMP's OMP_WAIT_POLICY), which is no work on the batch.
                 begun_ns = cpu_ns() if has_samples else 0
                 batch = fetch(index)
                 spent_ns = cpu_ns() - begun_ns if has_samples else UNKNOWN
         finally:
             stop_ns = now_ns()
-            # Also after an error of the dataset, which the script may skip.
+            # The script may skip an error of the dataset, and go on with this fetcher.
             if look:
                 look.stop()
         if is_counted:
@@ -144,8 +144,8 @@ class ProbedSamples:
         self._dataset, self._here = dataset, log.here()
 
     def __getattr__(self, name: str) -> Any:
-        # Also __getitems__ if the dataset has it: torch then fetches whole batches as it does
-        # without the probe, and tracebacks show the same frames, at the price of no sample's time.
+        # torch also finds __getitems__ in this way, if the dataset has it, and fetches batches as a
+        # whole, as without the probe. Tracebacks show the same frames, but no sample is timed.
         return getattr(self._dataset, name)
 
     def __getitem__(self, index: Any) -> Any:
@@ -158,7 +158,8 @@ class ProbedSamples:
 def _find_transforms(dataset: Any) -> Any:
     """The dataset, or a dataset inside of it, that has a transform."""
     for _ in range(MOST_WRAPPED):
-        # Only its own attributes, in which the transform is replaced for a while.
+        # Only the object's own attributes are searched: `_probe_samples` replaces the transform in
+        # them for a while.
         names = getattr(dataset, "__dict__", None)
         if names is None:
             break

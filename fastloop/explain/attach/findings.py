@@ -31,7 +31,8 @@ from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT, 
 
 SCHEMA = 1
 WAITING = 0.5
-"""If making a batch keeps fewer cores busy, and no more is known, its samples wait."""
+"""Samples count as waiting if making a batch keeps fewer cores busy than this. It decides if there
+are no counters of the threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class ScriptFindings:
     loops: tuple[LoopFindings, ...]
     """The loops, the longest first."""
     unseen: tuple[str, ...] = ()
-    """The names of DataLoaders that were made, and of which no step on a batch was seen."""
+    """The names of DataLoaders that were made, but for which no step on a batch was seen."""
     machine_load: LoadSummary | None = None
     """The load by other programs while the script ran."""
     seconds: float | None = None
@@ -100,7 +101,8 @@ def describe_loop(loop: Loop) -> LoopFindings:
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
         load_cores=cores_of_loading(loop),
-        # Without the counters a thread that waits for a core can't be told from one that sleeps.
+        # Without the counters, a thread that waits for a core can't be told from one that sleeps:
+        # the share of a core decides then.
         samples_wait=(
             loop.usage.is_mostly_idle if loop.usage.makes else cores_of_loading(loop) < WAITING
         ),
@@ -115,7 +117,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
 
 
 def _do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, ...]) -> bool:
-    """False if a loop without workers is predicted to gain nothing by any."""
+    """False if the loop has no workers, and the model predicts that none would save time."""
     is_predicted = ratio is not None and is_close(ratio, MOST_MISSED_OF_SCRIPT)
     has_gain = any("num_workers" in each.change.settings for each in changes)
     return not is_predicted or has_gain or loop.facts["num_workers"] > 0
@@ -130,7 +132,7 @@ def to_json(findings: ScriptFindings) -> str:
     """The text of attach.json."""
     values = asdict(findings)
     for loop, written in zip(findings.loops, values["loops"], strict=True):
-        # In the file a change has its name alone.
+        # The file has only the name of each change.
         written["what_ifs"] = [
             {
                 "change": each.change.name,
@@ -202,7 +204,8 @@ def _num_ranks(loop: LoopFindings) -> int:
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
-    """The sentence about DataLoaders that were made and not seen, as a list: empty if all were."""
+    """The sentence about DataLoaders that were made but not seen, as a list; empty if there are
+    none."""
     names = ", ".join(findings.unseen)
     return [f"Made, but no loop over it was seen: {names}."] if names else []
 

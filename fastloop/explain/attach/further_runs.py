@@ -18,7 +18,7 @@ def run_again(
 ) -> int:
     """Run the command in the folder, and return its status; negative: the signal that ended it.
 
-    output: the file that gets what it prints. wait: waits for the process; when it returns or
+    output: the file for the text that it prints. wait: waits for the process; when it returns or
     raises, all processes of the run are killed.
     """
     with output.open("wb") as file:

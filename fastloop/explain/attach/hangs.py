@@ -104,7 +104,7 @@ def _describe_cores(cores: float) -> str:
 
 
 def _find_reasons(state: LoopState, stacks: str) -> list[str]:
-    """Sentences about what the processes of a loop without progress wait for."""
+    """Sentences that say why the processes of a loop without progress wait."""
     reasons = []
     workers = workers_of(state.process_id)
     idle = {name for name, _ in workers if f"{name}, waits for work:" in stacks}
@@ -135,7 +135,7 @@ def _read_wait(pid: int) -> str:
         with suppress(OSError):
             function = Path(f"/proc/{pid}/wchan").read_text()
             found = next((what for name, what in WAITS.items() if name in function), "")
-            # A socket with a time limit is polled.
+            # Python polls a socket that has a time limit, so the kernel shows a poll.
             if found == NETWORK or ("poll" in function and peers):
                 return f"an answer of {', '.join(peers)}" if peers else found
             return found

@@ -16,8 +16,10 @@ MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
 
 
 def install_probe(folder: str) -> None:
-    """Record the DataLoaders of this process to the folder, from the import of torch on; also
-    FastLoaders, and what fastloop.watch gets."""
+    """Record the DataLoaders of this process to the folder, from the import of torch on.
+
+    FastLoaders, and the iterables that fastloop.watch gets, are recorded, too.
+    """
     # A second probe would record everything twice.
     if any(isinstance(finder, ProbeFinder) for finder in sys.meta_path):
         return

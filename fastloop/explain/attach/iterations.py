@@ -59,8 +59,8 @@ class LoaderPass:
 
 def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     """The passes of a process, in order, without batches on which no step has ended."""
-    # A batch after which the loop neither asks for another one nor ends has no step: nothing tells
-    # what the script did from then on.
+    # If the loop neither asks for another batch nor ends, its last batch has no step: no record
+    # shows how the script went on.
     begun: dict[int, dict[str, Any]] = defaultdict(dict)
     # A later fact corrects the place of a pass.
     for fact in process.facts:
@@ -105,7 +105,7 @@ def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> Lo
 def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
     """Add the batches of a thread's loops to their passes."""
     steps_ns: dict[tuple[int, int], int] = defaultdict(int)
-    # A loop inside of a step, as a validation, is then not a part of the step.
+    # flatten() takes inner loops out of the step that contains them, such as a validation.
     pieces = flatten(events)
     for piece in pieces:
         if found := passes.get(piece.epoch):
@@ -144,7 +144,7 @@ def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> Non
     found.wait_start_ns.append(wait.start_ns)
     found.wait_stop_ns.append(wait.stop_ns)
     found.step_ns.append(step_ns)
-    # The CPU time of a step includes the loops inside of it.
+    # The CPU time of a step includes the loops inside of it, so it is unknown if there are any.
     is_alone = step_ns == step.stop_ns - step.start_ns
     found.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
     found.stop_ns = step.stop_ns

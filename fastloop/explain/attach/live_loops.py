@@ -19,16 +19,16 @@ from fastloop.explain.verdict import WORTH
 from fastloop.observe.event_log import Event
 
 WINDOW_S = 10
-"""Time of which the line tells the share of waiting."""
+"""The line shows the share of waiting in the last seconds, this many of them."""
 MOST_RECENT = 4000
-"""Events of a process that are kept for it."""
+"""Number of events of a process that are kept for this share."""
 MOST_PASSES = 1000
 """Passes of a process about which facts are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopState:
-    """The pass of a process in which the last event of a loop was, of those that have not ended."""
+    """The pass of a process that has not ended and has the newest event of a loop."""
 
     process_id: int
     number: int
@@ -81,7 +81,8 @@ class _Process:
         if len(self.passes) < MOST_PASSES:
             return
         for number in [*self.passes][: MOST_PASSES // 2]:
-            # A pass that has not ended may be one that the script has left, or that of the loop.
+            # The newest of the passes that have not ended may be the loop's, and is kept. The
+            # script has left the others.
             if number not in self.last or number != next(reversed(self.last)):
                 self.last.pop(number, None)
                 self.starts.pop(number, None)
@@ -117,7 +118,8 @@ class LiveLoops:
         events = self.log.read_new(self._offsets)
         if not events:
             return set()
-        # After the events, whose passes are told before them.
+        # A process writes the facts of a pass before its events. So facts that are read after the
+        # events include the facts of all their passes.
         for process_id, fact in self.log.read_new_facts(self._facts_read):
             self._processes[process_id].add_fact(fact)
         for event in sorted(events, key=lambda each: each.stop_ns):
@@ -125,7 +127,7 @@ class LiveLoops:
         newest_ns = max(event.stop_ns for event in events)
         for process_id, process in list(self._processes.items()):
             process.forget_old()
-            # A worker that has ended; the process of a loop has passes.
+            # A process without passes and without new events is a worker that has ended.
             is_old = process.recent and process.recent[-1].stop_ns < newest_ns - 1e9 * WINDOW_S
             if is_old and not process.passes:
                 del self._processes[process_id]

@@ -71,7 +71,7 @@ class LiveWatch:
         self._looks_since_signal = 1
 
     def look(self) -> None:
-        """Read what is new, once every period_s, and tell it."""
+        """Read the new records, and print whatever they give a reason to; once every period_s."""
         self._answer_signal()
         loops = self._open_loops()
         if not loops:
@@ -122,7 +122,8 @@ class LiveWatch:
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
             return
-        # Imports torch with the code that it shares with trials.
+        # This module shares code with trials and so imports torch: it is needed only for a loop
+        # that may hang.
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:

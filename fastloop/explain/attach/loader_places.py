@@ -41,7 +41,7 @@ def place_of_call(loader: DataLoader[Any]) -> str:
         frame
         for frame in _frames(sys._getframe(1))
         if os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
-        # It carries out the call of DataLoader[int](dataset).
+        # typing carries out the call of DataLoader[int](dataset).
         and frame.f_globals.get("__name__") != "typing"
         and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
     ]
@@ -66,7 +66,7 @@ def is_library(path: str) -> bool:
 
 
 def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
-    """True for a method's frame whose first argument is the loader."""
+    """True for the frame of a method that has the loader as its first argument."""
     names = frame.f_code.co_varnames
     return bool(names) and frame.f_locals.get(names[0]) is loader
 

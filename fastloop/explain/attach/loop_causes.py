@@ -39,13 +39,13 @@ LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
 fetches wait for storage."""
 LEAST_FAULTS_PER_S = 20
 LEAST_HELD, MOST_HELD = 0.85, 1.15
-"""The threads of Python could run for at least this share of the time, and all threads together got
-at most so many cores, if one thread of Python always has the interpreter's lock."""
+"""If one thread of Python always has the interpreter's lock, the threads of Python could run for at
+least LEAST_HELD of the time, and all threads together got at most MOST_HELD cores."""
 LEAST_SHARING = 0.15
 """Share of the time in which a thread could run, from which it shares the lock."""
 MOST_STARVED, LEAST_STARVING = 0.5, 0.5
-"""Shares of the time in which a thread runs that waits for the lock, at most, and in which another
-one has it, at least."""
+"""A thread that waits for the lock runs for at most MOST_STARVED of the time, while another one has
+the lock for at least LEAST_STARVING of it."""
 LEAST_TIMED_NS = 5e7
 """Least time of making batches from which it is judged whether it waits for the lock."""
 SHORTEST_NS, LONGEST_NS = 5e5, 2e7
@@ -55,10 +55,10 @@ LEAST_TENSORS = 50
 TAIL = 4
 """A batch is slow if it takes this many times as long as the median."""
 LEAST_TAIL = 3
-"""Number of slow batches that are not by chance."""
+"""Least number of slow batches that are not slow by chance."""
 MOST_DELAYED = 1.3
-"""The excess of slow batches, divided by the time in which workers waited for a core, up to which
-it may be that time."""
+"""Slow batches are no heavy tail if their excess is less than this many times the time in which
+workers waited for a core."""
 MOST_COPIED = 0.1
 """Share of the memory from which copies of a list are a limit."""
 PAGE_BYTES = 4096
@@ -176,7 +176,7 @@ def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) 
         return []
     text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
     advice = f"use num_workers={_workers_for_waits(loop)}"
-    # The list of predictions would contradict this advice.
+    # Advice to use workers would contradict the list of predictions.
     if not do_workers_pay:
         advice = "workers wait side by side, but take longer to start than they save in this loop"
     return _tell(CauseName.WAITS, text, advice)
@@ -296,7 +296,7 @@ def _tail(loop: Loop) -> list[Cause]:
     usual = float(np.median(took)) if len(took) else 0.0
     slow = took >= TAIL * usual
     excess_ns = float((took[slow] - usual).sum())
-    # A batch is also slow if its worker has waited for a core.
+    # A batch is also slow if its worker has waited for a core, which is no heavy tail.
     passes_ns = sum(each.stop_ns - each.start_ns for each in loop.passes)
     delayed_ns = (loop.usage.delay_share or 0.0) * passes_ns * loop.usage.workers
     is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAYED * delayed_ns
@@ -317,10 +317,12 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     faults = usage.share_of_makes("minor_faults") * PAGE_BYTES
     unshared, after_ns = (sum(each["unshared"][place] for each in usage.makes) for place in (0, 1))
     rate = unshared / after_ns
-    # Memory that is new to a process faults, too; and memory is no longer shared if the loop's
-    # process has written to its own.
+    # Memory that is new to a process causes page faults, too, and the loop's process also ends the
+    # sharing of memory to which it writes. So only the share of the faults counts that copies of
+    # shared memory explain.
     of_copies = min(1.0, rate / faults) if faults else 0.0
-    # On a busy machine the rest of the work waits for a core as long as this one does.
+    # On a busy machine, all of the work waits for cores. The time without these waits is the base
+    # of the share, as neither the copies nor the rest is longer by itself.
     runs = max(1e-9, 1 - usage.share_of_makes("delay_ns"))
     cost = _making_share(shares) * usage.share_of_makes("system_ns") / runs * of_copies
     copied = max(each["unshared"][0] for each in usage.makes) * usage.workers
@@ -336,7 +338,7 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
-    # Ranks wait for each other.
+    # Ranks wait for each other in their steps, which is no fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None
     if cost < LEAST_STALL or is_rank:
         return []

@@ -41,7 +41,7 @@ CPU_EVERY = 8
 PINNING = 0
 """Epoch of all pinning events: the pinning thread does not know its pass."""
 MOST_ERROR = 500
-"""Length of the end of an error's text that is kept."""
+"""Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 LOADERS, PASSES = itertools.count(), itertools.count()
 """Numbers of the loaders of this process, and of the passes over them."""
@@ -183,7 +183,7 @@ class LoopProbe:
                 setattr(kind, name, wrapped)
 
     def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The iterators' __init__, which keeps for wrap_next that no wrapped function made it."""
+        """The iterators' __init__, which keeps the DataLoader and the time for `_begin_late`."""
 
         @functools.wraps(original)
         def __init__(  # noqa: N807
@@ -226,7 +226,7 @@ class LoopProbe:
 
     def _state_of(self, loader: DataLoader[Any]) -> LoaderState:
         state = self.loaders.get(loader)
-        # Facts are told of each process: a fork has to tell them again.
+        # Each process writes its own facts, so a fork has to write them again.
         if state is None or state.process_id != os.getpid():
             made_at = state.made_at if state else ""
             state = LoaderState(next(LOADERS), os.getpid(), made_at)
@@ -243,7 +243,7 @@ class LoopProbe:
         self._record_pass(iterator, state, passed, None, start_ns, stop_ns)
 
     def _describe_once(self, loader: DataLoader[Any]) -> LoaderState:
-        """The state of the DataLoader, of which the facts are written."""
+        """The state of the DataLoader. The first call in a process writes its facts."""
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
@@ -252,9 +252,9 @@ class LoopProbe:
         return state
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
-        """Begin the pass of an iterator that a function made which is not wrapped."""
+        """Begin the pass of an iterator that was made by a function that is not wrapped."""
         origin: tuple[LoaderState, int] | None = getattr(iterator, ORIGIN, None)
-        # A class derived from the iterators' need not call their __init__.
+        # A class that is derived from the iterators' class need not call their __init__.
         if origin is None:
             return None
         loader, start_ns = origin
@@ -341,7 +341,8 @@ class LoopProbe:
                 raise
             finally:
                 here.batch, here.epoch = outside
-            # After the call: an IterableDataset's workers may skip numbers as they end.
+            # The number is read after the call, which passes over the numbers of workers that have
+            # ended, as those of an IterableDataset do at different times.
             stop_ns, number = now_ns(), _number_of_batch(iterator)
             here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
@@ -400,10 +401,10 @@ def _find_start_method(loader: DataLoader[Any]) -> str:
 
 
 def _count_samples(loader: DataLoader[Any]) -> int | None:
-    """The length of the dataset; None of a stream, or if the dataset does not tell it."""
+    """The length of the dataset; None for a stream, or if the dataset has no length."""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return None
-    # The script's own method may raise anything, as before its data is there.
+    # The script's own method may raise anything, for example before its data is there.
     try:
         return len(loader.dataset)  # pyright: ignore[reportArgumentType]
     except Exception:
@@ -445,7 +446,7 @@ def _count_most_workers(loader: DataLoader[Any]) -> int | None:
     dataset = loader.dataset
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         return None
-    # Those of Hugging Face tell the number of their parts.
+    # Streams of Hugging Face know the number of their shards.
     shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
     if isinstance(shards, int):
         return shards
@@ -456,7 +457,7 @@ def _count_most_workers(loader: DataLoader[Any]) -> int | None:
 
 def _is_read_natively(loader: DataLoader[Any]) -> bool:
     """True for an image folder that FastLoader decodes natively."""
-    # Only a script with such a dataset pays for the import.
+    # The import takes time, so it is made only for a script that has such a dataset.
     if "torchvision.datasets.folder" not in sys.modules:
         return False
     from fastloop.fastloader.recognised_images import has_native_steps

@@ -21,9 +21,9 @@ class LoopUsage:
     """The last fact of each pass, by each process that takes part in it."""
 
     steps: tuple[Fact, ...] = ()
-    """Of the processes of the loop."""
+    """Facts of the processes that run the loop."""
     makes: tuple[Fact, ...] = ()
-    """Of workers; without them, of the loop's own process."""
+    """Facts of the workers; if there are none, of the loop's own process, which makes batches."""
     workers: int = 0
     """Number of workers of each of these processes."""
     tensors: int = 0
@@ -32,7 +32,7 @@ class LoopUsage:
     """Texts of the errors that the loop has got instead of batches."""
 
     def share_of_makes(self, name: str) -> float:
-        """Share of the time of making batches, as `cpu_ns`."""
+        """A counter as a share of the time of making batches. name: its name, such as `cpu_ns`."""
         return _share((each["parts"] for each in self.makes), name)
 
     @property
@@ -50,26 +50,29 @@ class LoopUsage:
         return idle > 0 and idle >= self.share_of_makes("cpu_ns")
 
     def stall_share(self, step_share: float) -> float:
-        """Share of the loop's time in which a step goes on, and no thread computes or waits for a
-        core; the step that does so for the longest time does not count. step_share: of all
-        steps."""
+        """Share of the loop's time in which a step goes on, but no thread computes or waits for a
+        core. The step with the longest such time does not count.
+
+        step_share: the share of the loop's time that all steps take.
+        """
         parts = [each["parts"] for each in self.steps]
         wall_ns = sum(each["wall_ns"] for each in parts)
         if not wall_ns:
             return 0.0
         computes = max(_share(parts, "process_ns"), _share(parts, "cpu_ns"))
-        # The first convolution reads its library from disk, and the first step of a profiler its
-        # settings. A step's own waits are those of more than one step.
+        # A single long wait is no habit of the step: the first convolution reads its library from
+        # disk, and the first step of a profiler reads its settings.
         computes += max(each["longest_idle_ns"] for each in self.steps) / wall_ns
-        # Any of the step's threads may be the one for which the others wait. For how long these
-        # waited for a core is known of the whole loop, all of which may have been in its steps.
+        # The threads of a step may all wait for one of them that has no core. The waits of all
+        # threads for cores are known only for the loop as a whole, and may all have been in steps.
         delayed = max(step_share * _share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
         return max(0.0, step_share * (1 - computes) - delayed)
 
     def contention(self, other_cores: float) -> float:
-        """Share of the steps' time in which the loop's thread could run, and workers had the cores.
+        """Share of the steps' time in which the loop's thread could run, but workers had the cores.
 
-        other_cores: number of cores that other programs took, which have their part in it.
+        other_cores: number of cores that other programs took; waits are divided between them and
+        the workers.
         """
         parts = [each["parts"] for each in self.steps]
         timed_s = sum(each["wall_ns"] for each in parts) / 1e9

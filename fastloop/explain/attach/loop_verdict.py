@@ -68,7 +68,8 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part
     spent_s = loop.seconds / max(1, len(loop.ranks))
     seconds = f"{show_time(spent_s)}{of_ranks}"
     name = f"The loop over {loop.name}"
-    # Steps beside busy workers may be slower than steps beside none, also for want of memory.
+    # Steps beside busy workers are slower than steps without workers, also because they share
+    # memory bandwidth and caches, which is not measured: the time may be even less.
     less = " or less" if loop.facts["num_workers"] else ""
     rest = f"with a perfect loader its {seconds} would be "
     rest += f"{show_time(spent_s * shares[Part.STEP].value)}{less}"

@@ -29,8 +29,8 @@ WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2
-"""Workers of a loop that has none may take this many times as long to start as it was tried: a
-change is listed only if it is a gain even then."""
+"""Workers may take this many times as long to start as the tries took. A loop without workers gets
+a change to some only if it is a gain even then."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
 
@@ -47,8 +47,11 @@ class LoopWhatIf:
 
     @property
     def is_native(self) -> bool:
-        """True for FastLoader over the dataset itself, which it decodes natively; over a store,
-        which has to be written first, it is no change of the call alone."""
+        """True for FastLoader over the dataset itself, which it decodes natively.
+
+        FastLoader over a store does not count: the store has to be written first, so that the call
+        is not all that changes.
+        """
         return self.change.is_fastloader
 
 
@@ -78,8 +81,8 @@ class LoopModel:
 def predict_changes(
     loop: Loop, shares: dict[Part, Estimate]
 ) -> tuple[float | None, tuple[LoopWhatIf, ...]]:
-    """The model's time of the loop as it is, divided by the measured one; and the changes by their
-    gain.
+    """The model's time of the loop as it is, divided by the measured one; and the changes, the
+    greatest gain first.
 
     The ratio is None, and there are no changes, if no batch was recorded as it was made.
     """
@@ -132,7 +135,7 @@ def cores_of_loading(loop: Loop) -> float:
 def _step_cores(loop: Loop) -> float:
     """Number of cores that a step keeps busy; one if too little was timed to tell."""
     cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
-    # UNKNOWN is negative.
+    # UNKNOWN, the mark of a step without a reading of the CPU time, is negative.
     known = cpu_ns >= 0
     return _cores(float(cpu_ns[known].sum()), float(loop.steps_ns[known].sum()))
 
@@ -143,8 +146,8 @@ def _cores(cpu_ns: float, wall_ns: float) -> float:
 
 def _hand_off_s(loop: Loop) -> float:
     """The wait for a batch that is ready."""
-    # Most batches also wait for their turn, or for a slow worker; the low quantile is of batches
-    # that did not.
+    # Most batches also wait for their turn, or for a slow worker. The low quantile shows the
+    # hand-off of the batches that did not.
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
 
 
@@ -158,7 +161,7 @@ class _LoopTime:
     """Seconds of the loop for each second of the model."""
 
     def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
-        """Share of the loop's time that is saved. start_s: of all starts together."""
+        """Share of the loop's time that is saved. start_s: seconds of all starts together."""
         steady_s = self.scale * self.model.seconds(workers, prefetch, kept)
         return 1 - (steady_s + start_s) / self.loop.seconds
 
@@ -169,12 +172,15 @@ class _LoopTime:
         return max(0.0, self.loop.seconds - self.scale * present_s)
 
     def starts_with(self, workers: int, starts: float) -> float:
-        """Time of all starts and ends with so many workers, if a loop without workers starts them
-        that many times."""
+        """Time of all starts and ends of epochs with so many workers.
+
+        starts: how often the workers start, if the loop has none now.
+        """
         present, passes = self.model.workers, len(self.loop.passes)
         first_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
         first_s *= passes / max(1, len(self.loop.made))
-        # Nothing runs beside the making of an epoch's first batch, with any number of workers.
+        # first_s is the time to make the first batch of every epoch. With workers it is a part of
+        # start-up, however many there are, because the loop has nothing to do meanwhile.
         if not workers:
             return 0.0 if present else self.starts_s
         if present:
@@ -196,7 +202,7 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
-    # Decoding is taken to last as long as now, in as many threads as there are cores.
+    # A sample is taken to need as long as now, and as many threads as cores to decode at once.
     found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
         found += _changes_of_stores(time)
@@ -224,7 +230,7 @@ def _most_workers(loop: Loop) -> int:
 def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
     passes, loaders = len(time.loop.passes), time.loop.loaders
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
-    # Of a DataLoader that is iterated over several times, the workers may stay.
+    # If a DataLoader is iterated over several times, its workers may stay from pass to pass.
     if workers and not time.model.workers and loaders < passes:
         ways.append(({"persistent_workers": True}, loaders))
     found, best = [], 0.0
@@ -241,15 +247,16 @@ def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
 
 
 def _changes_of_stores(time: _LoopTime) -> list[LoopWhatIf]:
-    """Changes to a store, the reading of which has a cost that this run does not show."""
+    """Changes to a store. This run does not show the cost of reading it, so their gains are upper
+    bounds."""
     model, left = time.model, _remaining_share(time.loop)
     found = []
     for text, workers, prefetch, kept, starts_s in (
         (STORE, model.workers, model.prefetch, left, time.starts_s),
-        # Loading takes no time here, so that the length of the queue does not matter.
+        # The share of loading that is left is 0.0 here, so the length of the queue has no effect.
         (FAST_STORE, 1, DEEP_PREFETCH, 0.0, 0.0),
     ):
-        # A bound is told only if half of what the store saves would be a gain, too.
+        # A bound is listed only if the store would be a gain even if it saved half as much.
         least = time.gain(workers, prefetch, starts_s, (1 + kept) / 2)
         gain = time.gain(workers, prefetch, starts_s, kept)
         if least >= LEAST_GAIN:
@@ -266,7 +273,7 @@ def _remaining_share(loop: Loop) -> float:
 
 def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
     facts, passes = loop.facts, len(loop.passes)
-    # Workers of a DataLoader that is made anew for each pass can't stay.
+    # If each pass has a DataLoader of its own, workers end with it and can't stay.
     if not facts["num_workers"] or facts["persistent_workers"] or loop.loaders == passes:
         return []
     # The workers of a DataLoader's first pass start in any case.

@@ -21,14 +21,16 @@ from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, fin
 from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 
-# Successive batches resemble each other, so that intervals are over whole passes, or over blocks of
-# successive batches if there are few passes (a block bootstrap).
+# Successive batches resemble each other and are no independent measurements. Intervals are
+# therefore over whole passes or, if there are few, over blocks of successive batches (a block
+# bootstrap).
 BLOCKS = 20
 """Number of blocks of successive batches if there are fewer passes than FEWEST_PASSES."""
 FEWEST_PASSES = 5
 RESAMPLES = 2000
 FEWEST_LATER = 2
-"""Number of batches behind the first one that tell the usual wait, from which start-up is found."""
+"""Least number of batches after the first one for which their usual wait is known. The excess of
+the first wait over it is start-up."""
 PARTS = (
     *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
     Part.DECODE,
@@ -107,14 +109,17 @@ class Loop:
 
     @property
     def coverage(self) -> float:
-        """Share of the time of its passes that events account for: waits, steps, starts and ends,
-        also of inner loops."""
+        """Share of the time of its passes that events account for. These are waits, steps, starts
+        and ends, those of inner loops included."""
         wall_ns = sum(each.stop_ns - each.start_ns for each in self.passes)
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
 
 def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> list[Loop]:
-    """The loops of all processes, the longest first. other_cores: taken by other programs."""
+    """The loops of all processes, the longest first.
+
+    other_cores: number of cores that other programs took while the script ran.
+    """
     groups: dict[tuple[Any, ...], list[FoundPass]] = defaultdict(list)
     for process in records:
         loaders = describe_loaders(process)
@@ -127,14 +132,16 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> l
                 groups[tuple(facts.get(name) for name in ALIKE)].append((facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
-    # As of zip(photos, paintings), or of training and validation in one function.
+    # Two loops have the same name if they share a line, as in zip(photos, paintings), or as
+    # training and validation do in one function.
     names = Counter(loop.name for loop in loops)
     loops = [replace(loop, has_twin=names[loop.name] > 1) for loop in loops]
     return sorted(loops, key=lambda loop: -loop.seconds)
 
 
 def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
-    """Remove single batches that a script takes elsewhere of a DataLoader with a loop."""
+    """Remove passes of a single batch, as of next(iter(loader)), if their DataLoader has a loop at
+    another place."""
     owners = {key: {(p.process_id, p.loader) for _, p in group} for key, group in groups.items()}
     for key, group in list(groups.items()):
         others = set().union(*(owners[each] for each in groups if each != key))
@@ -143,13 +150,14 @@ def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
 
 
 def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tuple[str, ...]:
-    """Names of the DataLoaders that were made, and of which no step on a batch was seen."""
+    """Names of the DataLoaders that were made, but for which no step on a batch was seen."""
     seen = {(each.process_id, each.loader) for loop in loops for each in loop.passes}
     names: Counter[str] = Counter()
     for process in records:
         made = [fact for fact in process.facts if "made" in fact]
         is_seen = {fact["made"]: (process.process_id, fact["made"]) in seen for fact in made}
-        # A library, such as accelerate, makes a DataLoader of its own from that of the script.
+        # A library, such as accelerate, makes a DataLoader of its own from that of the script. The
+        # script's is then used, although no loop runs over it: both have the same dataset.
         used = {fact["dataset_id"] for fact in made if is_seen[fact["made"]]}
         for fact in made:
             if not is_seen[fact["made"]] and fact["dataset_id"] not in used:
@@ -167,7 +175,8 @@ def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
     drawn = blocks[picks].sum(1) + fixed
     shares = drawn / drawn.sum(1, keepdims=True)
     is_interval = len(blocks) >= FEWEST_FOR_INTERVAL
-    # Too few blocks for a bootstrap: the range over blocks, each with its part of the starts.
+    # If there are too few blocks for a bootstrap, the range over the blocks takes its place. Each
+    # block gets an equal part of the starts.
     if not is_interval:
         shares = (blocks + fixed / len(blocks)) / (blocks + fixed / len(blocks)).sum(1)[:, None]
     low, high = np.percentile(shares, BOUNDS if is_interval else (0, 100), axis=0)
@@ -253,8 +262,8 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
         return waits
     first, usual = waits[0], np.median(waits[1:].sum(1))
     if (whole := first.sum()) > usual:
-        # The rest keeps the proportions of its stages, and time that was attributed to the start
-        # of a worker stays start-up in any case.
+        # The usual part of the first wait keeps the proportions of its stages. Time that was
+        # attributed to the start of a worker is start-up in any case.
         rest = first * (usual / whole)
         rest[START_UP] = 0
         waits[0] = rest

@@ -60,7 +60,7 @@ class TriedChange:
     """The gain of a change that was tried."""
 
     change: str
-    """Its name."""
+    """The name of the change."""
     predicted: float | None
     """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
     gain: stats.Estimate | None
@@ -91,7 +91,7 @@ class TriedLoop:
     notes: tuple[str, ...] = ()
     """Sentences on arguments of DataLoader that have no effect with the recommended change."""
     advice: str = ""
-    """Why there is no patch, and what to change instead."""
+    """A sentence on the call to change by hand; empty if there is a patch, or nothing to change."""
 
 
 @dataclass(kw_only=True)
@@ -116,7 +116,7 @@ class ScriptRunner:
     def __init__(
         self, arguments: Sequence[str], found: LoopFindings, batches: int, folder: Path
     ) -> None:
-        # Paths from the root that lead into the working folder would lead to the original.
+        # An absolute path into the working folder would lead to the original, not to the copy.
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
@@ -139,7 +139,7 @@ class ScriptRunner:
         not got there after limit_s, in which case it is killed.
         """
         results = self._run(replace(self.cut, change=change), limit_s)
-        # The same of each loader and in each rank.
+        # Each loader and each rank has the same sentences: they are kept once.
         self.notes[change.name] = tuple(
             dict.fromkeys(note for each in results for note in each.notes)
         )
@@ -208,6 +208,7 @@ def try_changes(
     if not changes:
         raise Unsupported(f"no change fits the DataLoader of the loop at {found.facts['place']}")
     started_ns = now_ns()
+    # This first run gives the samples to compare with, and tells how long a run takes.
     digests = runner.digests(AS_IS, budget_s)
     run_s = seconds_between(started_ns, now_ns())
     baseline = Attempt(change=AS_IS, run_s=run_s)
@@ -230,6 +231,7 @@ def try_changes(
             raise Unsupported(baseline.failure)
         report(f"round {number}: {budget_s - left_s():.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
+        # The least number of minutes, rounded up to a tenth.
         least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
@@ -291,7 +293,7 @@ def _run_once(
 
 
 def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
-    """The changes that run, in the order of what they have saved in the rounds so far."""
+    """The changes that still run, the one that has saved most in the rounds so far first."""
 
     def ratio(attempt: Attempt) -> float:
         # The end of the budget may have cut off the run of a round without a change.
@@ -319,6 +321,7 @@ def _judge(
         )
         for each in attempts
     ]
+    # Changes without a gain, which have failed or were not run, come last.
     tried.sort(key=lambda each: -each.gain.value if each.gain else 1e9)
     best = next((each for each in tried if _is_worth_it(each.gain)), None)
     judged = TriedLoop(
@@ -365,7 +368,7 @@ def _has_same_samples(
 
 
 def patch_call(found: LoopFindings, change: Change) -> tuple[str, str]:
-    """The patch and no advice; or no patch, and what to change instead."""
+    """A patch for the call, and a sentence on the call to change by hand; one of both is empty."""
     made_at, takes = found.facts["made_at"], found.facts.get("takes")
     path, _, line = made_at.rpartition(":")
     if is_library(path):

@@ -103,19 +103,19 @@ class Allowance:
         self.process_id = self.start_ns = self.spent_ns = 0
 
     def has_left(self, free_ns: int = FREE_NS) -> bool:
-        """True if there may be another reading, with so much time that is spent at once."""
-        # A fork has a time of its own.
+        """True if there may be another reading. free_ns: time that may be spent at once."""
+        # A fork starts with an allowance of its own.
         if self.process_id != os.getpid():
             self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
         return self.spent_ns < free_ns + MOST_COST * (now_ns() - self.start_ns)
 
     @contextmanager
     def spend(self) -> Iterator[None]:
-        """A context, the time of which is spent; it ends early if a reading fails."""
+        """A context that counts its time as spent; it ends early if a reading fails."""
         start_ns = cpu_ns()
         try:
             yield
-        # As if the process has no file descriptor left.
+        # A reading fails, for example, if the process has no file descriptor left.
         except OSError:
             pass
         finally:
@@ -153,7 +153,7 @@ class MemoryTurns:
 
 
 MEMORY_TURNS = MemoryTurns()
-# Only Linux counts for each thread.
+# Only Linux has counters for each thread.
 HAS_COUNTERS = os.path.exists("/proc/thread-self/schedstat")
 
 
@@ -165,9 +165,9 @@ class PassUsage:
     role: str
     """`makes` or `steps`."""
     parts: ThreadTotals = field(default_factory=ThreadTotals)
-    """Of this thread, over the fetches or the steps that were read."""
+    """Growth of this thread's counters in the fetches or the steps that were read."""
     longest_idle_ns: int = 0
-    """Of the one that was idle for the longest time."""
+    """Idle time of the fetch or the step that was idle for the longest time."""
     is_begun: bool = False
     """True between the begin and the end of a fetch or a step that may be read."""
     before: ThreadTotals | None = None
@@ -182,13 +182,14 @@ class PassUsage:
     """Bytes that this process has no longer shared after so many nanoseconds."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
-        """Begin a fetch or a step; is_first: of the pass."""
+        """Begin a fetch or a step. is_first: True for the first one of the pass."""
         if not HAS_COUNTERS:
             return
-        # An error may have ended the last one early: it was not that long.
+        # A reading from before an error would make this part too long.
         self.is_begun, self.before = True, None
-        # A pass without a first reading is not known at all, so that it may take more time. In one
-        # process the batches that are made have spent some of it before the first step.
+        # Without its first reading a pass has no figures at all, so this reading may take more of
+        # the allowance. In a process that also makes the batches, these have used some of it
+        # before the first step.
         if is_first and self.start is None and OF_PROCESS.has_left(2 * FREE_NS):
             with OF_PROCESS.spend():
                 self.start = read_process()
@@ -203,7 +204,8 @@ class PassUsage:
     def end_part(self, number: int, *, is_alone: bool = True, is_last: bool = False) -> None:
         """End the fetch or step of the pass with this number.
 
-        is_alone: false if this thread has done something else meanwhile. is_last: of the pass.
+        is_alone: False if this thread has done something else meanwhile. is_last: True at the end
+        of the pass.
         """
         self.is_begun = False
         if self.before is not None:
@@ -214,7 +216,8 @@ class PassUsage:
                     self.parts.add(part)
                     self.longest_idle_ns = max(self.longest_idle_ns, part.idle_ns)
                 self._count_open()
-        # The last reading has the greatest numbers: a pass that is short has it, too.
+        # The last reading has the totals of the whole pass. It may take more of the allowance, so
+        # that short passes have one, too.
         is_due = OF_PROCESS.has_left(3 * FREE_NS) if is_last else now_ns() >= self.next_ns
         if self.start and is_due and (is_last or OF_PROCESS.has_left(2 * FREE_NS)):
             self._read_memory(self.start)
@@ -235,7 +238,7 @@ class PassUsage:
                 self.unshared = [self.shared_bytes - shared_bytes, elapsed_ns]
 
     def _count_open(self) -> None:
-        # The loop's process has the descriptors of the batches that its workers send.
+        # Only the loop's process holds the descriptors of the batches that workers send.
         if self.role == "steps":
             self.most_open = max(self.most_open, len(os.listdir("/proc/self/fd")))
 
@@ -274,7 +277,7 @@ class ProcessCounters:
             "wall_ns": self.at_ns - start.at_ns,
             "cpu_ns": self.cpu_ns - start.cpu_ns,
             "delay_ns": sum(delay_ns for _, delay_ns in threads.values()),
-            # Of each thread of Python: the time in which it could run, and its switches.
+            # For each thread of Python, the time in which it could run, and its switches.
             "python": [
                 [sum(threads[each]), count - start.switches.get(each, 0)]
                 for each, count in self.switches.items()
@@ -315,7 +318,7 @@ def _read_shared_bytes() -> int | None:
     """Bytes of memory that this process shares with its parent or its siblings, such as what a fork
     has not copied yet; None if it can't be read."""
     with suppress(OSError), open("/proc/self/smaps_rollup") as file:
-        # In kB. Clean pages are those of programs and files.
+        # The file counts in kB. Clean pages do not count, as they belong to programs and files.
         return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Shared_Dirty"))
     return None
 

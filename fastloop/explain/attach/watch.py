@@ -23,7 +23,7 @@ def watch(iterable: Iterable[T]) -> Iterable[T]:
     """Return the iterable, the loops over which `fastloop attach` reports as those of DataLoaders.
 
     Without `fastloop attach` this is the iterable itself. DataLoaders and FastLoaders need no
-    `watch`. All of the time in next() counts as `decode`: what happens inside is not seen.
+    `watch`. All of the time in next() counts as `decode`, as its inside is not seen.
 
     iterable: of batches; an iterator stays one.
 

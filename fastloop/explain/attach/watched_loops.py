@@ -170,7 +170,7 @@ class WatchedIterator(Generic[T]):
 
     def __next__(self) -> T:
         if self._state is None:
-            # Only now is it known which line of the script has the loop.
+            # The pass begins with the first next(), which shows the line of the script's loop.
             self._state = self._loader.begin(*self._bounds_ns)
         state, here = self._state, self._loader.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0

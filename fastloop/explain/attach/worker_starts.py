@@ -18,9 +18,9 @@ queues of their own, a dataset and a seed, and their memory is copied as it is w
 
 
 def seconds_of_workers(count: int, start_method: str) -> float:
-    """Seconds in which so many workers start and end, without the batches between."""
+    """Seconds that so many workers take to start and to end, without any batch."""
     one_s, two_s = (_time_workers(each, start_method) for each in (1, 2))
-    # They start one after the other.
+    # Workers start one after the other: each further worker takes as long as the second one.
     return max(one_s, one_s + (two_s - one_s) * (count - 1))
 
 
@@ -32,8 +32,8 @@ def _time_workers(count: int, start_method: str) -> float:
 
 
 def _try_workers(count: int, start_method: str) -> float:
-    # Here rather than above, as most findings need no try; and before the clock is read, as the
-    # memory that a fork copies is that of a process with torch, like the script's.
+    # Most findings need no try, so torch is not imported at the top. It is imported before the
+    # clock is read, so that a fork copies the memory of a process with torch, like the script's.
     import torch  # noqa: F401
 
     context: Any = multiprocessing.get_context(start_method)

@@ -72,7 +72,7 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     if not tensor.nbytes:
         return ArrayColumn(np.zeros((len(tensor), spec.nbytes), np.uint8), spec, memory)
     width = math.prod(spec.shape)
-    # Not view(): even a contiguous tensor may have any stride in a dimension of size 1.
+    # view() could fail: even a contiguous tensor may have any stride in a dimension of size 1.
     flat = tensor.as_strided((len(tensor), width), (width, 1))
     region = region_of(source)
     if region is not None and region.is_writable:
@@ -94,8 +94,8 @@ def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:
     # torch has no negative strides, which a reversed view of numpy has.
     if any(step < 0 for step in source.strides):
         source = np.ascontiguousarray(source)
-    # torch warns of read-only arrays, to which writing is undefined. Nothing here writes to the
-    # source.
+    # torch warns of read-only arrays, because writing to their tensors is undefined. Nothing here
+    # writes to the source.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ")
         return torch.from_numpy(source)

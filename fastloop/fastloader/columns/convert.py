@@ -32,7 +32,7 @@ class ConvertedColumn:
     factor: torch.Tensor
     """One number, or one for each channel."""
     offset: torch.Tensor
-    """As many numbers as the factor has."""
+    """Numbers to add, as many as the factor has."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -42,7 +42,7 @@ class ConvertedColumn:
         """Write the converted rows at `indices` to `out`."""
         if not self.spec.nbytes or fill_rows(self, indices, out):
             return
-        # Without the core rows are gathered first, and then converted as a whole.
+        # Without the core, rows are gathered first, and then converted as a whole.
         gathered = np.empty((len(indices), self.rows.spec.nbytes), np.uint8)
         self.rows.fill(indices, gathered)
         rows = self.rows.spec.view_tensor(gathered)
@@ -120,7 +120,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     spec = SampleSpec(dtype, shape, channels_last)
     count = max(len(means), len(stds))
     pairs = list(zip(means * (count // len(means)), stds * (count // len(stds)), strict=True))
-    # At least float32: in bfloat16 a mean of 120 is off by 0.3.
+    # The computation uses float32 at least: in bfloat16, a mean of 120 is off by 0.3.
     compute_dtype = torch.promote_types(dtype, torch.float32)
     factor = torch.tensor([scale / std for _, std in pairs], dtype=compute_dtype)
     offset = torch.tensor([-mean / std for mean, std in pairs], dtype=compute_dtype)
@@ -148,13 +148,14 @@ def _convert_rows(
     """
     is_computed_there = result.dtype == factor.dtype
     floats = result if is_computed_there else torch.empty_like(result, dtype=factor.dtype)
-    # Not in one operation with the next: torch would make a temporary copy.
+    # If this were one operation with the next, torch would make a temporary copy.
     floats.copy_(rows)
     if len(factor) > 1:
         shape = len(factor), *(1 for _ in result.shape[2:])
         floats.mul_(factor.view(shape)).add_(offset.view(shape))
     elif factor != 1 or offset != 0:
-        # Without a factor and an offset nothing is computed: adding 0 would change -0.0.
+        # If there is neither a factor nor an offset, nothing is computed: adding 0 would change
+        # -0.0.
         floats.mul_(factor).add_(offset)
     if not is_computed_there:
         result.copy_(floats)

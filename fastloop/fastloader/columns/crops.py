@@ -51,11 +51,12 @@ class Crop(Protocol):
 
     @property
     def native(self) -> tuple:
-        """The crop, as the native decoder's functions take it; the flip's probability follows."""
+        """The crop as arguments of the native decoder's functions, without the flip's
+        probability, which follows them."""
         ...
 
     def cut(self, key: int, height: int, width: int) -> Cut:
-        """The part that the key draws of an image of this size."""
+        """The part of an image of this size that the random numbers of the key select."""
         ...
 
 
@@ -104,8 +105,8 @@ class RandomResizedCrop:
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            # Some areas and ratios do not fit a long image: torchvision draws again, up to ATTEMPTS
-            # times.
+            # Some areas and ratios do not fit into a long image. Like torchvision, this then draws
+            # again, up to ATTEMPTS times.
             if 1 <= w <= width and 1 <= h <= height:
                 top = int(draw(key, number + 2) * (height - h + 1))
                 left = int(draw(key, number + 3) * (width - w + 1))

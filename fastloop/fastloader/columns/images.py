@@ -359,12 +359,12 @@ class CroppedImages:
             try:
                 return load_codec(self.decoder).decode(data, encoding_of(data))
             except ValueError:
-                # Pillow reads more kinds of files, or its error says what is wrong with this one.
+                # Pillow reads more kinds of files. If it can't read this one, its error says why.
                 pass
         return decode_any(data)
 
     def _check(self, index: int, cut: Cut) -> None:
-        # A long, thin image would be resized to an enormous one, of which only the middle is
+        # A long, thin image would be resized to an enormous one, although only its middle is
         # needed.
         if cut.rows.resized * cut.columns.resized > MAX_PIXELS:
             size = f"{cut.rows.resized} x {cut.columns.resized}"

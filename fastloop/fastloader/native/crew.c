@@ -52,8 +52,8 @@ static int wait_for_task(fl_crew *crew, const member *self) {
     return self->last_task != crew->task;
 }
 
-/* What each thread runs: tasks until it is closed or has waited too long. The mutex is held but
- * for the work itself and for waiting. */
+/* The function of each thread: it runs tasks until the crew is closed or it has waited too long.
+ * It holds the mutex, except while it works or waits. */
 static void *run_member(void *argument) {
     member *self = argument;
     fl_crew *crew = self->crew;

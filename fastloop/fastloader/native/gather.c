@@ -1,8 +1,8 @@
 /* Rows by index, prefetched ahead of their use.
  *
  * A row at a random place costs a miss of every cache and of the TLB. The processor has many more
- * misses underway at once if the rows to come are prefetched, and the hint matters: into the
- * second-level cache (prefetcht1), whose misses wait in a larger queue than the first level's.
+ * misses underway at once if the rows to come are prefetched. The hint matters: prefetcht1 loads
+ * into the second-level cache, and its misses wait in a larger queue than the first level's.
  */
 #include "core.h"
 #include "splitmix.h"

@@ -1,5 +1,5 @@
-/* What epochs leave to later ones: memory of batches, taken again when nobody holds it, and
- * threads.
+/* Epochs leave two things to later ones: memory of batches, which is taken again when nobody holds
+ * it, and threads.
  *
  * A block is given back by whoever drops its last reference: any thread, also in a fork of the
  * process, in which a lock that another thread held would never be released. So nothing here takes
@@ -59,7 +59,7 @@ static void push_chain(fl_pool *pool, fl_block *first, fl_block *last) {
         continue;
 }
 
-/* Frees what is on the stack now; others may push at the same time. */
+/* Frees the blocks that are on the stack now; other threads may push at the same time. */
 static void destroy_free_blocks(fl_pool *pool) {
     for (fl_block *block = atomic_exchange(&pool->free, NULL), *next; block; block = next) {
         next = block->next;
@@ -69,7 +69,7 @@ static void destroy_free_blocks(fl_pool *pool) {
 }
 
 /* Gives back a block without references. It is counted before it is pushed, so that free_nbytes
- * never falls below what is on the stack. */
+ * never falls below the sum of the blocks on the stack. */
 static void put_back(fl_block *block) {
     fl_pool *pool = block->pool;
     size_t nbytes = block->nbytes;

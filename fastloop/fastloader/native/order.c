@@ -27,8 +27,8 @@ static void seed_twister(fl_twister *twister, uint32_t seed) {
     twister->used = WORDS;
 }
 
-/* One step of the recurrence: the upper bit of one word, the lower 31 of the next, times the
- * matrix whose last row is 0x9908b0df, added to the word `MIDDLE` later. */
+/* One step of the recurrence: the upper bit of one word and the lower 31 bits of the next are
+ * multiplied by the matrix with the last row 0x9908b0df, and added to the word `MIDDLE` later. */
 static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t other) {
     uint32_t mixed = (upper & 0x80000000u) | (lower & 0x7fffffffu);
     return other ^ (mixed >> 1) ^ (mixed & 1 ? 0x9908b0dfu : 0);

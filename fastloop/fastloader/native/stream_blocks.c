@@ -41,7 +41,7 @@ int fl_can_open_block(const fl_stream *stream) {
            (!fl_is_fed_on(stream) || count_batches(stream, 1));
 }
 
-/* Returns 0 if there is no memory. What the slot has is used again if it is large enough. */
+/* Returns 0 if there is no memory. Memory that the slot has is used again if it is large enough. */
 static int reserve(fl_slot *slot, int64_t num_rows, int64_t num_batches) {
     if (num_rows > slot->scratch_capacity) {
         free(slot->scratch);

@@ -39,7 +39,7 @@ class ModelSession:
     step: Step
     """The step as the execution runs it."""
     consume: Callable[[Callable[[Tree], Tree], Step, Setup], tuple[Callable[[Tree], Any], list]]
-    """Makes the return value of `start` from a placement."""
+    """A function that makes the return value of `start` from a placement."""
     ddp: DistributedDataParallel | None = None
     """The module wrapped for several ranks that train together; None for one."""
     scaler: torch.amp.GradScaler | None = None
@@ -58,7 +58,7 @@ class ModelSession:
         """Reset the module and the scaler to their seeded state."""
         seeded = build_seeded(self.setup)
         with torch.no_grad():
-            # In place: code that was compiled or captured refers to these very tensors.
+            # The tensors are changed in place: compiled or captured code refers to these objects.
             for tensor, initial in zip(_tensors(self.module), _tensors(seeded), strict=True):
                 tensor.copy_(initial)
         if self.scaler is not None:

@@ -55,8 +55,8 @@ def _infer(
         try:
             total.add_(step(source, targets))
         except Exception as error:
-            # Many errors of torch mean that the data does not fit the model, in words that do not
-            # say so.
+            # Many errors of torch mean that the data does not fit the model, but do not say so. For
+            # these, raise_if_unfit raises an error that does.
             raise_if_unfit(error)
             raise
 

@@ -7,5 +7,6 @@ import numpy as np
 
 def sample_generator(seed: int, index: int) -> np.random.Generator:
     """A new generator for the sample; seed and index have to fit into 64 bits."""
-    # Philox takes both as its key; torch's generator keeps 32 bits of a seed, so streams repeat.
+    # Philox takes both numbers as its key. torch's generator would keep only 32 bits of a seed, so
+    # the numbers of some samples would be the same.
     return np.random.Generator(np.random.Philox(key=np.array([index, seed], np.uint64)))

@@ -49,7 +49,8 @@ class Digits:
 
     def open(self) -> DigitSamples:
         """All digits in memory as uint8 (0.1 MiB)."""
-        # As sklearn.datasets.load_digits does. Importing scikit-learn would take a second.
+        # This reads the file as sklearn.datasets.load_digits does. Importing scikit-learn would
+        # take a second.
         table = np.loadtxt(self.files()[0], np.uint8, delimiter=",")
         images = np.ascontiguousarray(table[:, :-1]).reshape(-1, 8, 8)
         return DigitSamples(images, table[:, -1].astype(int).tolist())

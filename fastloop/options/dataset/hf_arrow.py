@@ -64,7 +64,7 @@ class HfArrowDataset:
 
     @property
     def num_classes(self) -> int | None:
-        """With a label 0: the largest label + 1."""
+        """0, which stands for the largest label + 1; None if samples have no label."""
         return None if self.label_column is None else 0
 
     def fetch(self) -> str:

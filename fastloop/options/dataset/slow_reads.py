@@ -32,7 +32,8 @@ class LateRows:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        # The wait takes no CPU time and not the interpreter's lock, so that threads overlap it.
+        # The wait uses no CPU time and does not hold the interpreter's lock, so the waits of
+        # several threads overlap.
         pause(self.latency_ms / 1e3)
         generator = sample_generator(SEED, index)
         row = torch.from_numpy(np.frombuffer(generator.bytes(self.row_bytes), np.uint8).copy())

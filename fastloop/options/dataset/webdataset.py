@@ -138,7 +138,7 @@ def _members(number: int, path: Path) -> dict[str, dict[str, Member]]:
     """Key -> extension -> file of a tar file, in the order in which they lie there."""
     samples: dict[str, dict[str, Member]] = {}
     try:
-        # Without ":", a compressed file would be read, in which nothing has a place.
+        # The ":" refuses compressed files: a sample has no place in them from which it can be read.
         with tarfile.open(path, "r:") as archive:
             for info in archive:
                 folder, _, name = info.name.rpartition("/")

@@ -40,7 +40,7 @@ class ZarrDataset:
 
     @property
     def num_classes(self) -> int | None:
-        """With a label 0: the largest label + 1."""
+        """0, which stands for the largest label + 1; None if samples have no label."""
         return None if self.label_array is None else 0
 
     def fetch(self) -> str:

@@ -42,7 +42,7 @@ class SingleLauncher:
         self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
     ) -> list[RankAnswer]:
         """The answer of the one rank. Raises JobFailed."""
-        # In this process, where a debugger stops.
+        # The call is made in this process, so that a debugger can stop in it.
         if self.isolation == "inline":
             outcome = run_call(Call(function=task.function, args=task.args))
             if outcome.failure:

@@ -70,7 +70,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    # On Apple silicon the GPU shares this memory.
+    # On Apple silicon, the GPU uses the machine's memory.
     available = psutil.virtual_memory().available
     return min([available, *memory_left(CGROUPS, MEMBERSHIP)])
 

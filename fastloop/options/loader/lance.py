@@ -22,8 +22,10 @@ from fastloop.data.rows_of_open_file import BatchRows
 
 @option
 class LanceLoader:
-    """DataLoader over a Lance dataset, whose `take` reads the rows of a batch by threads of its
-    own; workers open it themselves, and must not be forked."""
+    """DataLoader over a Lance dataset. Its `take` reads the rows of a batch by threads of its own.
+
+    Workers open the dataset themselves, and must not be forked.
+    """
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER

@@ -72,7 +72,8 @@ class LitDataLoader:
         )
         dataset.set_batch_size(loading.batch_size)
         dataset.set_num_workers(loading.num_workers)
-        # LitData makes tensors of read-only memory, of which torch warns once a process.
+        # LitData makes tensors of read-only memory, and torch warns of that once per process. This
+        # causes the warning here.
         with isolate_import():
             torch.frombuffer(bytes(1), dtype=torch.uint8)
         # LitData counts epochs from 1.

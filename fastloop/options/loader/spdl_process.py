@@ -26,8 +26,8 @@ _get_batch: Callable[[np.ndarray], Tree] | None = None
 
 @option
 class SpdlProcessLoader:
-    """SPDL pipeline whose `executor` is a ProcessPoolExecutor: batch indices -> `num_processes`
-    processes -> `buffer_size` batches, which come in shared memory.
+    """SPDL pipeline with a ProcessPoolExecutor: batch indices -> `num_processes` processes ->
+    `buffer_size` batches, which come in shared memory.
 
     The processes gather a batch by numpy or, with store=null, decode its samples. There is no
     loader of SPDL's subinterpreters, which can import neither NumPy nor PyTorch.

@@ -20,8 +20,10 @@ LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 
 @option
 class StatefulLoader:
-    """StatefulDataLoader over the dataset itself: `raw` with a loader whose state can be saved. Its
-    workers send their state with each batch (snapshot_every_n_steps=1, its default)."""
+    """StatefulDataLoader over the dataset itself, as `raw`, but with a state that can be saved.
+
+    Its workers send their state with each batch (snapshot_every_n_steps=1, its default).
+    """
 
     store: ClassVar[None] = None
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "collate", "transform")

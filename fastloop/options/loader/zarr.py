@@ -40,7 +40,7 @@ class ZarrLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker opens the group itself."""
         open_reader = partial(_ArrayReader, self.store, prepared.folder)
-        # A broken group is reported here, and not by a worker.
+        # If the group is broken, this reports it here, and not in a worker.
         open_reader().close()
         rows = BatchRows(open_reader, prepared.num_samples)
         with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
@@ -57,7 +57,7 @@ class _ArrayReader:
 
     def read(self, indices: Sequence[int]) -> Tree:
         """The rows of these indices, in their order, as a tree of tensors."""
-        # Each row is read once, also if the order of the job repeats it.
+        # Each row is read once, even if the order of the job repeats it.
         rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
         leaves = [torch.from_numpy(array.oindex[rows][inverse]) for array in self._rows.arrays]
         return pytree.tree_unflatten(leaves, self._rows.structure)

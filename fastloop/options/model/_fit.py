@@ -69,7 +69,7 @@ def adapt_channels(layer: nn.Conv2d, input_shape: tuple[int, ...]) -> nn.Conv2d:
     if channels == layer.in_channels:
         return layer
     sizes: Any = (layer.kernel_size, layer.stride, layer.padding)
-    # As torchvision initializes the convolutions of its ResNets.
+    # This is the initialization that torchvision gives the convolutions of its ResNets.
     new = nn.Conv2d(channels, layer.out_channels, *sizes, bias=layer.bias is not None)
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     return new

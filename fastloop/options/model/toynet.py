@@ -29,7 +29,7 @@ class ToyNet:
         check_labelled("toynet", num_classes, sample)
 
     def caveat(self, sample_nbytes: int) -> str:
-        """A remark for large samples, for which the first layer is most of the work; else empty."""
+        """A remark if samples are so large that the first layer is most of the work; else empty."""
         weights = sample_nbytes // FLOAT_BYTES * self.hidden
         if weights < LARGE_WEIGHTS:
             return ""

@@ -51,11 +51,10 @@ class UserModel:
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise BadData(f"{self.target}: it returns {kind}, not a torch.nn.Module")
-        # Lazy parameters have no values before the first batch, so that nothing could be reset or
-        # copied.
+        # Lazy parameters have no values before the first batch, so a module with them can be
+        # neither copied nor reset.
         if any(is_lazy(parameter) for parameter in module.parameters()):
             reason = "lazy layers are not supported; take the parameter input_shape instead"
             raise Unsupported(f"model={self.target}: {reason}")
-        # A module that is the target itself is trained in one benchmark and built again for the
-        # next.
+        # If the target itself is a module, each benchmark trains a copy of it.
         return copy.deepcopy(module)

@@ -24,7 +24,7 @@ PIECE = 1 << 20
 class WeightedOrder:
     """Weighted sampling with replacement, as by torch's WeightedRandomSampler.
 
-    It has no limit of 2^24 weights, as torch has; without weights it is uniform.
+    Unlike torch's sampler, it takes more than 2^24 weights. Without weights it is uniform.
     """
 
     complete: ClassVar[bool] = False
@@ -52,11 +52,11 @@ class WeightedOrder:
                 sums = _sums(self.weights, num_samples)
                 # float64: float32 could not tell the sums of many weights apart.
                 points = torch.rand(size, generator=generator, dtype=torch.float64) * sums[-1]
-                # right=True, so that a sample of weight 0 has an empty interval
+                # right=True gives a sample of weight 0 an empty interval, so it is never drawn.
                 yield torch.searchsorted(sums, points, right=True)
 
 
-# Read once per process: torch's sampler keeps its weights in memory, too.
+# The weights are read once per process and kept, as torch's sampler keeps its weights in memory.
 @lru_cache(maxsize=1)
 def _sums(path: Path, num_samples: int) -> torch.Tensor:
     """(num_samples,) float64, the cumulative sums of the weights."""

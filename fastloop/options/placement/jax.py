@@ -50,7 +50,7 @@ class JaxPlacement:
 
         def place(tree: Tree) -> Tree:
             tensors, join = split_tensors(tree, device)
-            # Without x64 int64 would become int32.
+            # Without enable_x64, jax would turn int64 into int32.
             with jax.enable_x64(True):
                 arrays = [_array(jax, tensor) for tensor in tensors]
                 moved = jax.device_put(arrays, target)

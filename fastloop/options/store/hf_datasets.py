@@ -19,9 +19,9 @@ from fastloop.data.rows import structure_text
 LIBRARY = Library("datasets", "store=hf_datasets", "pip install datasets")
 ROWS, LAYOUT = "rows.arrow", "layout.json"
 EXACT = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32")
-"""Dtypes that the torch format keeps, or makes wider ones of: it knows int64 and float32 alone."""
+"""Dtypes that lose nothing in the torch format, which has only int64 and float32."""
 MOST_DIMENSIONS = 5
-"""Those of datasets.Array5D."""
+"""The dimensions of datasets.Array5D."""
 
 
 @dataclass(frozen=True)

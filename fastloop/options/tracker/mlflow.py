@@ -92,7 +92,7 @@ class MlflowTracker:
             return self._find_experiment(self._client)
 
     def _find_experiment(self, client: MlflowClient) -> str:
-        # Of several commands that start for the first time, one creates the experiment.
+        # If several commands start at the same time, only one may create the experiment.
         with hold_lock(default_database()):
             experiment = client.get_experiment_by_name(self.experiment)
             if experiment is not None:
@@ -132,7 +132,7 @@ class MlflowTracker:
             from mlflow.exceptions import MlflowException
 
         client = self._client
-        # Asked for first, so that an unreachable server is waited for only once.
+        # This is the first call of the server, so an unreachable server is waited for only once.
         experiment_id = self._experiment_id
         if result.run_id:
             # The run may be in another store.

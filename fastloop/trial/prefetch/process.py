@@ -107,7 +107,8 @@ class LoaderProcess:
                     ended = True
                     _raise_error(message)
                     return
-                # before the yield: the process loads another batch while the loop's step runs
+                # This is sent before the yield, so that the process loads another batch while the
+                # loop's step runs.
                 self._send(MORE)
                 yield message.unpack()
         finally:
@@ -138,7 +139,7 @@ class LoaderProcess:
         self._messages, messages = Pipe(duplex=False)
         parent_ends = self._commands, self._messages
         args = self._open, commands, messages, parent_ends
-        # not a daemon: a daemonic process could not start the loader's workers
+        # The process is no daemon, because a daemonic process can't start the loader's workers.
         process = self._context.Process(target=_serve, args=args, daemon=False)
         with inherit_no_garbage():
             process.start()
@@ -184,7 +185,7 @@ def _serve(
         connection.close()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # as in DataLoader's workers: the threads of a pool do not survive a fork
+    # torch gets one thread, as in DataLoader's workers: threads of a pool do not survive a fork.
     torch.set_num_threads(1)
     try:
         with open_() as epochs:
@@ -203,8 +204,8 @@ def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connect
     """Send one batch of an epoch per MORE, until the epoch's end or STOP."""
     num_allowed, iterator = 0, iter(batches)
     while True:
-        # Waits for a command only if no batch is allowed; else it takes those that have come, so
-        # that STOP is noticed before the next batch is loaded.
+        # This waits for a command only if no batch is allowed. Otherwise it takes the commands that
+        # have come, so that STOP is noticed before the next batch is loaded.
         while not num_allowed or commands.poll():
             if _receive_command(commands) == STOP:
                 messages.send(EpochEnd())

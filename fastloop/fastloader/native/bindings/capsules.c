@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* One allocation for a lent tensor: what DLPack reads, the block it holds, and its shape and
- * strides. */
+/* One allocation for a lent tensor: the structure that DLPack reads, the block that it holds, and
+ * its shape and strides. */
 typedef struct {
     dl_managed_tensor managed;
     fl_block *block;

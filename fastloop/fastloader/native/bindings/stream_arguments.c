@@ -22,8 +22,8 @@ static int check_plan(const fl_plan *plan, const order_object *order) {
     return 1;
 }
 
-/* Reads the arguments into the object, which owns what they refer to, and the plan's numbers.
- * Returns 0 with an error set. */
+/* Reads the arguments into the object, which owns all objects that they refer to, and the numbers
+ * of the plan. Returns 0 with an error set if an argument is wrong. */
 static int read_arguments(stream_object *self, PyObject *args, PyObject *kwargs,
                           const module_state *state, fl_plan *plan) {
     static char *names[] = {"columns", "order", "pool", "calls", "delivered", "start",

@@ -30,8 +30,8 @@ int fp_is_forked(const stream_object *self);
 
 /* ---- arguments: stream_arguments.c ---- */
 
-/* Reads the plan of a new stream. The object holds what the plan refers to. Returns 0 with an
- * error set. */
+/* Reads the plan of a new stream. The object holds all objects that the plan refers to. Returns 0
+ * with an error set if an argument is wrong. */
 int fp_read_plan(stream_object *self, PyObject *args, PyObject *kwargs, const module_state *state,
                  fl_plan *plan);
 

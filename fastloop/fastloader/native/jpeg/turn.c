@@ -1,5 +1,5 @@
-/* Images that are shown turned or mirrored, as EXIF's orientation says: which part of the stored
- * image is cut out, and where the pixels of a sample are put. */
+/* Images that are shown turned or mirrored, as EXIF's orientation says: the part of the stored
+ * image that is cut out, and the places of its pixels in the sample. */
 #include "turn.h"
 
 fj_turn fj_turn_of(int orientation) {
