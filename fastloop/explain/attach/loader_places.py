@@ -54,9 +54,7 @@ def names_of_arguments(kind: type) -> list[str] | None:
     with suppress(TypeError, ValueError):
         parameters = [*inspect.signature(kind.__init__).parameters.values()][1:]
         if not any(each.kind is each.VAR_POSITIONAL for each in parameters):
-            return [
-                ANY_NAME if each.kind is each.VAR_KEYWORD else each.name for each in parameters
-            ]
+            return [ANY_NAME if each.kind is each.VAR_KEYWORD else each.name for each in parameters]
     return None
 
 
