@@ -23,11 +23,13 @@ MOST_LINES = 5
 WRITES = os.O_WRONLY | os.O_RDWR
 SYSTEM = ("/dev/", "/proc/", "/sys/")
 REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
+_home: list[str] = []
+"""The working folder of the command; empty until effects are recorded."""
 
 
 def ask_for_effects(folder: Path) -> None:
     """Let processes that record to the folder record their effects, too."""
-    (folder / ASKED).touch()
+    (folder / ASKED).write_bytes(os.fsencode(os.getcwd()))
 
 
 def are_effects_asked(folder: Path) -> bool:
@@ -35,10 +37,17 @@ def are_effects_asked(folder: Path) -> bool:
     return (folder / ASKED).exists()
 
 
+def find_home(folder: Path) -> str:
+    """The working folder of the command that asked for effects, or that of this process."""
+    asked = folder / ASKED
+    return os.fsdecode(asked.read_bytes()) if asked.exists() else os.getcwd()
+
+
 def record_effects(folder: Path) -> None:
     """Write a line to the folder for each effect of this process and of its forks from now on."""
     path, busy, seen = folder / RECORDED.format(os.getpid()), threading.local(), set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _home[:] = [find_home(folder)]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The hook is called for every event of the interpreter, in the middle of any function. It
@@ -135,9 +144,11 @@ def _describe_rename(source: Any, target: Any, *_: Any) -> str:
 
 def _describe_file(verb: str, path: Any) -> str:
     text = os.path.abspath(os.fsdecode(path))
+    # The script may have changed its working folder, from which nobody reads the lines.
+    home = _home[0] if _home else os.getcwd()
     # Temporary files have other names in each run, unless the script itself lies among them.
-    if text.startswith(f"{os.getcwd()}{os.sep}"):
-        text = os.path.relpath(text)
+    if text.startswith(f"{home}{os.sep}"):
+        text = os.path.relpath(text, home)
     elif text.startswith((*SYSTEM, f"{tempfile.gettempdir()}{os.sep}")):
         return ""
     return "" if "__pycache__" in text else f"{verb} {text}"
