@@ -201,13 +201,18 @@ def _explain(
 
 def _find_slowest(findings: ScriptFindings) -> LoopFindings | None:
     """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
-    none."""
+    none, or if no call of the script makes its DataLoader."""
     from fastloop.explain.attach.findings import waiting_s
 
     loops = [each for each in findings.loops if not each.facts.get("is_watched")]
-    if not loops:
-        print("fastloop: nothing was tried: no loop is over a DataLoader", file=sys.stderr)
-    return max(loops, key=waiting_s, default=None)
+    found = max(loops, key=waiting_s, default=None)
+    if found and found.facts["made_at"]:
+        return found
+    reason = "no loop is over a DataLoader"
+    if found:
+        reason = f"no call was seen to make the DataLoader of the loop at {found.facts['place']}"
+    print(f"fastloop: nothing was tried: {reason}", file=sys.stderr)
+    return None
 
 
 def _print_effects(effects: list[str]) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from fastloop.cli.attach import _find_slowest
+from fastloop.core.parts import Part
+from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
-from fastloop.explain.attach.tries import AS_IS, Attempt, _choose_round
+from fastloop.explain.attach.tries import AS_IS, Attempt, _choose_round, try_changes
 from fastloop.explain.change import Change
 
 SECOND = 1_000_000_000
@@ -115,3 +121,47 @@ def test_round_that_the_budget_has_cut_off_is_left_out():
     )
     assert _choose_round([slow, fast], baseline, 3, left_s=1000.0) == [fast, slow]
     assert _choose_round([slow, fast], baseline, 3, left_s=0.0) == []
+
+
+@dataclass
+class QuickRunner:
+    """Runs that take no time, and the most time that each of them was given."""
+
+    cut: Any = field(default_factory=lambda: SimpleNamespace(batches=40))
+    limits_s: list[float] = field(default_factory=list)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def seconds(self, change, limit_s):
+        self.limits_s.append(limit_s)
+        noise = 1 + 0.01 * (len(self.limits_s) % 3)
+        return noise * (5.0 if change.settings else 10.0)
+
+    def digests(self, change, limit_s):
+        self.limits_s.append(limit_s)
+        return [1, 2]
+
+
+def test_no_run_gets_more_time_than_is_left():
+    """Nor do the runs in which the samples are compared, at the end."""
+    runner, change = QuickRunner(), Change(settings={"num_workers": 2})
+    facts = {"place": LOOP, "made_at": "/nowhere/train.py:1"}
+    found = cast("Any", SimpleNamespace(facts=facts, what_ifs=()))
+    tried = try_changes(cast("Any", runner), found, [change], 10.0, lambda _: None)
+    assert (tried.best, tried.same_samples) == ("num_workers=2", True)
+    assert max(runner.limits_s) <= 10.0
+
+
+def known_findings(**facts):
+    step = Estimate(value=0.5, low=0.5, high=0.5, is_interval=True)
+    loop = SimpleNamespace(facts={"place": LOOP, **facts}, seconds=1.0, shares={Part.STEP: step})
+    return cast("Any", SimpleNamespace(loops=(loop,)))
+
+
+def test_loader_that_no_call_makes_is_told(capsys):
+    """As one that a library has copied."""
+    assert _find_slowest(known_findings(made_at="train.py:1"))
+    assert capsys.readouterr().err == ""
+    assert _find_slowest(known_findings(made_at="")) is None
+    assert f"no call was seen to make the DataLoader of the loop at {LOOP}" in (
+        capsys.readouterr().err
+    )

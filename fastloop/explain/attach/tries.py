@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -242,7 +242,8 @@ def try_changes(
     if change is None:
         return tried
     patch, advice = patch_call(found, change)
-    same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
+    limits_s = (min(limit_s, max(0.0, left_s())) for _ in range(COMPARED))
+    same = _has_same_samples(runner, change, digests, limits_s) if can_compare else None
     notes = runner.notes.get(change.name, ())
     return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
 
@@ -356,11 +357,14 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 
 
 def _has_same_samples(
-    runner: ScriptRunner, change: Change, digests: list[int], limit_s: float
+    runner: ScriptRunner, change: Change, digests: list[int], limits_s: Iterator[float]
 ) -> bool | None:
-    """True if the samples are those of the given digests; None: it can't be told."""
+    """True if the samples are those of the given digests; None: it can't be told.
+
+    limits_s: the most time of each run, asked for as it begins.
+    """
     try:
-        again, changed = (runner.digests(each, limit_s) for each in (AS_IS, change))
+        again, changed = (runner.digests(each, next(limits_s)) for each in (AS_IS, change))
     except Unsupported:
         return None
     # A script that draws its own order, or crops, differs from one run to the next.
