@@ -24,6 +24,8 @@ class ScriptPlan:
     is True if FastLoader takes its place."""
     step_s: float
     """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
+    num_samples: int | None = None
+    """Length of the DataLoader's dataset; None: it has none."""
     end_ns: int
     """Time at which the race ends, by the clock of `now_ns`."""
 

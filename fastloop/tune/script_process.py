@@ -77,13 +77,29 @@ class RaceProbe:
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807
             loader = getattr(iterator, "_fastloop_loader", None)
-            if loader is not None and place_in_script() == self.plan.place:
+            if (
+                loader is not None
+                and place_in_script() == self.plan.place
+                and self.is_planned(loader)
+            ):
                 if hasattr(iterator, "_shutdown_workers"):
                     iterator._shutdown_workers()
                 self._race(*self.made[id(loader)])
             return original(iterator)
 
         return __next__
+
+    def is_planned(self, loader: DataLoader[Any]) -> bool:
+        """False if another DataLoader that the same call has made is the one of the plan.
+
+        A call in a dictionary makes the loaders of training and validation, which one line then
+        iterates over.
+        """
+        from fastloop.explain.attach.loop_probe import count_samples
+
+        wanted = self.plan.num_samples
+        lengths = [count_samples(each) for each, _ in self.made.values()]
+        return count_samples(loader) == wanted or wanted not in lengths
 
     def _race(self, loader: DataLoader[Any], arguments: dict[str, Any]) -> NoReturn:
         """Race the loaders, write the outcome, and end the script as `sys.exit` does."""

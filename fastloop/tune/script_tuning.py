@@ -181,6 +181,7 @@ def run_race(
         made_at=found.facts["made_at"],
         settings=settings,
         step_s=found.step_ms / 1e3,
+        num_samples=found.facts.get("num_samples"),
         end_ns=end_ns - int(1e9 * ENDING_S),
     )
     write_plan(folder, plan)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,8 @@ from commands import run_fastloop
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
+from fastloop.tune.script_plan import ScriptPlan
+from fastloop.tune.script_process import RaceProbe
 from fastloop.tune.script_tuning import check_rest, choose_loop, choose_settings, find_change
 
 WAITING = """\
@@ -269,3 +272,29 @@ def test_interrupt_of_the_observed_run_ends_the_command(tmp_path):
     assert output == "saved\n"
     assert errors.splitlines()[-1:] == ["interrupted"]
     assert process.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize(("num_samples", "planned"), [(3, {3}), (2, {2}), (9, {2, 3})])
+def test_loader_of_the_plan_is_told_from_others_of_the_same_call(tmp_path, num_samples, planned):
+    """As of `{name: DataLoader(samples[name]) for name in ("train", "valid")}`."""
+    plan = ScriptPlan(
+        place="train.py:9",
+        made_at="train.py:3",
+        settings={},
+        step_s=0.0,
+        num_samples=num_samples,
+        end_ns=0,
+    )
+    kinds = {"DataLoader": SimpleNamespace, "_BaseDataLoaderIter": Iterators}
+    probe = RaceProbe(plan, tmp_path, cast("Any", SimpleNamespace(**kinds)))
+    loaders = [SimpleNamespace(dataset=[0] * count) for count in (2, 3)]
+    probe.made = {id(each): (cast("Any", each), {}) for each in loaders}
+    found = {len(each.dataset) for each in loaders if probe.is_planned(cast("Any", each))}
+    assert found == planned
+
+
+class Iterators:
+    """Stands in for torch's iterators, whose functions are kept."""
+
+    def __next__(self):
+        raise StopIteration

@@ -369,7 +369,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
-        "num_samples": _count_samples(loader),
+        "num_samples": count_samples(loader),
         "most_workers": _count_most_workers(loader),
         # PyG's class has DataLoader's name, and a collate_fn of its own.
         "is_derived": _is_derived(loader),
@@ -400,7 +400,7 @@ def _find_start_method(loader: DataLoader[Any]) -> str:
     return settled or torch.multiprocessing.get_all_start_methods()[0]
 
 
-def _count_samples(loader: DataLoader[Any]) -> int | None:
+def count_samples(loader: DataLoader[Any]) -> int | None:
     """The length of the dataset; None for a stream, or if the dataset has no length."""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return None
