@@ -144,6 +144,7 @@ def _is_launcher(arguments: Sequence[str]) -> bool:
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.core.spans import now_ns, seconds_between
+    from fastloop.explain.attach.call_patch import show_command
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.findings import outside_s
     from fastloop.explain.attach.launch import make_record_folder, run_script
@@ -189,7 +190,7 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix="script-", dir=folder))
         write_text(path / PATCH, tuned.patch)
-        print(f"\ngit apply {path / PATCH}\n\n{tuned.patch}", end="")
+        print(f"\n{show_command(path / PATCH)}\n\n{tuned.patch}", end="")
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:

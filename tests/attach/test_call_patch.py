@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 import subprocess
 from typing import Generic, TypeVar, cast
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import edit_call, patch_script
+from fastloop.explain.attach.call_patch import edit_call, patch_script, show_command
 from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.loader_places import ANY_NAME, place_of_call
 from fastloop.explain.change import Change
@@ -153,6 +154,19 @@ def test_patch_of_unusual_lines_is_applied_by_git(tmp_path, source):
     end = b"\r\n" if b"\r\n" in source else b"\n"
     changed = b"torch.set_num_threads(1)" + end + b"loader = DataLoader(a, 4, num_workers=2)"
     assert script.read_bytes() == source.replace(b"loader = DataLoader(a, 4)", changed)
+
+
+def test_command_applies_the_patch_below_a_folder_of_the_same_name(tmp_path):
+    """As of a package in a folder of its own in a repository of several."""
+    project = tmp_path / "my train"
+    script = project / "my train" / "train.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import torch\nloader = DataLoader(a, 4)\n")
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    patch = tmp_path / "a b.patch"
+    patch.write_text(patch_script(script, 2, WITHOUT, project))
+    subprocess.run(shlex.split(show_command(patch)), cwd=project, check=True)
+    assert script.read_text() == "import torch\nloader = DataLoader(a, 4, num_workers=0)\n"
 
 
 def test_script_in_another_encoding_is_told(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,12 @@ def patch_script(
     return "".join(
         each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in diff
     )
+
+
+def show_command(patch: Path) -> str:
+    """The command that applies the file of a patch in the folder of `patch_script`."""
+    # Without -p1, git guesses wrong in a folder that has one of its own name, as of a package.
+    return f"git apply -p1 {shlex.quote(str(patch))}"
 
 
 def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | None = None) -> str:

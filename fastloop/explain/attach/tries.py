@@ -19,7 +19,7 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import align, wrap
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import patch_script
+from fastloop.explain.attach.call_patch import patch_script, show_command
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
     FEWEST_ROUNDS,
@@ -416,7 +416,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:
-        lines += ["", f"git apply {patch_path}", "", tried.patch.rstrip("\n")]
+        lines += ["", show_command(patch_path), "", tried.patch.rstrip("\n")]
     return "\n".join(lines)
 
 
