@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -149,8 +150,8 @@ class LoopProbe:
         self.log, self.iterators, self.counter = log, iterators, counter
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
-        self.last: IterationState | None = None
-        """The pass that was asked for a batch last."""
+        self.last = local()
+        """`state`: the pass that the thread has asked for a batch last."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__ with a fact for each call."""
@@ -320,8 +321,8 @@ class LoopProbe:
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
             start_ns, has_step = now_ns(), state.batch != UNKNOWN
             # A loop inside of the step has waits of its own.
-            is_alone = self.last is state
-            self.last = state
+            is_alone = getattr(self.last, "state", None) is state
+            self.last.state = state
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             if counter is not None and has_step:
                 counter.count_step(state.place)
