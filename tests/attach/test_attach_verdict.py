@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,13 @@ import pytest
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, format_findings, to_json
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    describe_nothing,
+    format_findings,
+    to_json,
+)
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
@@ -163,3 +170,16 @@ def test_file_has_a_change_by_its_name():
     assert loop["what_ifs"] == [
         {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "is_native": False}
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "way"),
+    [
+        (3, "failed (exit status 3)"),
+        (-signal.SIGTERM, "was killed by SIGTERM"),
+        (-(signal.SIGRTMIN + 1), f"was killed by signal {signal.SIGRTMIN + 1}"),
+    ],
+)
+def test_end_of_a_script_without_a_loop_is_told(status, way):
+    text = describe_nothing(ScriptFindings(command="a.py", status=status, loops=()))
+    assert text.startswith(f"fastloop: the script {way} before it had worked on a batch")

@@ -22,7 +22,7 @@ def nothing(status):
     """The line about a script that has ended with this status, and without a batch."""
     if not status:
         return NOTHING
-    way = f"was ended by {signal.Signals(-status).name}" if status < 0 else "failed"
+    way = f"was killed by {signal.Signals(-status).name}" if status < 0 else "failed"
     way += f" (exit status {status})" if status > 0 else ""
     before = "before it had worked on a batch of a DataLoader, nothing to explain"
     return f"fastloop: the script {way} {before}\n"

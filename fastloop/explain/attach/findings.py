@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.core.text import align, wrap
+from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
     RankComparison,
@@ -214,9 +213,8 @@ def describe_nothing(findings: ScriptFindings) -> str:
     """The lines that are printed instead of findings if there is no loop."""
     status, answer = findings.status, "no DataLoader was iterated over"
     if status:
-        way = f"failed (exit status {status})"
-        if status < 0:
-            way = f"was ended by {signal.Signals(-status).name}"
+        ended = describe_exit(status)
+        way = f"failed ({ended})" if status > 0 else f"was {ended}"
         answer = f"the script {way} before it had worked on a batch of a DataLoader"
     return "\n".join([f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)])
 
