@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 from commands import run_fastloop
+from torch.utils.data import DataLoader
 
 import fastloop
+from fastloop.explain.attach.watched_loops import watch_loops
 
 WATCHED = """
 import time
@@ -54,6 +56,13 @@ def attach(text, cwd):
 def test_without_attach_watch_returns_the_iterable_itself():
     batches = [1, 2]
     assert fastloop.watch(batches) is batches
+
+
+def test_iterator_of_a_dataloader_is_recorded_once(tmp_path):
+    """By the probe of DataLoaders, which sees what happens inside of next()."""
+    iterator = iter(DataLoader([1, 2, 3]))
+    assert watch_loops(iterator, tmp_path) is iterator
+    assert watch_loops(iter([1, 2, 3]), tmp_path) is not iterator
 
 
 def test_watched_iterable_is_seen_and_behaves_as_before(tmp_path):

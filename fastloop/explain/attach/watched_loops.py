@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - a type, of which none is made here
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from fastloop.fastloader import FastLoader
 
 T = TypeVar("T")
+RECORDED = DataLoader, _BaseDataLoaderIter
+"""Classes of which every loop is recorded by loop_probe.py."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
@@ -42,7 +45,7 @@ def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
     anyway."""
     from fastloop.fastloader import FastLoader
 
-    if isinstance(iterable, DataLoader | FastLoader | Watched | WatchedIterator):
+    if isinstance(iterable, (*RECORDED, FastLoader, Watched, WatchedIterator)):
         return iterable
     loader = WatchedLoader(_LoopLog.of_folder(str(folder)), iterable)
     if isinstance(iterable, Iterator):
