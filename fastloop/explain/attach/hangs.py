@@ -114,7 +114,7 @@ def _find_reasons(state: LoopState, stacks: str) -> list[str]:
     for name, pid in makers:
         if waits_for := _read_wait(pid):
             reasons.append(f"{name} waits for {waits_for}")
-        if waits_for == LOCK and workers:
+        if waits_for == LOCK and workers and state.start_method == "fork":
             reasons.append(OF_FORK)
     with suppress(OSError):
         usage = shutil.disk_usage(SHARED_MEMORY)

@@ -37,6 +37,8 @@ class LoopState:
     """Process ids of its workers."""
     is_waiting: bool
     """True: the loop waits for data. False: it has a batch, and works on it, or has been left."""
+    start_method: str
+    """The way in which its workers start; empty if it is not known."""
 
 
 @dataclass
@@ -88,6 +90,11 @@ class _Process:
                 self.starts.pop(number, None)
                 self.totals[self.passes.pop(number)["place"]] += self.batches.pop(number, 0)
         del self.loaders[: -MOST_PASSES // 2]
+
+    def find_start_method(self, loader: int) -> str:
+        """The way in which the workers of the loader with that number start; empty if unknown."""
+        methods = (each["start_method"] for each in self.loaders if each["loader"] == loader)
+        return next(methods, "")
 
     def count_batches(self, place: str) -> int:
         """The number of batches of all loops at the place."""
@@ -152,6 +159,7 @@ class LiveLoops:
             place=facts["place"],
             pids=tuple(facts["pids"]),
             is_waiting=process.last[number] is not Part.WAIT,
+            start_method=process.find_start_method(facts["loader"]),
         )
 
     def describe(self, state: LoopState) -> str:

@@ -1,0 +1,32 @@
+"""Reasons that are told for a loop in which nothing moves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fastloop.explain.attach import hangs
+from fastloop.explain.attach.hangs import LOCK, OF_FORK, _find_reasons
+from fastloop.explain.attach.live_loops import LoopState, _Process
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_lock_is_one_of_the_parent_only_in_a_fork(monkeypatch, method):
+    """Workers that start otherwise have no copies of locks, and need no other way to start."""
+    worker = "worker 0 (pid 2)", SimpleNamespace(pid=2)
+    monkeypatch.setattr(hangs, "workers_of", lambda _: [worker])
+    monkeypatch.setattr(hangs, "_read_wait", lambda _: LOCK)
+    process = _Process(loaders=[{"loader": 3, "start_method": method}])
+    state = LoopState(
+        process_id=1,
+        number=1,
+        place="train.py:9",
+        pids=(2,),
+        is_waiting=True,
+        start_method=process.find_start_method(3),
+    )
+    reasons = _find_reasons(state, "")
+    assert "worker 0 (pid 2) waits for a lock" in reasons
+    assert (OF_FORK in reasons) == (method == "fork")
+    assert process.find_start_method(4) == ""
