@@ -1,4 +1,4 @@
-"""Loops of several threads: what one of them does is no part of another one's steps."""
+"""Loops of several threads and processes: what one of them does is no part of another one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from fastloop.explain.attach import loop_probe
+from fastloop.explain.attach.early_stop import StopCounter
 from fastloop.explain.attach.loop_probe import STATE, IterationState, LoaderState, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
 
@@ -57,3 +59,24 @@ def test_step_is_alone_unless_its_own_thread_has_another_loop(tmp_path, is_threa
         ask(second)
     ask(first)
     assert first.usage.alone == [is_thread]
+
+
+class Counter:
+    """Counts the steps that may end the script."""
+
+    steps = 0
+
+    def count_step(self, _: str) -> None:
+        self.steps += 1
+
+
+@pytest.mark.parametrize("worker", [None, object()])
+def test_steps_in_a_worker_do_not_end_it(tmp_path, monkeypatch, worker):
+    monkeypatch.setattr(loop_probe, "get_worker_info", lambda: worker)
+    counter = Counter()
+    log = open_script_log(str(tmp_path))
+    ask = LoopProbe(log, object, cast("StopCounter", counter)).wrap_next(lambda _: "batch")
+    batches = Batches(1)
+    ask(batches)
+    ask(batches)
+    assert counter.steps == (0 if worker else 1)

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+# The import of torch.utils.data, which has this function, too, may not be complete here.
+from torch.utils.data._utils.worker import get_worker_info
+
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
@@ -324,7 +327,8 @@ class LoopProbe:
             is_alone = getattr(self.last, "state", None) is state
             self.last.state = state
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
-            if counter is not None and has_step:
+            # A loop in a worker, as of a dataset over another one, must not end the worker alone.
+            if counter is not None and has_step and get_worker_info() is None:
                 counter.count_step(state.place)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
