@@ -17,7 +17,7 @@ from fastloop import FastLoader
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import edit_call, patch_script, show_command
 from fastloop.explain.attach.fastloader_notes import collect_notes
-from fastloop.explain.attach.loader_places import ANY_NAME, place_of_call
+from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.change import Change
 
 T = TypeVar("T")
@@ -129,11 +129,12 @@ class Made(Generic[T]):
 
     def __init__(self) -> None:
         self.made_at = place_of_call(cast("DataLoader", self))
+        self.place = place_in_script()
 
 
 def test_place_of_a_call_is_the_scripts_if_typing_carries_it_out():
     plain, typed = Made(), Made[int]()
-    assert typed.made_at == plain.made_at
+    assert (typed.made_at, typed.place) == (plain.made_at, plain.place)
     assert re.fullmatch(rf"{re.escape(__file__)}:\d+", plain.made_at)
 
 

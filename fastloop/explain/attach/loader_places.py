@@ -41,8 +41,6 @@ def place_of_call(loader: DataLoader[Any]) -> str:
         frame
         for frame in _frames(sys._getframe(1))
         if os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
-        # typing carries out the call of DataLoader[int](dataset).
-        and frame.f_globals.get("__name__") != "typing"
         and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
     ]
     return f"{os.path.abspath(frames[0].f_code.co_filename)}:{frames[0].f_lineno}" if frames else ""
@@ -71,5 +69,7 @@ def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame:
-        yield frame
+        # typing carries out the call of DataLoader[int](dataset).
+        if frame.f_globals.get("__name__") != "typing":
+            yield frame
         frame = frame.f_back
