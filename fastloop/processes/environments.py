@@ -245,7 +245,8 @@ def _pip_calls(environment: Environment) -> list[list[str]]:
 def _move_scripts(beside: Path, folder: Path) -> None:
     """Let the scripts of a new environment name its future folder."""
     for path in (beside / "bin").iterdir():
-        if not path.is_symlink():
+        # pip compiles a script that is a module, into bin/__pycache__.
+        if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
             path.write_bytes(content.replace(beside.name.encode(), folder.name.encode()))
 

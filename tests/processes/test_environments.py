@@ -121,6 +121,14 @@ def test_scripts_start_with_the_interpreter_of_the_environment(index):
     assert not any(b".partial" in path.read_bytes() for path in files)
 
 
+def test_compiled_scripts_do_not_keep_scripts_from_being_moved(tmp_path):
+    beside, folder = tmp_path / ".key.partial", tmp_path / "key"
+    (beside / "bin" / "__pycache__").mkdir(parents=True)
+    (beside / "bin" / "tool.py").write_text(f"#!{beside}/bin/python\n")
+    environments._move_scripts(beside, folder)
+    assert (beside / "bin" / "tool.py").read_text() == f"#!{folder}/bin/python\n"
+
+
 @pytest.mark.heavy
 def test_a_failed_build_leaves_nothing_and_says_why_in_one_line(index):
     with pytest.raises(Unsupported, match=r"no environment: .*pins_demo==9") as caught:
