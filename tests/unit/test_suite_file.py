@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
 from fastloop.cli import suite
-from fastloop.config.catalogue import options_of
+from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
 from fastloop.suite.claims import CLAIMS, describe_judgement, judge
@@ -274,6 +274,15 @@ def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
     assert page.count("not measured") >= len(CLAIMS) - 1
     absent = describe_judgement(judge(CLAIMS[1], document))
     assert absent == f"{CLAIMS[1].name}: not measured: this file does not have it"
+
+
+def test_both_rows_of_a_claim_about_image_files_decode_them():
+    with_store = options_with_store()
+    for claim in CLAIMS:
+        # A job of random crops is left without a store by itself.
+        if "dataset=photos" in claim.common and "transform=random_resized_crop" not in claim.common:
+            for row in (claim.slow, claim.fast):
+                assert row.loader not in with_store or "loader.store=null" in row.overrides
 
 
 def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monkeypatch, capsys):
