@@ -105,7 +105,11 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
     finished = earlier.status == "FINISHED" and has_all_trials
     finished = finished and not (settings.explain and lacks_explanation(earlier))
-    if finished or (earlier.status == "FAILED" and not settings.retry_failed):
+    failed = earlier.status == "FAILED" and not settings.retry_failed
+    # It failed before its data was known, perhaps because a library was missing that is here now.
+    if failed and not earlier.key:
+        failed = not changes(replace(earlier, fingerprint=now.fingerprint), now)
+    if finished or failed:
         state.keep()
         count, trials = len(earlier.trials), state.entry.job.most_trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
@@ -117,9 +121,12 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     return ""
 
 
-def fail_job(state: JobState, failure: Failure) -> str:
+def fail_job(state: JobState, now: Result, failure: Failure) -> str:
     """End a job that can't be measured now. An earlier finished result is kept, and a message about
-    that returned; else the message is empty."""
+    that returned; else the message is empty.
+
+    now: the job's result before any trial, with the present code and machine.
+    """
     if state.is_continued:
         state.fail(failure)
         return ""
@@ -127,7 +134,10 @@ def fail_job(state: JobState, failure: Failure) -> str:
         state.keep()
         name = state.result.name
         return f"{name} keeps its finished result; it could not be run now: {failure.reason}"
-    state.continue_from(state.result)
+    # Trials keep the environment in which they ran; without any, the failure is of the present one.
+    earlier = state.result
+    environment = earlier.environment if earlier.trials else now.environment
+    state.continue_from(replace(earlier, environment=environment))
     state.fail(failure)
     return ""
 
