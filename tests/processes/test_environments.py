@@ -15,8 +15,10 @@ import pytest
 import torch
 import yaml
 from options import CONF, REPOSITORY
+from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
 
+from fastloop.core.machine import PACKAGES
 from fastloop.core.types import FailureKind, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import environments
@@ -245,3 +247,11 @@ def test_requirements_of_an_option_are_those_of_an_extra(path):
     plain = {each for each in requirements if not each.startswith("-")}
     # An extra would exclude the NumPy of the main environment.
     assert (plain in extras) != (path.stem == "mosaic_streaming")
+
+
+@pytest.mark.parametrize(
+    "path", OPTIONS_WITH_LIBRARIES, ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_results_record_the_version_of_an_options_library(path):
+    words = [each.split()[-1] for each in yaml.safe_load(path.read_text())["requirements"]]
+    assert {Requirement(word).name for word in words} & {*PACKAGES}
