@@ -146,6 +146,23 @@ def save_suite(document: SuiteFile, path: Path) -> None:
     write_text(path, without_passwords(text) + "\n")
 
 
+def check_replaceable(path: Path, scope: Scope, *, is_whole: bool) -> None:
+    """Raise UsageError if the file has more than a run of this scope would write in its place.
+
+    is_whole: True if the run leaves out no workload and no loader.
+    """
+    if not path.exists():
+        return
+    there = load_suite(path)
+    if there.scope == "full" and scope == "quick":
+        has = "the full suite, which the quick one would replace"
+    elif there.complete and not is_whole and there.scope == scope:
+        has = "all workloads and loaders, which a part of them would replace"
+    else:
+        return
+    raise UsageError(f"{path} has {has}: allowed: with another round= or results=")
+
+
 def load_suite(path: Path) -> SuiteFile:
     """Read a file; raises UsageError, naming the field, if it does not match the schema."""
     try:

@@ -23,6 +23,7 @@ from fastloop.suite.suite_file import (
     SCHEMA_FILE,
     Cell,
     SuiteFile,
+    check_replaceable,
     find_problems,
     load_suite,
     save_suite,
@@ -148,6 +149,38 @@ def test_a_removed_part_is_missed(tmp_path, part):
     plain = FILE.dump_python(example(), mode="json")
     plain[part] = plain[part][1:]
     assert part in complaints(plain, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("there", "scope", "is_whole", "refused"),
+    [
+        ("full", "quick", True, True),
+        ("full", "full", False, True),
+        ("full", "full", True, False),
+        ("quick", "full", False, False),
+    ],
+)
+def test_a_file_is_not_replaced_by_one_that_has_less(tmp_path, there, scope, is_whole, refused):
+    path = tmp_path / "a.json"
+    check_replaceable(path, scope, is_whole=is_whole)
+    save_suite(replace(example(), scope=there), path)
+    if refused:
+        with pytest.raises(UsageError, match="allowed: with another round= or results="):
+            check_replaceable(path, scope, is_whole=is_whole)
+    else:
+        check_replaceable(path, scope, is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    "setting", ["trials=auto", "trials=0", "trials=3,5", "round=..", "machine=my box"]
+)
+def test_wrong_settings_end_the_suite_before_it_measures(monkeypatch, tmp_path, setting):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fastloop suite", "quick", setting])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    assert str(ended.value.code).startswith(f"{setting}: allowed: ")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1}', "\x00"])
