@@ -309,6 +309,12 @@ def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
     assert absent == f"{CLAIMS[1].name}: not measured: this file does not have it"
 
 
+def test_a_claim_of_unequal_numbers_of_windows_says_why_it_is_undecided():
+    judged = judge(CLAIMS[0], claimed_file(CLAIMS[0], SLOW, FAST[:4]))
+    assert (judged.outcome, judged.factor) == ("undecided", None)
+    assert describe_judgement(judged).endswith("its two rows have different numbers of windows")
+
+
 def test_both_rows_of_a_claim_about_image_files_decode_them():
     with_store = options_with_store()
     for claim in CLAIMS:
