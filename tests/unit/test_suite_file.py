@@ -256,6 +256,28 @@ def test_cells_older_than_a_year_are_grey_until_they_are_measured_again():
     assert rows["small_rows", "grain"]["class"] == ""
 
 
+def test_cells_of_different_rounds_are_not_ranked_together():
+    later = replace(document_of(measured_cell("spdl", SLOW)), complete=False)
+    page, rows = page_of(
+        LoadedRound(round="2026-10", machine="box", document=example()),
+        LoadedRound(round="2026-11", machine="box", document=later),
+    )
+    # Alone in its round, spdl would be the fastest.
+    assert "1.00" not in rows["small_rows", "spdl"]["text"]
+    assert "2026-11" in rows["small_rows", "spdl"]["text"]
+    assert "1.00" in rows["small_rows", "grain"]["text"]
+    assert "measured in another round" in page
+
+
+def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
+    quick = replace(document_of(measured_cell("raw", FAST)), scope="quick")
+    _, rows = page_of(
+        LoadedRound(round="2026-10", machine="box", document=example()),
+        LoadedRound(round="2026-11", machine="box", document=quick),
+    )
+    assert "2026-10 full" in rows["small_rows", "raw"]["text"]
+
+
 def test_no_page_is_made_of_an_altered_file(tmp_path):
     (tmp_path / "2026-11").mkdir()
     save_suite(replace(example(), round="2027-01"), tmp_path / "2026-11" / "box.json")
