@@ -151,6 +151,12 @@ def test_a_removed_part_is_missed(tmp_path, part):
     assert part in complaints(plain, tmp_path)
 
 
+def test_a_password_that_is_a_word_of_the_file_does_not_alter_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "fastloop")
+    save_suite(example(), tmp_path / "a.json")
+    assert find_problems(load_suite(tmp_path / "a.json")) == []
+
+
 @pytest.mark.parametrize(
     ("there", "scope", "is_whole", "refused"),
     [
