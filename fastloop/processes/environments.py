@@ -90,8 +90,14 @@ class Environment:
 
     @property
     def is_built(self) -> bool:
-        """True if the environment exists."""
-        return (self.folder / DESCRIPTION).is_file()
+        """True if the environment exists, and has not been moved since it was built."""
+        try:
+            path = read_environment(self.folder).path
+        except Unsupported:
+            return False
+        # Its import path and its scripts name the folder in which it was built.
+        own = [Path(each) for each in path if self.key in Path(each).parts]
+        return bool(own) and all(each.exists() for each in own)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import subprocess
@@ -229,6 +230,17 @@ def test_the_name_does_not_depend_on_the_order_of_requirements():
     keys = {Environment(requirements=each).key for each in [("a", "b"), ("b", "a")]}
     assert len(keys) == 1
     assert Environment(requirements=("a",)).key not in keys
+
+
+def test_an_environment_that_was_moved_is_built_again(outputs):
+    environment = Environment(requirements=("a",))
+    own = environment.folder / "lib" / "site-packages"
+    own.mkdir(parents=True)
+    moved_from = outputs.parent / "before" / own.relative_to(outputs)
+    for place, is_built in ((own, True), (moved_from, False)):
+        values = {"requirements": ["a"], "fastloop": None, "path": [str(place)], "packages": {}}
+        (environment.folder / environments.DESCRIPTION).write_text(json.dumps(values))
+        assert environment.is_built == is_built
 
 
 def test_environments_lie_in_the_outputs_folder(outputs):
