@@ -106,13 +106,50 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[tuple[SuiteRow, str]]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: list[tuple[SuiteRow, str]]
 ) -> MeasuredWorkload:
-    from fastloop.processes.lifecycle import exit_if_signalled
-    from fastloop.sweep.measure import measure
     from fastloop.sweep.request import config_hash
 
     folder = run.folder / workload.name
     measured = [row for row, reason in rows if not reason]
     requests = _requests(run, workload, measured, folder)
+    unsupported = _reasons_if_none_runs(requests)
+    found: dict[str, Result] = {}
+    if not unsupported:
+        found = _measure_requests(workload, requests, folder)
+    by_row = {
+        row.label: found.get(config_hash(request))
+        for row, request in zip(measured, requests, strict=True)
+    }
+    if unsupported:
+        why = dict(zip(measured, unsupported, strict=True))
+        rows = [(row, reason or why[row]) for row, reason in rows]
+    return MeasuredWorkload(
+        workload=workload,
+        overrides=(*workload.overrides, *(workload.quick if run.scope == "quick" else ())),
+        results=[(row, by_row.get(row.label), reason) for row, reason in rows],
+    )
+
+
+def _reasons_if_none_runs(requests: Sequence[JobRequest]) -> list[str]:
+    """The reason of each request if none of them can run here; empty if one can."""
+    from fastloop.sweep.early_check import UNSUPPORTED, reason_against
+
+    # A sweep of such jobs alone ends without a result, and would end the suite.
+    reasons = []
+    for request in requests:
+        if not (reason := reason_against(request.job, request.launcher)):
+            return []
+        reasons.append(f"{UNSUPPORTED}{printable(reason.splitlines()[0])}")
+    return reasons
+
+
+def _measure_requests(
+    workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
+) -> dict[str, Result]:
+    """The results by the hash of the configuration. Raises UsageError for none."""
+    from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.sweep.measure import measure
+    from fastloop.sweep.request import config_hash
+
     found = _final_results(requests, folder)
     if not {config_hash(each) for each in requests} <= found.keys():
         print(f"\n{workload.name}: {workload.title}", flush=True)
@@ -121,15 +158,7 @@ def _measure(
         found = _final_results(requests, folder)
     if requests and not found:
         raise UsageError(f"{workload.name}: nothing was measured, for the reason above")
-    by_row = {
-        row.label: found.get(config_hash(request))
-        for row, request in zip(measured, requests, strict=True)
-    }
-    return MeasuredWorkload(
-        workload=workload,
-        overrides=(*workload.overrides, *(workload.quick if run.scope == "quick" else ())),
-        results=[(row, by_row.get(row.label), reason) for row, reason in rows],
-    )
+    return found
 
 
 def _requests(

@@ -14,6 +14,8 @@ from fastloop.core.result import Result
 from fastloop.core.result_io import save
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.suite import measure_round
+from fastloop.suite.measure_round import SuiteRun
+from fastloop.suite.workloads import WORKLOADS, SuiteRow
 from fastloop.sweep.prepare_stage import describe_environment
 
 LAUNCHER = SingleLauncher(isolation="forkserver")
@@ -68,6 +70,21 @@ def test_more_trials_are_measured_if_more_are_asked_for(tmp_path, request_of):
     # The time was up before the seventh.
     result = save_result(tmp_path / "0", "a", params={"trials": 7})
     assert measure_round._final_results([request_of("a", trials=7)], tmp_path) == {"a": result}
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
+    tmp_path, monkeypatch, request_of, runs
+):
+    rows = [(SuiteRow(loader="raw"), ""), (SuiteRow(loader="spdl"), "left out")]
+    monkeypatch.setattr(measure_round, "_requests", lambda *_: [request_of("a")])
+    monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
+    reason = "" if runs else "it needs a library"
+    monkeypatch.setattr("fastloop.sweep.early_check.reason_against", lambda *_: reason)
+    run = SuiteRun(scope="full", folder=tmp_path)
+    found = measure_round._measure(run, WORKLOADS[0], rows)
+    first = ("a result", "") if runs else (None, "unsupported: it needs a library")
+    assert found.results == [(rows[0][0], *first), (rows[1][0], None, "left out")]
 
 
 @pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b"])
