@@ -98,7 +98,7 @@ def _early_failure(
 
 
 def describe_environment(launcher: Launcher) -> dict[str, Any]:
-    """The description of the machine for a result, with the engine of FastLoader as one of the versions.
+    """The description of the machine, with the engine of FastLoader as one of the versions.
 
     The packages of an environment of the job's own replace those of this process.
     """
