@@ -99,6 +99,7 @@ def _place_of_script(command: Sequence[Any]) -> int | None:
     while place < len(words) and words[place].startswith("-"):
         if words[place] == "-m":
             return place if place + 1 < len(words) else None
+        # With these options Python runs no script file.
         if words[place].startswith("-c") or words[place] in ("-", "-i", "-h", "-V", "--version"):
             return None
         place += 2 if words[place] in WITH_VALUE else 1

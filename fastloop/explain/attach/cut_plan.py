@@ -24,8 +24,8 @@ class CutRun:
     """Number of batches after which the script ends."""
     change: Change
     hashed: int = 0
-    """Number of batches of which the samples are hashed, from the first one on; they count as a
-    part of the time."""
+    """The samples of this many batches, from the first one on, are hashed. The time for hashing
+    counts as time of the loop."""
 
 
 @dataclass(kw_only=True)

@@ -158,7 +158,7 @@ class _LoopTime:
     loop: Loop
     model: LoopModel
     scale: float
-    """Seconds of the loop for each second of the model."""
+    """Seconds of the measured loop, without starts, for each second of the model."""
 
     def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
         """Share of the loop's time that is saved. start_s: seconds of all starts together."""
@@ -202,7 +202,8 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
-    # A sample is taken to need as long as now, and as many threads as cores to decode at once.
+    # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to decode
+    # in as many threads as there are cores.
     found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
         found += _changes_of_stores(time)

@@ -14,7 +14,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.event_log import UNKNOWN, Event, EventLog
 
 MOST_EVENTS = 400_000
-"""Events of a thread, 19 MB."""
+"""Number of events of a thread that are recorded; they take 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
 
 

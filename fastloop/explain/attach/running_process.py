@@ -1,5 +1,7 @@
-"""A process that already runs: the share of its main thread's time in next() of a DataLoader, by
-samples of its stack, which py-spy takes from outside."""
+"""Finds the share of time that a running process spends in next() of a DataLoader.
+
+py-spy samples the stack of its main thread from outside.
+"""
 
 from __future__ import annotations
 

@@ -179,7 +179,8 @@ class PassUsage:
     start: ProcessCounters | None = None
     most_open: int = 0
     unshared: list[int] = field(default_factory=lambda: [0, 1])
-    """Bytes that this process has no longer shared after so many nanoseconds."""
+    """Bytes of memory that this process no longer shares, and nanoseconds from the start of the
+    pass to that reading. Without a reading they are 0 and 1, which makes a rate of 0."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
         """Begin a fetch or a step. is_first: True for the first one of the pass."""
@@ -295,7 +296,8 @@ def read_process() -> ProcessCounters:
         # A thread may end while it is read.
         with suppress(OSError):
             threads[int(name)] = read_schedule(f"{TASKS}/{name}")
-    # A thread that starts has no id yet.
+    # A thread that is just starting has no id yet. Switches count only if there are several
+    # threads, which may share the interpreter's lock.
     ids = [each.native_id for each in threading.enumerate()]
     python = [each for each in ids if each is not None and each in threads]
     return ProcessCounters(
