@@ -60,7 +60,7 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """The state before any pass, which passes change."""
+    """Facts about the surroundings that passes change, so they are read before any pass."""
 
     in_memory: float | None
     periods: tuple[int, int]
@@ -166,7 +166,7 @@ def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
 
 
 def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause]:
-    """The cause if samples wait, whether or not the loop waits for them."""
+    """A list with the cause if samples wait; the verdict tells whether the loop waits for them."""
     share = surroundings.load_cpu_share
     if share >= WAITING:
         return []

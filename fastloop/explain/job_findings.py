@@ -24,7 +24,8 @@ from fastloop.reporting.limit_text import describe_work
 SCHEMA = 3
 NO_PART = "of no part of loading is known that it takes any time; explain.json has the figures"
 WORTHWHILE = 0.05
-"""If no change can gain more than this, the last line says so; else it says that noise decides."""
+"""If no tried change can save this share of an epoch, the last line says so. Otherwise it says that
+the gains are not beyond noise."""
 
 
 def to_json(explanation: Explanation) -> str:

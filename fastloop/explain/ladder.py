@@ -1,4 +1,7 @@
-"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs."""
+"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs.
+
+A rung is the job without some of its parts; each rung has one part more than the rung below it.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def _spread(values: Sequence[float]) -> float:
 def _limit_by_loader(
     seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
 ) -> Mapping[Part, np.ndarray]:
-    """Draws that differ from the job by no more than its loader takes without steps.
+    """The draws, limited so that no rung differs from the job by more than its loader takes alone.
 
     noise: relative standard deviation of a measurement.
     """

@@ -157,7 +157,7 @@ def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> 
     least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
     guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
     leading = _leading_row(ladder)
-    # A part that is more likely not the greatest would mislead.
+    # Naming a part that is probably not the greatest would mislead.
     if leading.sure_greatest < 0.5 or wait.value <= 0:
         return [answer, guess]
     return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]

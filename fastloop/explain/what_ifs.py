@@ -48,7 +48,7 @@ AS_IS = "as it is"
 STORE_LOADER = "np_memmap"
 """A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""Settings with changes that the model may follow."""
+"""Settings of a job; the model can predict changes of these alone."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
 RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
@@ -171,7 +171,8 @@ def try_candidates(
 ) -> dict[str, Estimate]:
     """The realised gain of each chosen change, in rounds with the job as it is.
 
-    Tells the number of steps that are left, which depends on the changes.
+    present.expect_steps is called with the number of steps that are left, which depends on the
+    changes.
     """
     jobs = {AS_IS: present}
     for each in chosen:
