@@ -115,7 +115,7 @@ class Side:
         return message
 
     def _send(self, message: dict[str, Any]) -> None:
-        # A process that has ended is told by the next `receive`.
+        # If the process has ended, the next `receive` reports it.
         with suppress(BrokenPipeError):
             self.connection.send_bytes(json.dumps(message).encode())
 
@@ -143,7 +143,7 @@ def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator
             stdout=log,
             stderr=log,
             pass_fds=[theirs.fileno()],
-            # Ctrl-C in the terminal is left to this process.
+            # In a session of its own it gets no Ctrl-C from the terminal: this process handles it.
             start_new_session=True,
         )
         try:
@@ -175,7 +175,7 @@ def compare_versions(
     fail_above: float,
     seconds: float,
 ) -> Compared:
-    """Run trials of both versions until it is told whether the candidate is slower, for at most
+    """Run trials of both versions until it is known whether the candidate is slower, for at most
     20 rounds or `seconds`.
 
     versions: BASE and CANDIDATE. folder: a folder for each version's results is made in it.
@@ -195,7 +195,7 @@ def compare_versions(
             side.run_trial(0)
         base, new = (sides[name].results() for name in (BASE, CANDIDATE))
         number_of_rounds, pairs = 0, 1
-        # Times of other samples are not compared, so that none are measured.
+        # If the versions deliver other samples, their times can't be compared: none are measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
             number_of_rounds, pairs = _run_rounds(sides, fail_above, left_s)
@@ -216,10 +216,11 @@ def compare_versions(
 
 
 def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) -> tuple[int, int]:
-    """Run rounds until enough is told; returns their number, and the trials of each version in
+    """Run rounds until enough is known; returns their number, and the trials of each version in
     one."""
     pairs, done = 1, 0
     most = MOST_ROUNDS * MOST_PAIRS
+    # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(sides, most + 1)), 1, None)
     begun_ns = now_ns()
     with round_reports(MOST_ROUNDS, "check") as end_round:
@@ -229,6 +230,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
             # The first pair tells how many there is time for.
             if number == 1:
                 pairs = _count_pairs(seconds_between(begun_ns, now_ns()), seconds)
+            # A round is complete after `pairs` trials of each version.
             if number % pairs:
                 continue
             done = number // pairs

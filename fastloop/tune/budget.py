@@ -29,7 +29,7 @@ class TuneBudget:
 
 
 def parse_budget(text: object) -> TuneBudget:
-    """The budget of a text as 5min, 60trials or 10%. Raises UsageError."""
+    """The budget of a text such as 5min, 60trials or 10%. Raises UsageError."""
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""

@@ -278,8 +278,8 @@ def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 def drop_slow_starts(
     candidates: Iterable[ChangedJob],
 ) -> tuple[list[ChangedJob], dict[str, int]]:
-    """The candidates without those of OF_WAITING that start otherwise than the present job's
-    workers do, and their number by reason."""
+    """The candidates, except those with a number of OF_WAITING and another way to start workers
+    than the present job's; and the number of these exceptions by reason."""
     kept, left_out = [], Counter[str]()
     for each in candidates:
         loading = each.job.loading

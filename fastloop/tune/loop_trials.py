@@ -78,7 +78,7 @@ class PartReader:
     device: torch.device
     epoch_s: float
     counts_batches: bool = False
-    """True: a batch counts as one sample, as of a kind that has no tensors."""
+    """True: a batch counts as one sample, because batches without tensors have no length."""
     deadline: Deadline = field(default_factory=Deadline)
     """The time after which no batch is asked for."""
 

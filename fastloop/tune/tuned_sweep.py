@@ -139,7 +139,7 @@ class RaceSchedule:
             if state.prepared is None or not state.result.trials:
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
-        # A configuration that its data rules out has had no trial.
+        # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
             self.spending.add_trial(name, self.spending.seconds - before_s)
         self._note_spending(name, str(number))
