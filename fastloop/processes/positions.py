@@ -75,8 +75,10 @@ def workers_of(pid: int) -> list[tuple[str, psutil.Process]]:
 
 
 def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[psutil.Process]:
-    """The process itself if it is a worker; a fork server's children; no other helper of
-    multiprocessing.
+    """The workers among a process and its children: the process itself, or a fork server's
+    children.
+
+    The list is empty for the other helpers of multiprocessing.
     """
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()

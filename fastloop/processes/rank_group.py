@@ -27,6 +27,7 @@ T = TypeVar("T")
 Backend = Literal["auto", "nccl", "gloo"]
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 ROUTE_TIMEOUT_S = 60.0
+"""Time to connect to the node of the store, which shows the route to it."""
 GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 

@@ -26,6 +26,7 @@ JOIN_TIMEOUT_S = 300.0
 HANDSHAKE_S = 10.0
 """Time for a listening process to complete the handshake of a torch store."""
 RETRY_S = 0.2
+"""Pause between two attempts to connect."""
 LOOPBACK = "127.0.0.1"
 FOREVER = timedelta(days=30)
 STOP = "stop"

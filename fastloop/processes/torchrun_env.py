@@ -10,6 +10,7 @@ from fastloop.core.types import UsageError
 
 VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun sets this variable to True if its agents host the store."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ class Profile:
     workers_cpu_s: float
     """User and system time of child processes, which the trace does not show."""
     sort_by: str
+    """The profiler's name of the column by which the table is sorted."""
 
 
 def annotate(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
