@@ -48,8 +48,7 @@ LONG_SECONDS = 100.0
 
 
 def unit_of(shortest: float) -> TimeUnit:
-    """The unit in which a duration is shown: 1.2 s, 106 ms, 0.8 ms,
-    90 us."""
+    """The unit in which a duration of `shortest` seconds is shown: 1.2 s, 106 ms, 0.8 ms, 90 us."""
     if shortest >= SHORTEST_SECONDS:
         return SECONDS
     return MILLISECONDS if shortest >= SHORTEST_MILLISECONDS else MICROSECONDS
