@@ -263,7 +263,7 @@ def _columns_of(source: Any) -> Any:
 def _is_column(node: Any) -> bool:
     """True for a list of paths, of bytes or of numbers: the list is one column, not a tree of
     columns."""
-    # Only the first element is looked at, as the list may have millions of them.
+    # Only the first element is looked at, because the list may have millions of them.
     is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
     return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
 
@@ -340,7 +340,7 @@ class StoredImages:
 
 def save_stored(stored: StoredImages, folder: Path) -> None:
     """Write the figures of the store into its folder."""
-    # The path is left out, as the folder may be moved.
+    # The path is left out, because the folder may be moved.
     facts = {name: value for name, value in asdict(stored).items() if name != "root"}
     (folder / IMAGES).write_text(json.dumps(facts, indent=1))
 

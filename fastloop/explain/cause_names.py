@@ -39,7 +39,7 @@ def describe_cores(allowed: int, machine: int) -> str:
 
 def describe_quota(quota: float, throttled: float, visible_cores: int | None = None) -> str:
     """The text on a cgroup's quota. throttled: share of its periods in which it stopped the job.
-    visible_cores: number of cores without the quota; None: it is not told."""
+    visible_cores: number of cores without the quota; None leaves it out."""
     cores = f"{significant(quota)} cores"
     if visible_cores is not None:
         cores = f"{significant(quota)} of {visible_cores} cores"

@@ -117,7 +117,7 @@ def _gain_text(gain: Estimate | None) -> str:
 
 def _last_line(explanation: Explanation) -> str:
     if explanation.best:
-        # Not wrapped, so that it can be copied.
+        # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:

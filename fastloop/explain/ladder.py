@@ -31,7 +31,7 @@ def build_ladder(
     alone: Round | None = None,
     loader_shares: Sequence[float] = (),
 ) -> Ladder:
-    """The ladder of a job with that many batches in an epoch.
+    """The ladder of a job. batches: number of batches in a whole epoch.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
     alone: the round that work_s is from, which tells the start of workers from their first load;
@@ -166,7 +166,7 @@ def _sampling_rung(times: Mapping[Part, Any]) -> Part:
 
 
 def _late_start_s(times: Round, alone: Round | None) -> float:
-    """Seconds of start-up of the source of samples, as a Dataset that opens a file in each worker.
+    """Seconds in which the source of samples starts up, such as a Dataset that opens a file.
 
     Noise may make it negative in a single round.
     """

@@ -72,7 +72,7 @@ class _Actor:
         self.rest_s = self.left[0].seconds if self.left else 0.0
 
     def advance(self, seconds: float) -> None:
-        """Work for that many seconds at full speed."""
+        """Work for these seconds at full speed."""
         self.rest_s -= seconds
         if self.left and self.rest_s <= DONE_S:
             self.left.pop(0)

@@ -61,7 +61,8 @@ class EpochTimes:
         return waits_s / self.seconds
 
     def whole_epoch_s(self, batches: int) -> float:
-        """Seconds of an epoch of that many batches; however long it is, it starts up once."""
+        """Seconds of an epoch with this number of batches; however long it is, it starts up
+        once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
 

@@ -23,7 +23,7 @@ WIDE = 0.05
 SURE = 0.80
 """Least certainty that a part is the greatest for it to be named. In simulated campaigns
 (experiments/verdicts) at most 5 % of the verdicts were wrong, fewer than the 20 % that are left
-here, as a part beside a sure greatest one is seldom far below it."""
+here, because a part beside a sure greatest one is seldom far below it."""
 PHRASES = {
     Part.COPY: "placing batches on the device",
     Part.START_UP: "starting and ending epochs",

@@ -247,7 +247,7 @@ class Effect:
 
 
 def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None if no measurement tells of it, so that it can only be tried."""
+    """The effect of a change; None if no measurement shows it, so that it can only be tried."""
     # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
     changed = _differences(candidate, present) - {"batches", "benchmark"}
     # With an accelerator, copies run beside the loop, and the passes without workers do not show

@@ -113,7 +113,7 @@ def _read_preset(part: Any) -> ImageSteps:
 def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
     """The steps with a RandomResizedCrop or a Resize added; None if `Images` can't do it here."""
     is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
-    # Pillow always antialiases; torchvision's resize of tensors does if it is told to.
+    # Pillow always antialiases; torchvision's resize of tensors does so only on request.
     is_antialiased = part.antialias is True or not steps.is_tensor
     if not (is_whole and is_antialiased and _is_bilinear(part)):
         return None
@@ -268,7 +268,8 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
 
 
 def _read_steps(folder: Any) -> ImageSteps:
-    """The steps of the folder's images; raises UnrecognisedError for others than `Images` does."""
+    """The steps of the folder's images; raises UnrecognisedError for steps that `Images` can't
+    do."""
     module = sys.modules["torchvision.datasets.folder"]
     if not has_jpeg():
         raise UnrecognisedError("the native decoder of JPEG is not there, see fastloop.has_jpeg()")

@@ -179,7 +179,7 @@ def start_child(
     known: set[int] | None = None
     # A process that has left the child's group becomes a child of this one when its parent ends.
     with adopt_orphans():
-        # A signal may come at any moment from here on: `finally` ends what has begun.
+        # A signal may come at any moment from here on: `finally` ends all that has begun.
         try:
             with spawn_from(environment) if environment else contextlib.nullcontext():
                 start_process(process, isolation)

@@ -124,7 +124,8 @@ def resolve_device(name: str) -> torch.device:
     Raises Unsupported if this machine has no such device, and ValueError for any other name.
     """
     if name == "auto":
-        # is_available first, as a CUDA build names its accelerator even on a machine without one.
+        # is_available comes first: a CUDA build names its accelerator even on a machine without
+        # one.
         accelerator = (
             torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         )

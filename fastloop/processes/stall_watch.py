@@ -22,7 +22,7 @@ STALL_S = 30.0
 CHECKS = 3
 """Number of looks at the processes within that time; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
-"""Threads that only wait use at most this share of the time, and so many seconds on top, as CPU
+"""Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
 time."""
 IDLE_BYTES = 1 << 20
 """Processes that only wait read at most this many bytes."""
@@ -81,7 +81,7 @@ class StallWatch:
         return seconds_between(self._clock(), self._due_ns)
 
     def forget(self, child: Child) -> None:
-        """Watch this child no more: it has answered."""
+        """Stop watching this child, because it has answered."""
         if child in self._children:
             self._children.remove(child)
 

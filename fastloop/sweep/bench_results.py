@@ -165,7 +165,7 @@ class LoaderTimes:
     """The figures of one loader in a `Bench`."""
 
     rank: int | None
-    """1 for the fastest loader, and for each that can't be told from it; None without ranks."""
+    """1 for the fastest loader, and for each that is not surely slower; None without ranks."""
     seconds: list[float]
     """Seconds of its trials, in the order of the rounds."""
     seconds_median: float

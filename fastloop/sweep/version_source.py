@@ -44,7 +44,7 @@ class VersionSource:
     against: str
     """The value of `against=`."""
     package: str = ""
-    """The package of which it is a version; empty: it is one of the user's own modules."""
+    """The package that this is a version of; empty: it is a version of the user's own modules."""
     commit: str = ""
     """The hash of the commit."""
 

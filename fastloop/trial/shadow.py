@@ -101,7 +101,7 @@ def _check_windows(
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
         drawn = _epochs_to_compare(job.epochs, repeats)
-        # every rank has to compare the same epochs, as a comparison gathers from all ranks
+        # Every rank has to compare the same epochs, because a comparison gathers from all ranks.
         compared = all_gather(drawn, set[int])[0]
         for epoch in range(job.epochs * repeats):
             if epoch in compared:

@@ -1,4 +1,4 @@
-"""The budget of tuning, and the part of it that is spent, also by interrupted sessions."""
+"""The budget of tuning, and the part of it that this and interrupted sessions have spent."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def drop_slow_starts(
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
-        # Workers that are not forked import torch anew: the start of so many takes minutes.
+        # Workers that are not forked import torch anew, so that this many take minutes to start.
         if loading.num_workers in OF_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:

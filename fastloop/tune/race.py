@@ -66,7 +66,7 @@ class RaceResult:
     not_run: tuple[str, ...] = ()
     """The configurations that did not run: there was no room, or they promised too little."""
     ties: tuple[str, ...] = ()
-    """Other configurations that have run and are not told apart from the winner."""
+    """Other configurations that have run and are not surely slower than the winner."""
     is_cut: bool = False
     """True if the budget ended before a gain could be confirmed: nothing is decided."""
 
@@ -237,7 +237,7 @@ class _Race:
         }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
-        """The names that have run and are not told apart from the leader."""
+        """The names that have run and are not surely slower than the leader."""
         places, leader = self.surrogate.places, self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE * posterior.difference_std(places[leader])

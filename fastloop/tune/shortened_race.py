@@ -120,5 +120,5 @@ def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> st
     """
     if budget.seconds is None:
         return "a larger budget"
-    # Twice the need, as the estimate is rough.
+    # It is twice the need, because the estimate is rough.
     return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"

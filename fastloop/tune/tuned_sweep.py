@@ -153,7 +153,8 @@ class RaceSchedule:
         self._limit_s(name, math.inf if budget_s is None else room * budget_s)
 
     def _limit_s(self, name: str, seconds: float) -> None:
-        """Let trials and passes take no longer than that, nor than the user's own limit."""
+        """Let trials and passes take no longer than this, and no longer than the user's own
+        limit."""
         state, limit_s = self._states[name], max(SHORTEST_LIMIT_S, seconds)
         limit_s = min(self._timeout_s, limit_s)
         state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))

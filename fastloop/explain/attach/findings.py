@@ -101,7 +101,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
         load_cores=cores_of_loading(loop),
-        # Without the counters, a thread that waits for a core can't be told from one that sleeps:
+        # Without the counters, a thread that waits for a core looks like one that sleeps:
         # the share of a core decides then.
         samples_wait=(
             loop.usage.is_mostly_idle if loop.usage.makes else cores_of_loading(loop) < WAITING

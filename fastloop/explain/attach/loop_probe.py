@@ -143,7 +143,8 @@ class LoopProbe:
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
-        # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
+        # This is no attribute of the DataLoader, which may be pickled or copied with its
+        # attributes.
         self.loaders: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self.last: IterationState | None = None
         """The pass that was asked for a batch last."""

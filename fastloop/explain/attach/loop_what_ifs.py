@@ -89,7 +89,7 @@ def predict_changes(
     model = None if loop.facts.get("is_watched") else model_loop(loop)
     if model is None:
         return None, ()
-    # The last column of the waits is start-up, of which the model knows nothing.
+    # The last column of the waits is start-up, which the model does not contain.
     steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum() - loop.waits_ns[:, -1].sum()) / 1e9
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
@@ -172,7 +172,7 @@ class _LoopTime:
         return max(0.0, self.loop.seconds - self.scale * present_s)
 
     def starts_with(self, workers: int, starts: float) -> float:
-        """Time of all starts and ends of epochs with so many workers.
+        """Time of all starts and ends of epochs with this number of workers.
 
         starts: how often the workers start, if the loop has none now.
         """

@@ -65,7 +65,7 @@ class Loop:
     starts_ns: np.ndarray
     """int64 (passes,): iter() and the end of each pass."""
     transform_share: float | None
-    """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
+    """Share of the time in the dataset that its transform takes; None: it is not known."""
     made: tuple[MadeBatch, ...]
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""

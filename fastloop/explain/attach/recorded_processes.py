@@ -34,7 +34,7 @@ class ProcessRecords:
     @cached_property
     def by_pass(self) -> dict[int, list[Event]]:
         """The events by the number of their pass."""
-        # Found once for all passes, of which a script may have many.
+        # They are grouped once for all passes, because a script may have many passes.
         groups: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.epoch].append(event)

@@ -350,7 +350,7 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 def _has_same_samples(
     runner: ScriptRunner, change: Change, digests: list[int], limit_s: float
 ) -> bool | None:
-    """True if the samples are those of the given digests; None: it can't be told."""
+    """True if the samples have the given digests; None: this can't be decided."""
     try:
         again, changed = (runner.digests(each, limit_s) for each in (AS_IS, change))
     except Unsupported:

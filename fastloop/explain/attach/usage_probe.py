@@ -34,8 +34,8 @@ MOST_COST = 0.002
 """Share of a process's time that each kind of reading may take later. Together, and with the
 events of each batch, they are to stay below 2 % of a script."""
 GROWTH, LEAST_NS = 1.5, 20_000_000
-"""A process is read again if its pass has lasted so many times as long as at the last reading, and
-so many nanoseconds longer."""
+"""A process is read again if its pass has lasted GROWTH times as long as at the last reading, and
+LEAST_NS longer."""
 MEMORY_GROWTH, LEAST_MEMORY_NS = 4, 100_000_000
 """The same for a reading of memory, which takes milliseconds; the first one is after so many
 nanoseconds."""
@@ -104,7 +104,7 @@ class Allowance:
 
     def has_left(self, free_ns: int = FREE_NS) -> bool:
         """True if there may be another reading. free_ns: time that may be spent at once."""
-        # A fork starts with an allowance of its own.
+        # A fork has an allowance of its own, which it has not spent yet.
         if self.process_id != os.getpid():
             self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
         return self.spent_ns < free_ns + MOST_COST * (now_ns() - self.start_ns)
