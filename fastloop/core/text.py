@@ -115,7 +115,7 @@ def notebook_html(
 
 
 def describe_exit(status: int | None) -> str:
-    """How a process has ended, such as "killed by SIGKILL" or "exit status 3".
+    """Words for the end of a process, such as "killed by SIGKILL" or "exit status 3".
 
     status: the exit code as multiprocessing and subprocess report it: minus the number of the
     signal if a signal ended the process; None: it is not known.

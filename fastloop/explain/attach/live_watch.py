@@ -31,7 +31,7 @@ OWN_HANDLER = (
 
 @dataclass
 class _LoopStill:
-    """How long the processes of a loop have recorded nothing."""
+    """A loop with processes that record nothing, and the time since they last did."""
 
     still_s: float = 0.0
     cpu_s: dict[int, float] = field(default_factory=dict)
