@@ -31,6 +31,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
+"""Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
 """Least number of workers that is proposed for samples that wait."""
 MOST_FILES = 1000

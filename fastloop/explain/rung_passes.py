@@ -30,6 +30,7 @@ WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
 """Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
 are repeated up to that."""
 CLONES = 5
+"""Number of copies of a batch that are timed; the shortest time counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

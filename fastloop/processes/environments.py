@@ -48,6 +48,7 @@ COMPILED_FOR = ("torch", "numpy")
 SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
 """The parts of a folder of fastloop that its wheel is built from."""
 QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
+"""Options with which pip asks nothing and leaves out warnings that do not matter here."""
 DESCRIBE = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})

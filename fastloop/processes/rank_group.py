@@ -29,6 +29,7 @@ LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 ROUTE_TIMEOUT_S = 60.0
 """Time to connect to the node of the store, which shows the route to it."""
 GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+"""Variables that name the network interface of gloo, and that of NCCL."""
 
 
 @dataclass(frozen=True, kw_only=True)

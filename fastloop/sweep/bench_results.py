@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 80
+"""Columns of the printed text."""
 SCHEMA = 1
 
 

@@ -27,6 +27,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
+"""Beginning of the reason of a job that is skipped because it is unsupported."""
 
 CHECKED = 16
 """Number of samples that are checked, spread evenly over the dataset."""

@@ -24,6 +24,7 @@ PLAIN = re.compile(r"[\w./-]+")
 KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
 """Fields of a result that hold the measurements of an interrupted sweep."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
+"""Facts by which a machine is recognised as the same one."""
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:

@@ -36,13 +36,16 @@ from fastloop.reporting.version_text import find_other_samples
 from fastloop.sweep.progress import round_reports
 
 BASE, CANDIDATE = "base", "candidate"
+"""Names of the two versions."""
 SCRIPT = Path(__file__).parents[1] / "cli" / "version_side.py"
+"""The program of a version's process."""
 MOST_PAIRS = 8
 """The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
 round is a third of a trial's."""
 END_S = 10
 """Time for a side's process to end by itself."""
 Results = dict[str, Result]
+"""The results of jobs, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,10 @@ from fastloop.observe.chrome_trace import add_to_profile
 from fastloop.observe.lanes import Lane
 
 PROFILED_STEPS = 20
+"""Number of steps that are profiled."""
 MAX_TABLE_ROWS = 30
 END = object()
+"""Marks the end of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

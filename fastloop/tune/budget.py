@@ -11,6 +11,7 @@ from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
+"""An amount and its unit."""
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
 """Seconds that are kept for the outcome, and for the tracker to log a job."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
+"""Most combinations that a space may have."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -43,6 +43,7 @@ about 3 %."""
 LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
 SIGNIFICANCE = 0.05
+"""A gain is confirmed only if its p value is below this."""
 
 
 class NoRoomError(Exception):

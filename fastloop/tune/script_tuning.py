@@ -44,6 +44,7 @@ time is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
+"""Seconds between two looks at the process of the script."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from fastloop.observe.event_log import Event
 STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
 """Columns of an attribution. Transforms count as decode here; loops.py finds their share later."""
 DECODE, COLLATE, HAND_OFF, START_UP = range(4)
+"""Places of the columns."""
 
 
 @dataclass(frozen=True)

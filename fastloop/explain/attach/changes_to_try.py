@@ -13,12 +13,14 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.change import Change
 
 MOST_CHANGES = 5
+"""Most changes that are tried; all of them run in the first round."""
 MANY_WORKERS = (8, 16)
 """Numbers of workers for samples that wait."""
 USUAL_S, LEAST_S = 5.0, 3.0
 """Usual and least seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
 FEWEST_BATCHES, MOST_BATCHES = 5, 2000
+"""Bounds of the number of batches in a run."""
 FEWEST_PASSES, MOST_FACTOR = 2, 3
 """A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
 these passes take more than MOST_FACTOR times USUAL_S."""

@@ -17,6 +17,7 @@ from typing import Any
 
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+"""The folder that contains the package fastloop."""
 INSTALL = """\
 import sys
 sys.path.insert(0, {package!r})

@@ -10,6 +10,7 @@ from fastloop.explain.attach.watch import CUT
 from fastloop.explain.change import Change, change_from
 
 RESULT = "result-{}.json"
+"""File with the result of a process, by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 PASS = "_fastloop_pass"
+"""Attribute of an iterator with its CutPass."""
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:

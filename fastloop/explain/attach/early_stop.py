@@ -11,6 +11,7 @@ from pathlib import Path
 from fastloop.core.spans import now_ns
 
 ASKED = "stop.json"
+"""File in the folder with the early end that is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,17 @@ from types import ModuleType
 from typing import Any
 
 RECORDED, ASKED = "effects-{}.txt", "effects"
+"""File with the effects of a process, by its id, and the file that asks for them."""
 LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
 """Folders in which no changes are looked for, and which a copy of the working folder lacks."""
 MOST_LINES = 5
 """If a script changes more files of one folder than this, only their number is shown."""
 WRITES = os.O_WRONLY | os.O_RDWR
+"""Flags with which a file is opened for writing."""
 SYSTEM = ("/dev/", "/proc/", "/sys/")
+"""Folders of the system; writing to them is no effect of a script."""
 REMOVED = {"os.remove", "os.rmdir", "os.rename", "shutil.rmtree"}
+"""Audit events after which a file or folder is no longer at its path."""
 
 
 def ask_for_effects(folder: Path) -> None:

@@ -13,6 +13,7 @@ from fastloop.explain.attach.effects import are_effects_asked, note_saves, recor
 from fastloop.explain.attach.watch import CUT, record_watched
 
 MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
+"""Modules to which a probe is added when the script imports them."""
 
 
 def install_probe(folder: str) -> None:

@@ -15,6 +15,7 @@ from fastloop.observe.event_log import UNKNOWN, Event
 from fastloop.observe.lanes import flatten
 
 OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
+"""The loop's own events; all other events are those of making batches."""
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 LIBRARIES = {"site-packages", "dist-packages"}
+"""Folders of installed packages."""
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+"""Folder of the probe's own modules."""
 
 
 def place_in_script() -> str:

@@ -34,6 +34,7 @@ NEAR_FILES = 0.8
 CROWDED = 1.2
 """There are too many threads if this many for each core could run."""
 MOST_WORKERS = 32
+"""Most workers that are advised."""
 LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
 """The fetches of a loop wait for storage if it reads at least LEAST_READ bytes from there in all,
 and either LEAST_READ_PER_S bytes or LEAST_FAULTS_PER_S page faults for each second of idle
@@ -65,6 +66,7 @@ workers waited for a core."""
 MOST_COPIED = 0.1
 """Copies of the parent's memory are reported if they take at least this share of the usable one."""
 PAGE_BYTES = 4096
+"""Size of a page of memory, as on x86-64."""
 
 
 def find_loop_causes(

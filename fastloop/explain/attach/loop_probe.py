@@ -39,6 +39,7 @@ PINNING = 0
 MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
+"""Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
 LOADERS, PASSES = itertools.count(), itertools.count()
 """Numbers of the loaders of this process, and of the passes over them."""
 SETTINGS = (

@@ -26,6 +26,7 @@ from fastloop.explain.model import (
 )
 
 WORKERS = (0, 1, 2, 4, 8)
+"""Numbers of workers for which a gain is predicted."""
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2

@@ -29,6 +29,7 @@ BLOCKS = 20
 FEWEST_PASSES = 5
 """From this number of passes on, each pass is a block."""
 RESAMPLES = 2000
+"""Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
 """Least number of batches after the first one for which their usual wait is known. The excess of
 the first wait over it is start-up."""

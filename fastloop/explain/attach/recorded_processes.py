@@ -16,6 +16,7 @@ from fastloop.observe.event_log import UNKNOWN, Event, EventLog
 MOST_EVENTS = 400_000
 """Number of events of a thread that are recorded; they take 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
+"""Events from which the times of making a batch follow."""
 
 
 def open_script_log(folder: str) -> EventLog:

@@ -21,7 +21,9 @@ from fastloop.core.types import Unsupported
 RATE = 50
 """Samples a second, which py-spy takes without pausing the process."""
 FRAME = re.compile(r".* \((?P<path>.*):(?P<line>\d+)\)")
+"""A frame in the output of py-spy."""
 IN_NEXT = re.compile(r"__next__ \(.*torch/utils/data/dataloader\.py:\d+\)")
+"""The frame of next() of a DataLoader."""
 LIBRARY = re.compile(r"/(site|dist)-packages/")
 MAIN_THREAD = "MainThread"
 NOT_PREDICTED = (

@@ -36,6 +36,7 @@ from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 
 MOST_ROUNDS = 10
+"""Most rounds, even if the budget has time for more."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is killed when it has taken MOST_TIMES as long as the first run, but not before
 LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
@@ -43,6 +44,7 @@ DIGEST_BATCHES = 200
 """Samples are compared in at most this many batches, because hashing them takes time."""
 TRIED, PATCH = "attach_try.json", "attach.patch"
 AS_IS = Change()
+"""The change that changes nothing."""
 LIBRARIES = {
     "transformers": {
         "num_workers": "TrainingArguments(dataloader_num_workers={})",

@@ -43,6 +43,7 @@ BLOCK_BYTES = 512
 """Unit of `ru_inblock`."""
 SHM = "/dev/shm"
 TASKS = "/proc/self/task"
+"""Folder with an entry for each thread of this process."""
 
 
 @dataclass

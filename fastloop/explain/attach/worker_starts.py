@@ -12,6 +12,7 @@ from typing import Any
 from fastloop.core.spans import now_ns
 
 TRIES = 3
+"""Number of tries if workers are forked; their median counts."""
 OF_DATALOADER = 2.0
 """A DataLoader's workers take up to this many times as long as these processes: they also get
 queues of their own, a dataset and a seed, and their memory is copied as it is written to."""
