@@ -79,8 +79,8 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
 
 
 def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: bool = False) -> str:
-    """The page. A cell is the newest of its machine, workload and row, also if it is null; cells of
-    different rounds are not ranked together.
+    """The page. A cell is the newest of its machine, workload and row, even if that is null. Cells
+    of different rounds are not ranked together.
 
     now_ms: the present, in milliseconds since 1970. code: address before the path of code.
     has_claims: True if there is a page of claims beside it.

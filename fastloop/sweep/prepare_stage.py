@@ -194,7 +194,7 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
     """A fingerprint that is equal for trials that are interchangeable."""
     machine = result.environment
     machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
-    # another order of the options would change every key
+    # The order of the options must stay as it is: another one would change every key.
     options = [
         job.loader,
         job.loader.store,

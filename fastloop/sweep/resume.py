@@ -24,6 +24,7 @@ PLAIN = re.compile(r"[\w./-]+")
 KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
 """Fields of a result that hold the measurements of an interrupted sweep."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
+"""Facts by which a machine is recognised as the same one."""
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
@@ -114,7 +115,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         count, trials = len(earlier.trials), state.entry.job.most_trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
         return more if finished and count > trials else ""
-    # trials that other work may have disturbed stay marked, also if later ones ran alone
+    # Trials that other work may have disturbed stay marked, even if later ones ran alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))

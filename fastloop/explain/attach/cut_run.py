@@ -1,7 +1,7 @@
 """A shortened run of a script, in which one of its DataLoaders is changed.
 
-The script runs as it is until its loop has had a number of batches, then it ends with status 0. It
-is not recorded: the clock is read when the loop begins, and for each batch.
+The script runs as usual until its loop has worked on a number of batches; then it ends with status
+0. Nothing is recorded: the clock is read only when a pass begins, and when it ends.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 PASS = "_fastloop_pass"
+"""Attribute of an iterator with its CutPass."""
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
@@ -47,11 +48,11 @@ def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
 
 @dataclass
 class CutPass:
-    """A pass over a changed DataLoader, which may be one of another loop."""
+    """A pass over a changed DataLoader, by the timed loop or by another one."""
 
     start_ns: int
     is_of_loop: bool | None = None
-    """True if the loop asks for its batches; None before the first one."""
+    """True if the timed loop asks for its batches; None until it is asked for the first one."""
 
 
 class CutLoop:
@@ -76,6 +77,7 @@ class CutLoop:
                 return
             bound = signature.bind(loader, *args, **named)
             settings = settings_beside(self.cut.change.settings, bound.arguments)
+            # Settings of FastLoader alone, such as world_size, are no arguments of DataLoader.
             of_loader = {name: settings[name] for name in settings if name in signature.parameters}
             bound.arguments |= of_loader
             if self.cut.change.torch_threads is not None:
@@ -155,6 +157,7 @@ class CutLoop:
             begun.is_of_loop = place_in_script() == self.cut.place
         if not begun.is_of_loop:
             return call()
+        # The loop asks for a batch after the last one, so the step on that one has ended, too.
         if self.result.batches == self.cut.batches:
             self._end_pass(begun)
             self._end_script()
