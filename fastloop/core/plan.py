@@ -25,9 +25,9 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, Unsupported, name_of
 
-CANONICAL_COLLATE = "canonical collate"
-"""Stands for a `collate` that takes samples as they are: neither uint8 images nor samples that
-differ in length."""
+CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
+"""Stand for a `collate` that takes samples as they are, and for one that takes samples that differ
+in length; `collate` stands for any, also of uint8 images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +210,10 @@ def check_honoured(loader: str, plan: Plan, honours: tuple[str, ...]) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
     honours: settings that the loader honours besides those that every loader does: fields of
-    LoadingSettings, `collate` or CANONICAL_COLLATE, and `transform`.
+    LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
     """
     takes_collate = "collate" in honours or (
-        CANONICAL_COLLATE in honours and plan.collate and plan.collate.takes == "canonical"
+        plan.collate is not None and f"{plan.collate.takes} collate" in honours
     )
     ignored = {
         name: getattr(plan.loading, name)
