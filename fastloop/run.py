@@ -34,7 +34,7 @@ def main() -> None:
             _run_rank()
     except UsageError as error:
         # Only one of torchrun's processes prints the error. Without torchrun every process prints
-        # it, as a RANK may then be the error itself.
+        # it, because a RANK may then be the error itself.
         is_silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
         sys.exit(1 if is_silent else str(error))
     finally:

@@ -90,7 +90,7 @@ class AttachSettings:
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0
-    """Time without any progress after which a loop is told to hang."""
+    """Time without any progress after which a loop is reported to hang."""
     pid: int | None = None
     """A running process, which is sampled; no script runs then."""
     tries: TrySettings | None = None

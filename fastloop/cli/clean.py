@@ -21,6 +21,7 @@ older_than=  only files that were last changed longer ago: 12h, 30d, 8w
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import sys
@@ -150,11 +151,21 @@ def _items(kind: str) -> list[Item]:
 
 def describe_item(path: Path, now_s: float) -> Item:
     """Size and age of a file or folder; of a link, not of its target."""
-    files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
-    states = [each.lstat() for each in files]
+    # os.walk goes on if a folder is removed meanwhile, which rglob does not.
+    below = [] if path.is_symlink() else os.walk(path)
+    files = [Path(top, name) for top, folders, names in below for name in (*folders, *names)]
+    states = [state for each in (path, *files) if (state := _state_of(each))]
     sizes = [each.st_size for each in states if not stat.S_ISDIR(each.st_mode)]
-    newest = max(each.st_mtime for each in states)
+    newest = max((each.st_mtime for each in states), default=now_s)
     return Item(path=path, mib=sum(sizes) / MIB, age_s=now_s - newest)
+
+
+def _state_of(path: Path) -> os.stat_result | None:
+    """The state of a file; None if a command that still runs has removed it meanwhile."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 def _children(name: str) -> Callable[[Path], list[Path]]:

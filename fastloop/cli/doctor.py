@@ -81,7 +81,7 @@ def _parse_seconds(text: str) -> float:
 
 def _watch(seconds: float) -> Load:
     """The load in that time, in which this process does nothing."""
-    # a little longer, as the counters have steps of 0.01 s
+    # This is a little longer, because the counters have steps of 0.01 s.
     before = read_counters()
     Event().wait(seconds + 0.05)
     return load_between(before, read_counters())

@@ -74,12 +74,18 @@ def main() -> None:
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.files import outputs_folder
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
-    from fastloop.suite.measure_round import SuiteRun, measure_workloads
-    from fastloop.suite.suite_file import save_suite
+    from fastloop.suite.measure_round import (
+        SuiteRun,
+        machine_name,
+        measure_workloads,
+        suite_file,
+    )
+    from fastloop.suite.suite_file import check_replaceable, save_suite
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
     all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
     round_name = _check_name("round", given["round"] or _month())
+    _check_trials(given["trials"])
     run = SuiteRun(
         scope=scope,
         folder=outputs_folder() / "suite" / round_name / scope,
@@ -88,24 +94,30 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
         loaders=tuple(given["loaders"].split(",")) if given["loaders"] else (),
         changes=tuple(f"{name}={given[name]}" for name in PASSED_ON if given[name]),
     )
+    machine = _check_name("machine", given["machine"] or machine_name())
+    folder = Path(given["results"]) / round_name
+    path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
+    # Before anything is measured, which takes minutes.
+    check_replaceable(path, scope, is_whole=run.is_whole)
     # The settings of the command itself are none of Hydra's.
     sys.argv[1:] = []
     measured = []
     for each in measure_workloads(run):
         measured.append(each)
-        # Imported once there is something to record: it describes the machine by torch.
-        from fastloop.suite.measure_round import machine_name, suite_file
-
-        machine = _check_name("machine", given["machine"] or machine_name())
         document = suite_file(run, round_name, measured)
-        folder = Path(given["results"]) / round_name
-        path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)
         print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)
         if scope == "claims":
             (claim,) = [claim for claim in CLAIMS if claim.name == each.workload.name]
             print(describe_judgement(judge(claim, document)), flush=True)
+
+
+def _check_trials(text: str) -> None:
+    # The ranks of a file are tested once: with trials=auto the trials would be looked at after
+    # every few rounds, and more equal loaders would be told apart.
+    if text and not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"trials={text}: allowed: a number from 1 on")
 
 
 def _verify(names: Sequence[str]) -> None:
@@ -165,6 +177,8 @@ def _month() -> str:
 
 
 def _check_name(setting: str, name: str) -> str:
-    if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
+    is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
+    # `..` would be another folder.
+    if not is_plain or not name.strip("."):
         raise UsageError(f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores")
     return name

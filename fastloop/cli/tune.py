@@ -287,7 +287,7 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     overrides = outcome.change.apply(request.overrides)
     print(f"run:    python -m fastloop.run {shlex.join(overrides)}")
     question = "Which settings are the fastest, as `fastloop tune` has found?"
-    # the file is found by -cd, of which Hydra takes only one
+    # The file is found by -cd, and Hydra takes only one -cd.
     in_folder = read_command_line(sys.argv[1:]).config_dir
     text = None if in_folder else experiment_yaml(overrides, question)
     if text:

@@ -79,7 +79,7 @@ def options_of(group: str) -> list[str]:
 
 
 def takes_several(group: str) -> bool:
-    """True for a group of which a job may have several options, such as benchmark."""
+    """True for a group from which a job may have several options, such as benchmark."""
     # each of these options is a dict with a key of its own; any other has a _target_ at its top
     files = (resource_folder("conf") / group).glob("*.yaml")
     return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)

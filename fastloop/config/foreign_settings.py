@@ -76,7 +76,7 @@ def _same_of_option(group: str, option: str, setting: str) -> str:
 
 
 def _options_with(group: str, setting: str) -> str:
-    """The options that have the setting, as an override: loader=fastloop,spdl; else empty."""
+    """The options that have the setting, written as an override (loader=fastloop,spdl), or ""."""
     if setting.startswith("store."):
         stores = _options_with("loader.store", setting.partition(".")[2])
         return stores.replace("loader.store=", "store@loader.store=")

@@ -281,8 +281,10 @@ def _join_choices(expected: str) -> str:
 
 
 def kind_message(setting: str, thing: Any, kind: str) -> str:
-    """The message for a thing that is no `kind`, the name of a Protocol, with its missing
-    members."""
+    """The message for an object that does not satisfy the Protocol named `kind`.
+
+    It lists the members that the object lacks.
+    """
     if thing is None:  # typed as null, for an option that needs one
         return f"{setting}=null: allowed: one option, as null is no {kind}"
     cls = type(thing)

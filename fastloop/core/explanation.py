@@ -23,7 +23,8 @@ class LadderRow:
     share: Estimate
     """The same as a share of the epoch."""
     hidden_ms: float | None
-    """The rest of its work, done while the loop stepped or another worker worked; None: unknown."""
+    """Milliseconds per batch of the rest of its work, which costs no time because the loop steps or
+    another worker works meanwhile; None: unknown."""
     sure_greatest: float
     """Probability, from 0 to 1, that no other part except the step is greater."""
 
@@ -47,7 +48,8 @@ class Ladder:
     residue: float
     """Share of the epoch by which the parts miss the whole, less the share that noise explains."""
     start_up_s: Estimate
-    """Seconds that an epoch takes for its first batch, beyond those for a later one, and to end."""
+    """Seconds by which the first batch of an epoch takes longer than a later one, plus the seconds
+    that the epoch takes to end."""
     noise: float
     """Relative standard deviation of a pass, without the noise that all passes of a round share."""
     slower_steps: Estimate | None

@@ -63,8 +63,8 @@ def remove_unused(sweep_folder: Path) -> None:
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file or folder; other processes wait until it is released."""
-    # the lock is a file beside the target, as the target may not exist yet and is replaced by a
-    # rename, which would leave waiting processes with the lock of the old file
+    # the lock is a file beside the target, because the target may not exist yet and is replaced by
+    # a rename, which would leave waiting processes with the lock of the old file
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
         yield

@@ -12,8 +12,8 @@ from fastloop.core.types import option
 TORCH_PREFETCH = 2
 """DataLoader's own prefetch_factor, which `prefetch_factor=null` stands for."""
 DEEP_PREFETCH = 8
-"""The longer queue that tune tries, and of which explain and attach predict the gain: it hides slow
-batches that come now and then. No measurement speaks for 8 rather than another number."""
+"""The longer queue that tune tries. explain and attach predict its gain: it hides slow batches that
+come now and then. No measurement speaks for 8 rather than another number."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ PACKAGES = (
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
     *("webdataset", "datasets", "torchdata", "pyarrow", "zarr"),
     *("pylance", "litdata", "torchcodec", "spdl", "turboloader", "nvidia-dali-cuda120"),
-    "mosaicml-streaming",
+    *("mosaicml-streaming", "grain", "jax", "crc32c", "protobuf"),
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 

@@ -105,7 +105,7 @@ def _usable_cpus() -> set[int]:
 
 
 def _own_root() -> int:
-    """Id of the process of which this command's processes are descendants."""
+    """Id of the process from which all processes of this command descend."""
     # Under torchrun, or another launcher that sets RANK, the other ranks of this machine belong to
     # the command too; they are children of the launcher's agent.
     parent = os.getppid()

@@ -44,12 +44,12 @@ SECONDS, MILLISECONDS, MICROSECONDS = (
 SHORTEST_SECONDS, SHORTEST_MILLISECONDS = 1.0, 1e-4
 """Durations, in seconds, below which a smaller unit is used."""
 LONG_SECONDS = 100.0
-"""If one of several durations beside each other has so many seconds, all are shown in seconds."""
+"""If one of several durations in a table takes this many seconds, all of them are shown in
+seconds."""
 
 
 def unit_of(shortest: float) -> TimeUnit:
-    """The unit in which a duration is shown: 1.2 s, 106 ms, 0.8 ms,
-    90 us."""
+    """The unit in which a duration of `shortest` seconds is shown: 1.2 s, 106 ms, 0.8 ms, 90 us."""
     if shortest >= SHORTEST_SECONDS:
         return SECONDS
     return MILLISECONDS if shortest >= SHORTEST_MILLISECONDS else MICROSECONDS

@@ -25,9 +25,9 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, Unsupported, name_of
 
-CANONICAL_COLLATE = "canonical collate"
-"""Stands for a `collate` that takes samples as they are: neither uint8 images nor samples that
-differ in length."""
+CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
+"""Stand for a `collate` that takes samples as they are, and for one that takes samples that differ
+in length; `collate` stands for any, also of uint8 images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class PreparedData:
     num_classes: int | None = None
     """Number of classes; None: the samples have no class labels."""
     seconds: float = 0.0
-    """Seconds taken to write the store, also if it is reused; 0 without a store."""
+    """Seconds that writing the store took, even if it is reused now; 0 without a store."""
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, if such samples may be skipped."""
@@ -110,7 +110,8 @@ class Plan:
     device: torch.device | None = None
     """Device of the step, for loaders that build batches on it; None: the CPU."""
     rank: int = 0
-    """This process among those that load together; `order` is this rank's share."""
+    """Number of this process, from 0, among the `world_size` processes that load together. `order`
+    contains only the share of this rank."""
     world_size: int = 1
     probe: LoaderProbe | None = None
     """The probe of an instrumented pass, if DataLoader or FastLoader loads; None in every timed
@@ -209,17 +210,17 @@ def check_honoured(loader: str, plan: Plan, honours: tuple[str, ...]) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
     honours: settings that the loader honours besides those that every loader does: fields of
-    LoadingSettings, `collate` or CANONICAL_COLLATE, and `transform`.
+    LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
     """
     takes_collate = "collate" in honours or (
-        CANONICAL_COLLATE in honours and plan.collate and plan.collate.takes == "canonical"
+        plan.collate is not None and f"{plan.collate.takes} collate" in honours
     )
     ignored = {
         name: getattr(plan.loading, name)
         for name in DATALOADER
         if name not in honours and getattr(plan.loading, name) != DECLARED[name].default
     }
-    # the plan has no collate and no transform if these are the defaults, which ask for nothing
+    # The default collate and transform are None in a plan, so that every loader honours them.
     if plan.collate is not None and not takes_collate:
         ignored["collate"] = plan.collate
     if plan.transform is not None and "transform" not in honours:

@@ -18,7 +18,7 @@ Bits = TypeVar("Bits", int, np.ndarray)
 def epoch_seed(seed: int, epoch: int) -> int:
     """The seed of an epoch's order: `seed` itself for epoch 0, mixed with the epoch's number
     later."""
-    # With the sum of both, epoch 1 of seed 0 and epoch 0 of seed 1 would have the same order.
+    # If both were added, epoch 1 of seed 0 and epoch 0 of seed 1 would have the same order.
     return mix_seed(seed, epoch) if epoch else seed
 
 

@@ -1,4 +1,4 @@
-"""Text for people: foreign text made safe to print, lines of a terminal, tables of a notebook."""
+"""Text for people: text made safe to print, lines for a terminal, and tables for a notebook."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def notebook_html(
 
 
 def describe_exit(status: int | None) -> str:
-    """Return "killed by SIGKILL", "exit status 3" or alike.
+    """Words for the end of a process, such as "killed by SIGKILL" or "exit status 3".
 
-    status: the exit code as multiprocessing and subprocess tell it: the number of a signal is
-    negative; None: it is not known.
+    status: the exit code as multiprocessing and subprocess report it: minus the number of the
+    signal if a signal ended the process; None: it is not known.
     """
     if status is None:
         return "exit status unknown"

@@ -219,7 +219,7 @@ def check_entries(collection: Any) -> None:
 
 def holds_tensors(leaf: object) -> bool:
     """True if a tensor or an array is reachable from the leaf through any references."""
-    # The garbage collector knows the references of every object, also of classes written in C. The
+    # The garbage collector knows the references of every object, even of classes written in C. The
     # objects stay alive while the leaf does, so that their ids are unique.
     reached: set[int] = set()
     waiting = [leaf]

@@ -23,7 +23,7 @@ def locate(path: str) -> Any:
     """Import the object with that dotted name; raises ValueError, in one line, if that fails."""
     try:
         return _import_path(path)
-    # A user's module may raise anything, also by sys.exit() at its top level. Only an exit that a
+    # A user's module may raise anything, even by sys.exit() at its top level. Only an exit that a
     # signal has requested really ends the process.
     except SignalExit:
         raise

@@ -39,7 +39,7 @@ def check_stream(loader: str, plan: Plan, world_size: int) -> None:
 
 
 def check_shards(plan: Plan, num_shards: int) -> None:
-    """Raise Unsupported if a reader, a worker of any rank, would get none of so many shards."""
+    """Raise Unsupported if there are so few shards that a worker of some rank would get none."""
     readers = plan.world_size * max(1, plan.loading.num_workers)
     if readers > num_shards:
         setting = _setting_of_readers(plan, plan.world_size)

@@ -59,7 +59,7 @@ class ChunkedReader:
     def chunks(self, purpose: str) -> Iterator[Chunk]:
         """Yield all samples in order, collated, in chunks of about 2 MiB, with a progress bar on a
         terminal."""
-        # the size of the first readable sample determines how many samples make a chunk
+        # The first readable sample is read alone: its size decides how many samples make a chunk.
         single = self._chunks_of(1, 0)
         first = next((chunk.batch for chunk in single if chunk.batch is not None), None)
         if first is None:
@@ -154,7 +154,7 @@ def collate_chunks(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive samples."""
+    """Consecutive samples, collated to one batch."""
 
     batch: Tree
     """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves if
@@ -172,7 +172,7 @@ def collate_chunk(
     Raises SamplesDiffer if samples differ, BadData if they can't be collated and, unless
     `tolerant`, for a None.
     """
-    # A None inside of a sample can't be collated. In a ragged sample it may be one.
+    # Without `ragged`, a None inside of a sample can't be collated, so the sample is broken.
     missing = {
         index: _missing(index, error)
         for index, sample, error in items

@@ -1,8 +1,8 @@
 """Stores of encoded images, of files or bytes, with labels beside them.
 
-For each column of images there are a file of all bytes and a file of offsets. The result of
-write_store has the cost of writing them, and the savings of reading, which are measured by crops of
-some images.
+For each column of images there is a file with the bytes of all images and a file with their
+offsets. write_store returns the cost of writing the store and the time that each crop from it
+saves, measured on some of the images.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
-    """True if the store has as many samples as the source, and some of them are equal."""
+    """True if the store has as many samples as the source, and a selection of them is equal."""
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False
@@ -261,8 +261,9 @@ def _columns_of(source: Any) -> Any:
 
 
 def _is_column(node: Any) -> bool:
-    """True for a list of paths, of bytes or of numbers, which is no tree of columns."""
-    # Only the first element is looked at, as the list may have millions of them.
+    """True for a list of paths, of bytes or of numbers: the list is one column, not a tree of
+    columns."""
+    # Only the first element is looked at, because the list may have millions of them.
     is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
     return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
 
@@ -305,8 +306,8 @@ class StoredImages:
     cpu_seconds: float
     """CPU time of all threads meanwhile."""
     saved_ms: float | None
-    """Milliseconds of CPU time by which a RandomResizedCrop(224) is faster than from the source, a
-    mean of up to 64 images; None if none of them could be decoded."""
+    """Milliseconds of CPU time that a RandomResizedCrop(224) from the store saves, compared with
+    one from the source: the mean of up to 64 images. None if none of them could be decoded."""
 
     def __fspath__(self) -> str:
         return str(self.root)
@@ -339,7 +340,7 @@ class StoredImages:
 
 def save_stored(stored: StoredImages, folder: Path) -> None:
     """Write the figures of the store into its folder."""
-    # The path is left out, as the folder may be moved.
+    # The path is left out, because the folder may be moved.
     facts = {name: value for name, value in asdict(stored).items() if name != "root"}
     (folder / IMAGES).write_text(json.dumps(facts, indent=1))
 
@@ -359,11 +360,11 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
     columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
     for index in spread_indices(len(before), MOST_IMAGES):
         try:
-            # a first crop reads the file, and warms up
+            # The first crop of each also reads the file into memory, so it is not counted.
             for column in columns:
                 _crop_ns(column, index, 0)
             saved_ns += [_gain_ns(columns, index, seed) for seed in range(DRAWS)]
-        # a loader names the broken image when it gets there
+        # A broken image is no error here: a loader names it when it reads it.
         except (OSError, ValueError):
             continue
         if cpu_ns() - begin_ns > BUDGET_NS:

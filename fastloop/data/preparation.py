@@ -49,11 +49,11 @@ from fastloop.data.reference import (
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
 SIZED_FILES = 16
-"""About the number of images that are read for the sizes that a refusal names."""
+"""About the number of images that are read to name their sizes in an error message."""
 SHOWN_SIZES = 3
-"""Number of different sizes that a refusal shows."""
+"""Number of different sizes that an error message shows."""
 MOST_PIXELS = 224
-"""The greatest side that a refusal suggests."""
+"""The largest side, in pixels, that an error message suggests."""
 
 ANNOUNCED_MIB = 64
 """Stores of this size or more are announced before they are written."""
@@ -237,7 +237,8 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     # an error of a DataLoader worker has a whole traceback, which ends with the class and message
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
-    # ...: a dataset without `size` has no remedy; None: images keep their sizes, which differ
+    # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
+    # own sizes, which differ.
     if getattr(dataset, "size", ...) is not None:
         return line
     sizes = _image_sizes(dataset)

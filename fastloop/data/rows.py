@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import Store
-from fastloop.core.types import Tree, Unsupported
+from fastloop.core.protocols import Collate, Store
+from fastloop.core.types import Tree, Unsupported, name_of
 from fastloop.data.samples import fetch_samples
 
 
@@ -114,20 +114,19 @@ def in_memory_rows(rows: Tree) -> Rows:
 
 
 def batch_getter(
-    store: Store | None, prepared: PreparedData, in_memory: bool
+    store: Store | None, prepared: PreparedData, in_memory: bool, collate: Collate | None = None
 ) -> Callable[[np.ndarray], Tree]:
     """A function from int64 indices to a newly allocated batch, for libraries that have threads but
     don't gather rows themselves.
 
     With a store, the batch is gathered by np.take, from the mapped files or, with in_memory, from
-    memory. Without one, the calling thread decodes the samples and default_collate makes the batch,
-    unless the dataset's own `__getitems__` returns one. Raises Unsupported for rows that are
-    neither arrays nor tensors.
+    memory. Without one, the calling thread decodes the samples and `collate` makes the batch (None:
+    torch's default_collate), unless the dataset's own `__getitems__` returns one. Raises
+    Unsupported for rows that are neither arrays nor tensors, and for a collate of such a dataset.
     """
     if store is None:
-        samples = prepared.dataset.open()
-        collate = _identity if prepared.returns_batches else default_collate
-        return lambda indices: collate(fetch_samples(samples, indices.tolist()))
+        samples, make_batch = prepared.dataset.open(), _sample_collate(prepared, collate)
+        return lambda indices: make_batch(fetch_samples(samples, indices.tolist()))
     # np.take copies whole rows, and releases the GIL meanwhile
     rows = store.open(prepared.folder)
     leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
@@ -136,6 +135,17 @@ def batch_getter(
         return optree.tree_unflatten(structure, [_take(leaf, indices) for leaf in leaves])
 
     return gather
+
+
+def _sample_collate(prepared: PreparedData, collate: Collate | None) -> Callable[[Any], Tree]:
+    """The function that makes a batch of the dataset's samples; raises Unsupported if the dataset
+    returns whole batches, which no collate can make."""
+    if not prepared.returns_batches:
+        return collate.collate if collate else default_collate
+    if collate is not None:
+        reason = f"the __getitems__ of {prepared.label} returns a whole batch"
+        raise Unsupported(f"collate={name_of(collate)}: {reason}")
+    return _identity
 
 
 def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:

@@ -369,7 +369,7 @@ def prepare_sample(sample: Tree, strings: str | None, is_first: bool) -> Tree:
         return _without_texts(sample)
     if strings == "keep":
         return pytree.tree_map(_encode_text, sample)
-    # Texts are searched for in the first sample only, as a search in each would take time.
+    # Texts are searched for in the first sample only, because a search in each would take time.
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):
             raise BadData(f"sample{pytree.keystr(path)} is a text: {TEXTS_ALLOWED}")

@@ -108,7 +108,7 @@ def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
 
 def describe_full_shm() -> str:
     """A line that says that /dev/shm has no room for a batch, with remedies."""
-    # the whole size, as the space that was in use is free again by now
+    # The whole size is shown, because the space that was in use is free again by now.
     total = shm_total_bytes()
     known = f" ({total >> 20} MiB in all)" if total else ""
     advice = "a larger one, fewer num_workers, or a smaller prefetch_factor or batch_size"

@@ -8,8 +8,8 @@ from enum import StrEnum
 from fastloop.core.number_text import show_percent, significant
 
 WAITING = 0.25
-"""Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
-network or a sleep. Samples that compute are above it also if several processes share a core."""
+"""If the CPU time of samples is below this share of their time, they wait, for example for a disk
+or a network. Samples that compute are above it, even if several processes share a core."""
 
 
 class CauseName(StrEnum):
@@ -33,13 +33,13 @@ class CauseName(StrEnum):
 
 
 def describe_cores(allowed: int, machine: int) -> str:
-    """The cores by affinity."""
+    """The text on the cores that the affinity of the process allows."""
     return f"{allowed} of {machine} cores (affinity)"
 
 
 def describe_quota(quota: float, throttled: float, visible_cores: int | None = None) -> str:
-    """The quota of a cgroup. throttled: share of its periods in which it stopped the job.
-    visible_cores: number of cores without the quota; None: it is not told."""
+    """The text on a cgroup's quota. throttled: share of its periods in which it stopped the job.
+    visible_cores: number of cores without the quota; None leaves it out."""
     cores = f"{significant(quota)} cores"
     if visible_cores is not None:
         cores = f"{significant(quota)} of {visible_cores} cores"

@@ -31,6 +31,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
+"""Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
 """Least number of workers that is proposed for samples that wait."""
 MOST_FILES = 1000
@@ -60,7 +61,7 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """The state before any pass, which passes change."""
+    """Facts about the surroundings that passes change, so they are read before any pass."""
 
     in_memory: float | None
     periods: tuple[int, int]
@@ -166,7 +167,7 @@ def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
 
 
 def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause]:
-    """The cause if samples wait, whether or not the loop waits for them."""
+    """A list with the cause if samples wait; the verdict tells whether the loop waits for them."""
     share = surroundings.load_cpu_share
     if share >= WAITING:
         return []

@@ -27,7 +27,9 @@ Key = TypeVar("Key")
 # sqrt(0.8 * 0.2 / 4000) = 0.6 %.
 DRAWS = 4000
 CALIBRATIONS = 2000
+"""Number of simulated measurements from which a calibration is taken."""
 POLISHES = 3
+"""Number of repetitions of the median polish."""
 KEPT_RESIDUALS = 0.8
 """The common scale is taken from this share of all residuals, the smallest ones."""
 # With c = 1.28, the 90 % point of a normal z, the estimate is the mean of z^2 below c^2. To first

@@ -29,6 +29,7 @@ WINDOW_S = 0.5
 LONGEST_EPOCH_S = 5.0
 """Longest epoch that passes run as a whole, if it can't be cut."""
 FEWEST_BATCHES = 4
+"""Least number of batches in an epoch that is cut."""
 LEAST_PASS_S = 5.0
 """Least time limit of a pass, so that a slow start of its process does not end it."""
 FEWEST_ROUNDS = 3
@@ -141,8 +142,8 @@ class ExplainedJob:
     ) -> list[Round]:
         """Times of all rungs, round by round.
 
-        needs_more: tells whether rounds tell too little; then up to as many rounds again follow,
-        and none of them begins after MORE_UNTIL_S.
+        needs_more: returns True if the rounds so far do not suffice. Up to num_rounds more rounds
+        then follow; none of them begins after MORE_UNTIL_S.
         """
         # The time of the first rounds counts: a job with slow passes gets no further ones.
         deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))

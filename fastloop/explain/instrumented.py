@@ -123,7 +123,7 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
 
 
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
-    """Gaps between the clock readings around the loop and its first and last event."""
+    """The gap from start_ns to the first event of the loop, and from its last event to stop_ns."""
     # Placing the first batch before the loop may have recorded events, too.
     loop = [event for event in events if event.lane == MAIN and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)

@@ -24,7 +24,8 @@ from fastloop.reporting.limit_text import describe_work
 SCHEMA = 3
 NO_PART = "of no part of loading is known that it takes any time; explain.json has the figures"
 WORTHWHILE = 0.05
-"""If no change can gain more than this, the last line says so; else it says that noise decides."""
+"""If no tried change can save this share of an epoch, the last line says so. Otherwise it says that
+the gains are not beyond noise."""
 
 
 def to_json(explanation: Explanation) -> str:
@@ -116,7 +117,7 @@ def _gain_text(gain: Estimate | None) -> str:
 
 def _last_line(explanation: Explanation) -> str:
     if explanation.best:
-        # Not wrapped, so that it can be copied.
+        # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:

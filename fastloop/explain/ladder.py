@@ -1,4 +1,7 @@
-"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs."""
+"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs.
+
+A rung is the job without some of its parts; each rung has one part more than the rung below it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def build_ladder(
     alone: Round | None = None,
     loader_shares: Sequence[float] = (),
 ) -> Ladder:
-    """The ladder of a job with that many batches in an epoch.
+    """The ladder of a job. batches: number of batches in a whole epoch.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
     alone: the round that work_s is from, which tells the start of workers from their first load;
@@ -91,7 +94,7 @@ def _spread(values: Sequence[float]) -> float:
 def _limit_by_loader(
     seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
 ) -> Mapping[Part, np.ndarray]:
-    """Draws that differ from the job by no more than its loader takes without steps.
+    """The draws, limited so that no rung differs from the job by more than its loader takes alone.
 
     noise: relative standard deviation of a measurement.
     """
@@ -163,7 +166,7 @@ def _sampling_rung(times: Mapping[Part, Any]) -> Part:
 
 
 def _late_start_s(times: Round, alone: Round | None) -> float:
-    """Seconds of start-up of the source of samples, as a Dataset that opens a file in each worker.
+    """Seconds in which the source of samples starts up, such as a Dataset that opens a file.
 
     Noise may make it negative in a single round.
     """

@@ -19,8 +19,8 @@ MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
 them nothing is predicted. The factor of scripts is less because their predictions have no interval:
 the intervals of a job's gains grow with the miss."""
 LEAST_MISS, LEAST_MISS_OF_OTHERS, LEAST_MISS_OF_SCRIPT = 0.03, 0.06, 0.20
-"""Error of the model even if it gives the time as it is exactly: the standard deviation for a job
-with the same loader, and with another one; and the share that is told of a script's loop."""
+"""Error of the model even if it gives the time as it is exactly: its standard deviation for a job
+with the same loader, and with another loader; and the error that is printed for a script's loop."""
 DONE_S = 1e-12
 """A phase with no more than this left is finished: differences of floats don't reach zero."""
 
@@ -46,6 +46,7 @@ class Machinery:
     prefetch: int = 2
     """Batches that each worker may be ahead of the loop."""
     cores: float = float("inf")
+    """Number of cores for the workers and the loop together."""
     start_s: float = 0.0
     """Time from the epoch's begin until a worker begins its first batch."""
 
@@ -60,7 +61,7 @@ def is_close(ratio: float, most_missed: float = MOST_MISSED) -> bool:
 
 @dataclass
 class _Actor:
-    """The loop or a worker: its present batch, the phases left of it, and the rest of the first."""
+    """The loop or a worker: its batch, the phases that are left, and the seconds of the first."""
 
     batch: int = -1
     left: list[Phase] = field(default_factory=list)
@@ -71,7 +72,7 @@ class _Actor:
         self.rest_s = self.left[0].seconds if self.left else 0.0
 
     def advance(self, seconds: float) -> None:
-        """Work for that many seconds at full speed."""
+        """Work for these seconds at full speed."""
         self.rest_s -= seconds
         if self.left and self.rest_s <= DONE_S:
             self.left.pop(0)

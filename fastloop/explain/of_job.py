@@ -1,5 +1,5 @@
 """The explanation of one job: ladder, verdict, what-ifs predicted and tried, and the picture and
-trace of an epoch. With explain=true, a sweep has each of its jobs explained."""
+trace of an epoch. With explain=true, a sweep explains each of its jobs."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def explain(
 
 
 def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) -> None:
-    """Begin a pass, after the end of the stretch of time that the pass before took."""
+    """Tell the watch that the pass before has ended, and begin the next one."""
     watch.end_stretch()
     begin_step(step)
 
@@ -207,8 +207,8 @@ def _measure(
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
 
-    # Each pass warms up by an epoch, which starts persistent workers for good: the timed epoch has
-    # no start-up of them.
+    # Each pass warms up by an epoch. Persistent workers start in it, so that the timed epoch has no
+    # start-up.
     started = None if whole.job.loading.persistent_workers else serial
     alone = _time_alone(explained, traversal)
     alone_s = alone.seconds / alone.epochs

@@ -162,8 +162,8 @@ def explain_loop(
     watch = LoadWatch()
     timed, alone_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # Empty: the hidden work of any other loader is unknown. None: without workers a DataLoader
-    # overlaps nothing with the steps.
+    # {} for any loader but a DataLoader, because its hidden work is unknown; None for a DataLoader
+    # without workers, because it overlaps nothing with the steps.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None

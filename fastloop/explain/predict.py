@@ -15,7 +15,7 @@ FASTLOADER_AHEAD = 2
 """Batches that each thread of FastLoader makes ahead, if they are not large; the native core counts
 bytes instead, and this is their order of magnitude."""
 MOST_BEGINNINGS = 8
-"""Batches at which simulated short epochs begin."""
+"""A short epoch is simulated from up to so many different first batches."""
 HandOff = tuple[EpochTimes, EpochTimes]
 """Times of one round: with ready batches from workers, and with ready batches in the loop."""
 
@@ -87,6 +87,7 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     memory permits."""
     cores = available_cores()
     threads = measured.single if job.torch_threads == 1 else measured.as_is
+    # Gathering the rows of a batch is taken to last as long as copying a batch.
     loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     machinery = Machinery(workers=1, prefetch=FASTLOADER_AHEAD, cores=cores)

@@ -16,6 +16,7 @@ from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 AHEAD = 2
+"""Number of batches that a proposed device_prefetch loads ahead."""
 MOSTLY = 0.9
 """A job has a cold page cache if less than this share of its files is in memory."""
 

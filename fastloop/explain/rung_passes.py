@@ -31,6 +31,7 @@ WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
 """Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
 are repeated up to that."""
 CLONES = 5
+"""Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
 """The end of an epoch; None may be a batch, as of a collate_fn that leaves out broken samples."""
 
@@ -64,7 +65,8 @@ class EpochTimes:
         return waits_s / self.seconds
 
     def whole_epoch_s(self, batches: int) -> float:
-        """Seconds of an epoch of that many batches; however long it is, it starts up once."""
+        """Seconds of an epoch with this number of batches; however long it is, it starts up
+        once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
 

@@ -23,7 +23,7 @@ WIDE = 0.05
 SURE = 0.80
 """Least certainty that a part is the greatest for it to be named. In simulated campaigns
 (experiments/verdicts) at most 5 % of the verdicts were wrong, fewer than the 20 % that are left
-here, as a part beside a sure greatest one is seldom far below it."""
+here, because a part beside a sure greatest one is seldom far below it."""
 PHRASES = {
     Part.COPY: "placing batches on the device",
     Part.START_UP: "starting and ending epochs",
@@ -157,7 +157,7 @@ def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> 
     least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
     guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
     leading = _leading_row(ladder)
-    # A part that is more likely not the greatest would mislead.
+    # Naming a part that is probably not the greatest would mislead.
     if leading.sure_greatest < 0.5 or wait.value <= 0:
         return [answer, guess]
     return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]

@@ -48,8 +48,9 @@ AS_IS = "as it is"
 STORE_LOADER = "np_memmap"
 """A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""Settings with changes that the model may follow."""
+"""Settings of a job; the model can predict changes of these alone."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
+"""The same for the settings inside of `loading`."""
 RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
 BEYOND = 1.645
@@ -172,7 +173,8 @@ def try_candidates(
 ) -> dict[str, Estimate]:
     """The realised gain of each chosen change, in rounds with the job as it is.
 
-    Tells the number of steps that are left, which depends on the changes.
+    present.expect_steps is called with the number of steps that are left, which depends on the
+    changes.
     """
     jobs = {AS_IS: present}
     for each in chosen:
@@ -247,7 +249,7 @@ class Effect:
 
 
 def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None if no measurement tells of it, so that it can only be tried."""
+    """The effect of a change; None if no measurement shows it, so that it can only be tried."""
     # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
     changed = _differences(candidate, present) - {"batches", "benchmark"}
     # With an accelerator, copies run beside the loop, and the passes without workers do not show

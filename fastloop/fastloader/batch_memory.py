@@ -43,7 +43,7 @@ class BatchMemory:
         return BatchMemory, ()
 
     def empty_rows(self, num_rows: int, row_nbytes: int, is_pinned: bool) -> torch.Tensor:
-        """(num_rows, row_nbytes) uint8 without values, from the pool if it is large."""
+        """An uninitialised (num_rows, row_nbytes) uint8 tensor, from the pool if it is large."""
         nbytes = num_rows * row_nbytes
         if is_pinned or nbytes < MIN_POOLED_BYTES or self.pool is None:
             size = num_rows, row_nbytes

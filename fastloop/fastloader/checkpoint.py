@@ -127,7 +127,7 @@ class RandomSources:
             samplers = [_sampler_state(sampler) for sampler in sampler_chain(self.sampler)]
             states["samplers"] = samplers
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
-                # The samplers tell of no random state of their own: they may draw from torch's.
+                # The samplers name no random state of their own: they may draw from torch's.
                 states["torch"] = torch.get_rng_state()
         return states
 
@@ -258,7 +258,7 @@ def _check_position(state: States) -> None:
 
 
 def _sampler_state(sampler: Any) -> States:
-    # The state is copied, as the sampler may return the very dict that it goes on changing.
+    # The state is copied, because the sampler may return the very dict that it goes on changing.
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
         return {"state_dict": deepcopy(sampler.state_dict())}
     state: States = {}

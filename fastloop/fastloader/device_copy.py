@@ -58,7 +58,7 @@ def receive_copies(copied: Any, tensors: Iterable[torch.Tensor], device: torch.d
 
 
 class Copied(NamedTuple):
-    """A tree on the device, of which copies may still be pending."""
+    """A tree on the device, with copies that may still be pending."""
 
     tree: Tree
     event: Any

@@ -170,7 +170,8 @@ class StreamBatches:
     iterator: Iterator[Tree | FailedBatch]
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
-        """As many batches as the group has, fewer at the end of the epoch."""
+        """The next batches, one for each of the group; at the end of the epoch there may be
+        fewer."""
         return list(islice(self.iterator, len(group)))
 
 

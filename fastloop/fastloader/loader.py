@@ -36,7 +36,7 @@ from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
-"""The default of `dataset` and `source`, told apart from None, which is refused as a source."""
+"""The default of `dataset` and `source`. It is not None, because None is refused as a source."""
 GIVEN = ("num_workers", "num_threads", "collate_fn", "batch_sampler")
 """Settings that are kept as private attributes. The public attributes of these names have the
 values that the loader uses if None is given."""
@@ -189,7 +189,7 @@ class FastLoader(Generic[T_co]):
         """
         settings = self._settings
         self._reading = open_reading(settings)
-        # Made here also for its errors: an order that is invalid is not left to the first epoch.
+        # It is made here so that an invalid order raises now, and not in the first epoch.
         self._last_epochs = open_epochs(settings, self._reading)
         return settings
 

@@ -52,7 +52,7 @@ class LoaderEpochs:
     moments: DrawMoments
 
     def are_of(self, values: tuple[Any, ...], num_samples: int | None) -> bool:
-        """True if a loader with these settings' values and so many samples has these epochs."""
+        """True if a loader with these settings and this number of samples has these epochs."""
         # A group of processes may have been made since, which changes the rank.
         if num_samples != self.order.num_samples or is_in_group():
             return False

@@ -32,7 +32,7 @@ AHEAD_BYTES = 4 << 20
 """Bytes of blocks made ahead of their use, few enough to be still in the shared cache then."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
-"""So many blocks are 64 GiB, which hold any epoch in memory."""
+"""These blocks are 64 GiB together, which hold any epoch in memory."""
 MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
 MOST_LAZY_ROWS = 4096

@@ -314,7 +314,7 @@ class ProcessBatches:
         except Exception:
             yield from asked
             raise
-        # Not reached if the epoch is left early: then batches that nobody wants are being made.
+        # An epoch that is left early does not get here: batches that nobody wants are being made.
         self._is_whole = True
         yield from asked
 

@@ -1,4 +1,4 @@
-"""Image folders of torchvision with transforms that `Images` does in their place.
+"""Finds out whether `Images` can read an image folder of torchvision in its place, and how.
 
 torchvision is never imported here: a program that has its transforms has imported it.
 """
@@ -30,7 +30,7 @@ BILINEAR = "bilinear", 2
 
 
 class UnrecognisedError(Exception):
-    """The reason why a dataset is read as it is written."""
+    """A dataset can't be read natively. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,10 @@ class ImageSteps:
     normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     dtype: torch.dtype = torch.uint8
     resize: int | None = None
-    """The shorter side of an image that is still to be cropped."""
+    """Pixels to which the shorter side is resized before the crop. A centre crop takes this over,
+    so that it is None again."""
     is_tensor: bool = False
-    """True for a tensor, False for an image of Pillow."""
+    """True if the steps so far make a tensor, False if they make an image of Pillow."""
 
     def __str__(self) -> str:
         names = ("crop", "flip", "normalize", "dtype")
@@ -90,7 +91,7 @@ def _parts(transform: Any) -> Iterator[Any]:
 
 
 def _add_step(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps and one more; None if crops can't do it after these."""
+    """The steps and one more; None if `Images` can't do that one after these."""
     if name == "ImageClassification":
         return _read_preset(part) if steps == ImageSteps() and _is_bilinear(part) else None
     if name in ("RandomResizedCrop", "Resize"):
@@ -110,9 +111,9 @@ def _read_preset(part: Any) -> ImageSteps:
 
 
 def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps and a RandomResizedCrop or Resize of whole images; None if crops can't do it."""
+    """The steps with a RandomResizedCrop or a Resize added; None if `Images` can't do it here."""
     is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
-    # Pillow always antialiases; torchvision's resize of tensors does if it is told to.
+    # Pillow always antialiases; torchvision's resize of tensors does so only on request.
     is_antialiased = part.antialias is True or not steps.is_tensor
     if not (is_whole and is_antialiased and _is_bilinear(part)):
         return None
@@ -123,7 +124,7 @@ def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
 
 
 def _add_conversion(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps and a change of the type or of the values; None if crops can't do it."""
+    """The steps with a change of dtype or of values added; None if `Images` can't do it here."""
     is_uint8_tensor = steps.is_tensor and steps.dtype == torch.uint8
     is_scaling = name == "ConvertImageDtype" or (name == "ToDtype" and part.scale)
     if name in ("PILToTensor", "ToImage") and not steps.is_tensor:
@@ -169,7 +170,7 @@ def _describe(part: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """The images of a folder, made as its transform says when an epoch begins."""
+    """The images of a folder, decoded by the transform that it has when an epoch begins."""
 
     folder: Any
     paths: Sequence[str]
@@ -267,7 +268,8 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
 
 
 def _read_steps(folder: Any) -> ImageSteps:
-    """The steps of the folder's images; raises UnrecognisedError for others than `Images` does."""
+    """The steps of the folder's images; raises UnrecognisedError for steps that `Images` can't
+    do."""
     module = sys.modules["torchvision.datasets.folder"]
     if not has_jpeg():
         raise UnrecognisedError("the native decoder of JPEG is not there, see fastloop.has_jpeg()")

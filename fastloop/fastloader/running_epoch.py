@@ -92,8 +92,8 @@ class Running:
                     if draw_for is not None:
                         draw_for(state["delivered"] + has_failed - first)
                     yield batch
-                    # This is checked after each batch, as the fork may have been made while the
-                    # loop had the batch.
+                    # This is checked after each batch, because the fork may have been made while
+                    # the loop had the batch.
                     _refuse_fork(pid)
                     state["delivered"] += has_failed
                 # Otherwise this frame would hold the last batch while the next ones are made.

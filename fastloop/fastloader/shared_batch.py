@@ -160,7 +160,7 @@ class BatchWriter:
         self.number, self.used, self.new_file = number, 0, None
 
     def discard(self) -> None:
-        """Forget the memory of a batch that has failed, as the parent does."""
+        """Forget the memory of a batch that has failed; the parent forgets it, too."""
         if self.number is not None:
             self.memories.pop(self.number, None)  # there is none if new memory was refused
 

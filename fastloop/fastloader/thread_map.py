@@ -80,7 +80,7 @@ def map_parts_ahead(
     *,
     in_order: bool = True,
 ) -> Generator[Any, None, None]:
-    """The result of each item, of which threads make the parts that `divide` returns.
+    """The result of each item; threads make the parts into which `divide` splits it.
 
     Exactly one part of an item returns its result. Otherwise this is map_ahead; there is at least
     one thread.
@@ -138,7 +138,8 @@ def _map_by_threads(
         while received < count:
             while received not in ready:
                 number, result = results.get()
-                # An error of `items` has the last number: what was drawn before it comes first.
+                # An error of `items` has the last number: the results of items drawn before it come
+                # first.
                 is_last = isinstance(result, ItemsFailure)
                 ready[number if in_order or is_last else received] = result
             result = ready.pop(received)

@@ -51,7 +51,7 @@ class EpochSeeds:
     samples: int
     """The seed of the samples' draws, together with the epoch's number."""
     is_base: bool
-    """True if `samples` is DataLoader's base seed, which worker processes are told."""
+    """True if `samples` is DataLoader's base seed, which worker processes receive."""
     is_drawn_anew: bool = False
     """True if each epoch draws this base seed, which then tells epochs apart by itself."""
 

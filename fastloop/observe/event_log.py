@@ -274,7 +274,7 @@ class EventLog:
         # torch tells this in worker processes only.
         if info is not None:
             lane = f"worker {info.id}"
-        # Numbered, as the name of the lane is that of a file with one writer.
+        # The lane is numbered, because its name is the name of a file with one writer.
         if current_thread() is not main_thread():
             count = sum(key[0] == self.folder for key in _logs)
             lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"

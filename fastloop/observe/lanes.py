@@ -125,7 +125,7 @@ def _name_pinning(events: Sequence[Event]) -> list[Event]:
 
 
 def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int]) -> list[Event]:
-    """The loop's events, with the loop's numbers also for batches that it makes itself."""
+    """The loop's events; batches that it makes itself have the loop's numbers, too."""
     waits = sorted((event for event in main if event.name is Part.WAIT), key=_order)
     starts = [wait.start_ns for wait in waits]
     numbered = []
@@ -227,7 +227,7 @@ def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ..
 
 
 def _order(event: Event) -> tuple[int, int]:
-    # Of events that start together the longest comes first: it is the outer one.
+    # If several events start together, the longest comes first: it is the outer one.
     return event.start_ns, -event.stop_ns
 
 

@@ -51,9 +51,9 @@ ATTEMPTS, PAUSE_S = 10, 0.05
 """Number of times to wait for a process to write its stack, and the time of each wait."""
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Linux's prctl options, man 2 PR_SET_CHILD_SUBREAPER."""
+"""Options of Linux's prctl() that let a process adopt orphans below it; see prctl(2)."""
 COMMAND_LENGTH = 60
-"""Maximum number of characters of a command that are told."""
+"""Maximum number of characters of a command that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,8 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # A kill alone does not say who has killed: the kernel counts its own ones for a cgroup.
+        # SIGKILL alone does not tell who has sent it, but the kernel counts, for each cgroup, the
+        # processes that it has killed for want of memory.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
@@ -178,7 +179,7 @@ def start_child(
     known: set[int] | None = None
     # A process that has left the child's group becomes a child of this one when its parent ends.
     with adopt_orphans():
-        # A signal may come at any moment from here on: `finally` ends what has begun.
+        # A signal may come at any moment from here on: `finally` ends all that has begun.
         try:
             with spawn_from(environment) if environment else contextlib.nullcontext():
                 start_process(process, isolation)
@@ -210,7 +211,7 @@ def run_call(call: Call) -> Outcome:
 
 def _main(sender: Connection, release: Connection, log: Connection, call: Call) -> None:
     """Make the call and send its outcome; Ctrl-C in the terminal is left to the parent."""
-    # A group with its workers, so that all can be killed together.
+    # This process leads a group with its workers, so that all of them can be killed together.
     os.setpgid(0, 0)
     die_with_parent()
     # Ctrl-C reaches every process of the terminal: the parent decides what it means for this one.
@@ -253,7 +254,7 @@ def _end(process: BaseProcess, has_answered: bool) -> None:
         return
     if has_answered:
         process.join(timeout=EXIT_TIMEOUT_S)
-    # The group is killed even after an orderly exit, as workers of it may be left.
+    # The group is killed even after an orderly exit, because workers may be left in it.
     _kill_group(process)
     process.kill()
     process.join(timeout=KILL_TIMEOUT_S)
@@ -311,7 +312,8 @@ class ChildLog:
         for _ in range(ATTEMPTS):
             wait([sentinel], PAUSE_S)
             text = self.read()
-            # The whole stack has arrived when nothing more follows a part of it.
+            # faulthandler writes in pieces. The stack is complete if nothing was added since last
+            # time.
             if stack and not text:
                 break
             stack += text

@@ -42,12 +42,13 @@ FORMAT = 1
 DESCRIPTION = "environment.json"
 """File in an environment with its contents, written last."""
 SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
-"""Packages, and other ones that have the same modules and versions."""
+"""Name of a package -> another package that has the same modules and versions."""
 COMPILED_FOR = ("torch", "numpy")
 """Packages of the main environment for which compiled requirements are built."""
 SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
 """The parts of a folder of fastloop that its wheel is built from."""
 QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
+"""Options with which pip asks nothing and leaves out warnings that do not matter here."""
 DESCRIBE = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
@@ -72,7 +73,7 @@ class Environment:
 
     @property
     def key(self) -> str:
-        """A hash of the environment's requirements; of files, also of their content."""
+        """A hash of the requirements and, if they are files or folders, of their content."""
         files = [_digest(path) for path in _local_files(self)]
         compiled_for = [(name, version_of(name)) for name in COMPILED_FOR]
         requirements = sorted(self.requirements)
@@ -90,8 +91,14 @@ class Environment:
 
     @property
     def is_built(self) -> bool:
-        """True if the environment exists."""
-        return (self.folder / DESCRIPTION).is_file()
+        """True if the environment exists, and has not been moved since it was built."""
+        try:
+            path = read_environment(self.folder).path
+        except Unsupported:
+            return False
+        # Its import path and its scripts name the folder in which it was built.
+        own = [Path(each) for each in path if self.key in Path(each).parts]
+        return bool(own) and all(each.exists() for each in own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +252,8 @@ def _pip_calls(environment: Environment) -> list[list[str]]:
 def _move_scripts(beside: Path, folder: Path) -> None:
     """Let the scripts of a new environment name its future folder."""
     for path in (beside / "bin").iterdir():
-        if not path.is_symlink():
+        # pip compiles a script that is a module, into bin/__pycache__.
+        if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
             path.write_bytes(content.replace(beside.name.encode(), folder.name.encode()))
 
@@ -260,7 +268,7 @@ def _check(command: list[str]) -> str:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    # A command that is killed takes pip with it, which would go on writing to the folder.
+    # If this command is killed, pip ends with it; otherwise it would go on writing to the folder.
     return subprocess.run(
         command,
         capture_output=True,
@@ -316,7 +324,7 @@ def _is_source(file: Path, folder: Path) -> bool:
 def _is_satisfied(requirement: str) -> bool:
     """True if this process's environment has that requirement."""
     try:
-        # With options it is the last word.
+        # If options come with a requirement, they come before it.
         words = shlex.split(requirement) if requirement.startswith("-") else [requirement]
         needed = Requirement(words[-1])
     except InvalidRequirement:

@@ -16,6 +16,7 @@ from fastloop.processes.lifecycle import die_with_parent
 
 IMPORTED_BY = os.getpid()
 PRELOADED = frozenset(sys.modules)
+"""Modules that the server had imported before this one."""
 
 
 def _print_error(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,12 @@ WORKTREE, LOCK = "worktree", ".worktree.lock"
 """Names of a commit's folder, and of the lock beside it that its command holds."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 """Settings of git with which none of the user's hooks runs, such as one that installs packages."""
+OF_HOOKS = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    "GIT_OBJECT_DIRECTORY",
+)
+"""Variables that git sets for its hooks: with them, a check in a hook would check the commit out
+into the index of the user's working folder."""
 
 
 def find_repository(folder: Path) -> Path | None:
@@ -64,9 +71,10 @@ def remove_left_worktrees(repository: Path, parent: Path) -> None:
 
 
 def _remove_worktree(repository: Path, folder: Path) -> None:
+    # Not `worktree prune`, by which git forgets all worktrees without a folder: also those of the
+    # user on a disk that is not mounted now. The second --force is for one that was never finished.
+    _call(repository, "worktree", "remove", "--force", "--force", str(folder / WORKTREE))
     remove(folder / WORKTREE)
-    # git forgets the worktrees without a folder.
-    _call(repository, "worktree", "prune")
     (folder / LOCK).unlink(missing_ok=True)
     # rmdir fails if there are results, which stay.
     with suppress(OSError):
@@ -85,6 +93,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def _call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],
+        env={name: value for name, value in os.environ.items() if name not in OF_HOOKS},
         capture_output=True,
         text=True,
         check=False,

@@ -20,16 +20,16 @@ from fastloop.processes.startup import ENDINGS, print_ending
 COMMAND = "FASTLOOP_FORKSERVER_OF"
 """Environment variable with the id of the process that has started the forkserver."""
 PR_SET_PDEATHSIG = 1
-"""Linux's prctl option, man 2 PR_SET_PDEATHSIG."""
+"""Option of Linux's prctl() that asks for a signal when the parent ends; see prctl(2)."""
 
 
 @dataclass(frozen=True)
 class ExitOnSignal:
     """A signal handler that raises SignalExit, so that everything that was begun is ended.
 
-    It can't be swallowed for good: if the SignalExit is no longer on its way, the next signal
-    raises another one. While it is, further signals have no effect: a second Ctrl-C must not
-    interrupt saving the results.
+    While the SignalExit passes through the callers, further signals have no effect: a second Ctrl-C
+    must not interrupt the saving of results. If some code has swallowed the SignalExit, the next
+    signal raises another one.
     """
 
     describe: Callable[[], str] | None
@@ -71,8 +71,7 @@ def handle_signals_silently() -> None:
 
 
 def exit_if_signalled() -> None:
-    """Raise SignalExit if a signal was to end this process and the code that it interrupted has
-    swallowed that."""
+    """Raise SignalExit again if the code that a signal has interrupted swallowed the first one."""
     if _arrived and not _is_exiting():
         raise SignalExit(128 + _arrived[0])
 
@@ -126,16 +125,17 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        # Raised anew, now for the program's own handlers.
+        # The program's own handlers are back: each signal is raised again for them.
         for number in arrived:
             signal.raise_signal(number)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Let the kernel send this process a signal when its parent ends, or kill it if that is past.
+    """Let the kernel send this process a signal when its parent ends.
 
-    Otherwise a kill -9 of the command would leave its processes running at full speed. Only Linux
-    has PR_SET_PDEATHSIG. It is not inherited, so each process has to call this.
+    If the parent has ended already, this process is killed. Without this a kill -9 of the command
+    would leave its processes running at full speed. Only Linux has PR_SET_PDEATHSIG. It is not
+    inherited, so each process has to call this.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))

@@ -18,6 +18,7 @@ NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
 THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
+"""The line of /proc/<pid>/status with the mask of caught signals."""
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
 """Modules in which a process waits for another one. The frame above them says why it waits."""
 MOST_WORKERS = 8
@@ -75,8 +76,10 @@ def workers_of(pid: int) -> list[tuple[str, psutil.Process]]:
 
 
 def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[psutil.Process]:
-    """The process itself if it is a worker; a fork server's children; no other helper of
-    multiprocessing.
+    """The workers among a process and its children: the process itself, or a fork server's
+    children.
+
+    The list is empty for the other helpers of multiprocessing.
     """
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()

@@ -1,4 +1,4 @@
-"""Work of the ranks that a process starts, their calls, and the JSON of both between processes."""
+"""The ranks that a process starts: their work, their calls, and their messages as JSON."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fastloop.processes.torchrun_env import TorchrunProcess
 from fastloop.processes.wait_for_children import Answer
 
 NO_LIMIT_S = 2_000_000.0
+"""Time limit of a collective, in seconds, if the call has none: 23 days."""
 FAILURE = TypeAdapter(Failure | None)
 RESOURCES = TypeAdapter(Resources | None)
 

@@ -27,7 +27,9 @@ T = TypeVar("T")
 Backend = Literal["auto", "nccl", "gloo"]
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 ROUTE_TIMEOUT_S = 60.0
+"""Time to connect to the node of the store, which shows the route to it."""
 GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+"""Variables that name the network interface of gloo, and that of NCCL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,8 @@ def resolve_device(name: str) -> torch.device:
     Raises Unsupported if this machine has no such device, and ValueError for any other name.
     """
     if name == "auto":
-        # is_available first, as a CUDA build names its accelerator even on a machine without one.
+        # is_available comes first: a CUDA build names its accelerator even on a machine without
+        # one.
         accelerator = (
             torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         )

@@ -36,8 +36,8 @@ from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor,
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
 """Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""
 GRACE_S = 5.0
-"""Time after the failure of a rank that has lost another one: for the first one to report its
-failure, and for all of them to report their stacks."""
+"""Time to wait for the cause, after a failure that is the consequence of another one; and time to
+wait for the stacks of followers."""
 
 
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
@@ -134,6 +134,7 @@ class _Collection:
         # A failure that is no consequence is the cause: nothing more is waited for.
         if any(not CONSEQUENCE.search(failure.message) for _, failure in failures):
             raise self._failure()
+        # The first consequence begins the wait for its cause; further ones do not prolong it.
         if len(failures) == 1:
             monitor.shorten(GRACE_S)
 

@@ -26,8 +26,10 @@ JOIN_TIMEOUT_S = 300.0
 HANDSHAKE_S = 10.0
 """Time for a listening process to complete the handshake of a torch store."""
 RETRY_S = 0.2
+"""Pause between two attempts to connect."""
 LOOPBACK = "127.0.0.1"
 FOREVER = timedelta(days=30)
+"""Time for which a client waits for the store, and for a message."""
 STOP = "stop"
 """Message that ends the reader of a mailbox."""
 

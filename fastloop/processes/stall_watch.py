@@ -1,9 +1,9 @@
 """Notices, while it happens, that a call's processes do nothing at all.
 
 A window reports no batches to the command, so that work is judged from outside: by the CPU time of
-the process and its children, and by the bytes that they read from files. A loader that sleeps
-honestly looks the same as one that hangs: so only these facts are told, once for each standstill,
-and nothing is ended.
+the process and its children, and by the bytes that they read from files. A loader that sleeps on
+purpose looks the same as one that hangs. So only these facts are reported, once for each
+standstill, and nothing is ended.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.processes.child import Child
 
 STALL_S = 30.0
-"""Time without any work after which a standstill is told."""
+"""Time without any work after which a standstill is reported."""
 CHECKS = 3
 """Number of looks at the processes within that time; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
-"""Threads that only wait use at most this share of the time, and so many seconds on top, as CPU
+"""Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
 time."""
 IDLE_BYTES = 1 << 20
+"""Processes that only wait read at most this many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class StallWatch:
         return seconds_between(self._clock(), self._due_ns)
 
     def forget(self, child: Child) -> None:
-        """Watch this child no more: it has answered."""
+        """Stop watching this child, because it has answered."""
         if child in self._children:
             self._children.remove(child)
 

@@ -52,7 +52,7 @@ def start_context(isolation: Isolation) -> BaseContext:
         modules = [name for name in sys.modules if name.startswith(PRELOADED)]
         # Importing tensordict takes as long as importing torch, and most jobs do not need it.
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
-        # The first optimizer of a process imports this for seconds.
+        # The first optimizer of a process imports this module, which takes seconds.
         if STEPS in sys.modules:
             libraries.append("torch._dynamo")
         _set_preloaded(context, [*libraries, *modules])
@@ -77,7 +77,7 @@ def _silence_resource_tracker() -> None:
 
 
 def start_server_early(modules: Sequence[str]) -> None:
-    """Let the forkserver import torch, and the modules of these that PRELOADED names, while this
+    """Let the forkserver import torch, and those of `modules` that PRELOADED names, while this
     process still imports its own.
 
     Does nothing if this process has imported torch: there is little left to gain. A process that
@@ -136,7 +136,7 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Block SIGINT, which a process that is started here then inherits as blocked."""
-    # Its start later would unblock signals.
+    # The resource tracker is started before, because starting it inside would unblock SIGINT.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,4 +1,4 @@
-"""Ends of a command that need one line: signals while it starts, a closed pipe, a full disk.
+"""Ends a command with one line: at a signal while it starts, at a closed pipe, at a full disk.
 
 Imports next to nothing: a signal that arrives before the handlers are set prints a traceback.
 """
@@ -65,8 +65,8 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 
 @contextmanager
 def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> Iterator[None]:
-    """Exit with the status and one line on an OSError, as of a full or a lost disk; also if the
-    system can't load a library, as under a limit of memory.
+    """Exit with the status and one line on an OSError, such as that of a full disk, and if the
+    system can't load a library, for example under a memory limit.
 
     describe: called for the text behind the error. HYDRA_FULL_ERROR=1 shows the traceback.
     """
@@ -76,6 +76,7 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
         # Left to quiet_on_closed_pipe.
         raise
     except (OSError, ImportError) as error:
+        # An ImportError that names no shared library is a mistake in code and keeps its traceback.
         is_of_code = isinstance(error, ImportError) and ".so" not in str(error)
         if is_of_code or os.environ.get("HYDRA_FULL_ERROR"):
             raise

@@ -9,7 +9,9 @@ from functools import cache
 from fastloop.core.types import UsageError
 
 VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that torchrun sets besides WORLD_SIZE."""
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun sets this variable to True if its agents host the store."""
 
 
 @dataclass(frozen=True, kw_only=True)

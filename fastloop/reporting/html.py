@@ -133,7 +133,7 @@ def _section(section: Section) -> str:
 
 
 def _timeline(heading: str, svg: bytes) -> str:
-    """The picture as it is, to be scrolled on a narrow screen."""
+    """The unchanged picture in a box that scrolls on a narrow screen."""
     # The picture is the source of an image, and not inline: the file may come from a stranger, and
     # no browser runs the scripts of an image.
     label = escape(heading)
@@ -169,6 +169,7 @@ def _inline(picture: Picture) -> str:
 
 def _table(table: Table, heading: str = "") -> str:
     heading = escape(heading or table.heading)
+    # A narrow screen hides the columns that `table.kept` does not name; the first column stays.
     kinds = [
         ' class="wide"' if place and table.kept and cell not in table.kept else ""
         for place, cell in enumerate(table.head)
@@ -177,8 +178,8 @@ def _table(table: Table, heading: str = "") -> str:
         f'<th scope="col"{kind}>{escape(cell)}</th>'
         for cell, kind in zip(table.head, kinds, strict=True)
     )
-    # tabindex, role and aria-label below: so the keyboard scrolls a wide table, and screen readers
-    # announce it
+    # With tabindex, role and aria-label the keyboard can scroll a wide table, and screen readers
+    # announce it.
     thead = f"<thead><tr>{head}</tr></thead>\n" if any(table.head) else ""
     rows = "\n".join(_row(row, kinds) for row in table.rows)
     kind = "" if table.numeric else ' class="words"'

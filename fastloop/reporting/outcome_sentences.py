@@ -1,4 +1,4 @@
-"""The outcome of a benchmark in at most three sentences, of which the first is the answer."""
+"""The outcome of a benchmark in at most three sentences; the first one is the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The change from one version to another, told from interleaved rounds while they run."""
+"""The change from one version to another, found by interleaved rounds while they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 
 FACTOR_TOLD = 1.05
-"""A version that takes this many times as long is told from one that takes as long."""
+"""A version is no slower if the interval of its ratio ends below this factor, or below the factor
+that `fail_above` allows if that is larger."""
 FEWEST_ROUNDS = LOOKS[0]
 """Least number of rounds after which a change is judged."""
 Told = Literal["slower", "no slower", ""]
@@ -30,7 +31,7 @@ class VersionChange:
     change: CostChange
 
     def tell(self, fail_above: float) -> Told:
-        """The word that is sure; slower means by more than `fail_above` percent."""
+        """The judgement that is sure; "slower" means by more than `fail_above` percent."""
         if self.change.is_regression(fail_above):
             return "slower"
         ratio = self.change.ratio
@@ -54,12 +55,12 @@ def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
 def are_told(
     times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, pairs: int, fail_above: float
 ) -> bool:
-    """True if the rounds end with these: all jobs are told, or as many as are allowed have run.
+    """True if no further round is needed: all jobs are judged, or MOST_ROUNDS rounds have run.
 
     pairs: the number of trials of each version in a round.
 
-    It is False between two looks of trials=auto: a test after every round would tell equal versions
-    apart too often.
+    It is False between two looks of trials=auto: tests after every round would find differences
+    between equal versions too often.
     """
     if num_rounds not in LOOKS:
         return False
@@ -72,8 +73,8 @@ def find_version_changes(
 ) -> list[VersionChange]:
     """The changes by (job, benchmark), after a round in which trials=auto would look.
 
-    pairs: the number of trials of each version in a round. Two equal versions are told apart at any
-    look in at most 3 % of cases, however many jobs are compared (Holm 1979).
+    pairs: the number of trials of each version in a round. A difference between two equal versions
+    is found at any look in at most 3 % of cases, however many jobs are compared (Holm 1979).
     """
     logs = {key: np.log(each) for key, each in times.items()}
     rounds = min((each.shape[-1] for each in logs.values()), default=0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from fastloop.config.compose import compose_requests, usage_errors
 from fastloop.config.experiments import register_experiments
 from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result, measurements
-from fastloop.core.result_io import RESULT_FILE, load_results
+from fastloop.core.result_io import RESULT_FILE, load_result
 from fastloop.core.text import printable
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparable import UNRANKED, partition
@@ -39,6 +40,7 @@ PUBLISHED = (
     *("platform", "python", "cpu", "cores_usable", "cores", "cgroup_quota", "memory_gib", "gpus"),
 )
 """Facts about the machine that the file has. The machine's name in the network is left out."""
+NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
 OTHER_DATA = "it delivers other data than most loaders of this workload"
 
 
@@ -104,24 +106,22 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[tuple[SuiteRow, str]]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: list[tuple[SuiteRow, str]]
 ) -> MeasuredWorkload:
-    from fastloop.processes.lifecycle import exit_if_signalled
-    from fastloop.sweep.measure import measure
     from fastloop.sweep.request import config_hash
 
     folder = run.folder / workload.name
     measured = [row for row, reason in rows if not reason]
     requests = _requests(run, workload, measured, folder)
-    if requests and not _is_complete(requests, folder):
-        print(f"\n{workload.name}: {workload.title}", flush=True)
-        measure(requests)
-        exit_if_signalled()
-    if requests and not any(folder.glob(f"*/{RESULT_FILE}")):
-        raise UsageError(f"{workload.name}: nothing was measured, for the reason above")
-    found = {result.tags.get("config_hash"): result for result in _results(folder)}
+    unsupported = _reasons_if_none_runs(requests)
+    found: dict[str, Result] = {}
+    if not unsupported:
+        found = _measure_requests(workload, requests, folder)
     by_row = {
         row.label: found.get(config_hash(request))
         for row, request in zip(measured, requests, strict=True)
     }
+    if unsupported:
+        why = dict(zip(measured, unsupported, strict=True))
+        rows = [(row, reason or why[row]) for row, reason in rows]
     return MeasuredWorkload(
         workload=workload,
         overrides=(*workload.overrides, *(workload.quick if run.scope == "quick" else ())),
@@ -129,13 +129,66 @@ def _measure(
     )
 
 
+def _reasons_if_none_runs(requests: Sequence[JobRequest]) -> list[str]:
+    """The reason of each request if none of them can run here; empty if one can."""
+    from fastloop.sweep.early_check import UNSUPPORTED, reason_against
+
+    # A sweep of such jobs alone ends without a result, and would end the suite.
+    reasons = []
+    for request in requests:
+        if not (reason := reason_against(request.job, request.launcher)):
+            return []
+        reasons.append(f"{UNSUPPORTED}{printable(reason.splitlines()[0])}")
+    return reasons
+
+
+def _measure_requests(
+    workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
+) -> dict[str, Result]:
+    """The results by the hash of the configuration. Raises UsageError for none."""
+    from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.sweep.measure import measure
+    from fastloop.sweep.request import config_hash
+
+    found = _final_results(requests, folder)
+    if not {config_hash(each) for each in requests} <= found.keys():
+        print(f"\n{workload.name}: {workload.title}", flush=True)
+        measure(requests)
+        exit_if_signalled()
+        found = _final_results(requests, folder)
+    if requests and not found:
+        raise UsageError(f"{workload.name}: nothing was measured, for the reason above")
+    return found
+
+
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
-    changes = [*run.changes]
-    if any(folder.glob(f"*/{RESULT_FILE}")):
-        # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-        changes += [f"resume={folder}", "retry_failed=false"]
+    from fastloop.sweep.request import config_hash
+
+    known = {result.tags.get("config_hash") for result in _results(folder)}
+    if not known:
+        return _compose(run, workload, rows, folder, run.changes)
+    # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
+    goes_on = (f"resume={quoted(str(folder))}", "retry_failed=false")
+    requests = _compose(run, workload, rows, folder, (*run.changes, *goes_on))
+    if not known.isdisjoint(map(config_hash, requests)):
+        return requests
+    # The folder has other jobs alone, such as those of other loaders. They keep their folders.
+    requests = _compose(run, workload, rows, folder, run.changes)
+    return [
+        replace(each, folder=folder / f"{number}-{os.getpid()}")
+        for number, each in enumerate(requests)
+    ]
+
+
+def _compose(
+    run: SuiteRun,
+    workload: SuiteWorkload,
+    rows: Sequence[SuiteRow],
+    folder: Path,
+    changes: Sequence[str],
+) -> list[JobRequest]:
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     # The transform of bytes_to_floats is one that experiments/peers adds.
     register_experiments()
@@ -143,23 +196,42 @@ def _requests(
         return compose_requests(jobs, folder) if jobs else []
 
 
-def _is_complete(requests: Sequence[JobRequest], folder: Path) -> bool:
-    """True if each request has its final result in the folder, of this code and these versions."""
-    from fastloop.core.machine import describe_machine
+def quoted(text: str) -> str:
+    """The text as a value of Hydra's command line, which commas and brackets do not end.
+
+    >>> quoted("a, b")
+    "'a, b'"
+    """
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
+    """The final results of the requests in the folder, by the hash of the configuration; without
+    those of other code, other versions or fewer trials."""
+    from fastloop.sweep.prepare_stage import describe_environment
     from fastloop.sweep.request import config_hash
 
-    here, final = describe_machine(), set[str | None]()
-    for result in _results(folder):
-        there = result.environment
+    results = {result.tags.get("config_hash"): result for result in _results(folder)}
+    final = {}
+    for request in requests:
+        key, here = config_hash(request), describe_environment(request.launcher)
+        result = results.get(key)
+        if result is None or result.status not in FINAL:
+            continue
+        there, trials = result.environment, request.job.trials
         is_same = all(there.get(name) == here[name] for name in ("code", "versions", "python"))
-        # A job that is unsupported ends before its environment is described.
-        if result.status in FINAL and (is_same or not there):
-            final.add(result.tags.get("config_hash"))
-    return all(config_hash(request) in final for request in requests)
+        # `seconds` may have ended the rounds before the last trial that was asked for.
+        has_all = result.status == "FAILED" or result.params.get("trials") == trials
+        has_all = has_all or len(result.trials) >= request.job.most_trials
+        # A job that is unsupported may end before its environment is described.
+        if has_all and (is_same or not there):
+            final[key] = result
+    return final
 
 
 def _results(folder: Path) -> list[Result]:
-    return load_results(folder, "suite") if any(folder.glob(f"*/{RESULT_FILE}")) else []
+    # Not by load_results, which leaves out a job of the same name, such as one of other data.
+    return [load_result(path, "suite") for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]
 
 
 def suite_file(run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]) -> SuiteFile:
@@ -227,7 +299,7 @@ def _cell(
     reason: str,
     is_comparable: bool,
 ) -> Cell:
-    known: dict[str, Any] = {"null_reason": reason or "it was not measured: the sweep ended before"}
+    known: dict[str, Any] = {"null_reason": reason or NOT_MEASURED}
     if result is not None and not reason:
         known = _fields_of(result, is_comparable)
     overrides = (*measured.overrides, *row.overrides)

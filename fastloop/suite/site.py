@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -20,6 +21,7 @@ YEAR_MS = 365 * 24 * 3600 * 1000
 """A cell that was measured longer ago is grey."""
 WORST_RATIO = 30.0
 """Ratios from here on have the last colour of the scale."""
+OTHER_ROUND = "it was measured in another round than the rows that have ranks"
 BEST_HUE, WORST_HUE = 150, 15
 """Ends of the scale of colours: green and red."""
 
@@ -77,17 +79,19 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
 
 
 def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: bool = False) -> str:
-    """The page. A cell is the newest of its machine, workload and row, also if it is null.
+    """The page. A cell is the newest of its machine, workload and row, even if that is null. Cells
+    of different rounds are not ranked together.
 
     now_ms: the present, in milliseconds since 1970. code: address before the path of code.
     has_claims: True if there is a page of claims beside it.
     """
-    newest: dict[tuple[str, str, str], ShownCell] = {}
     titles: dict[str, str] = {}
     for each in rounds:
         titles |= {workload.name: workload.title for workload in each.document.workloads}
-        for cell in each.document.cells:
-            newest[each.machine, cell.workload, cell.label] = _show(each, cell, now_ms, code)
+    newest = {
+        (each.machine, cell.workload, cell.label): _show(each, cell, now_ms, code)
+        for each, cell in _comparable_cells(rounds)
+    }
     cells = sorted(newest.values(), key=lambda shown: _order(shown, [*titles]))
     machines = {each.machine: each for each in rounds}
     return _template(PAGE).render(
@@ -99,6 +103,41 @@ def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: b
         filled=sum(each.cell.figures is not None for each in cells),
         has_claims=has_claims,
     )
+
+
+def _comparable_cells(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cell]]:
+    """The cells of all rounds, oldest first. Only those of one round of a machine and workload have
+    ranks and ratios: of the newest complete one, or of the newest. The quick suite has less data,
+    so its cells are left out if the full one was measured."""
+    full = {
+        (each.machine, workload.name)
+        for each in rounds
+        if each.document.scope == "full"
+        for workload in each.document.workloads
+    }
+    shown = [
+        (each, cell)
+        for each in rounds
+        for cell in each.document.cells
+        if each.document.scope == "full" or (each.machine, cell.workload) not in full
+    ]
+    # The last one counts: complete rounds come after the others.
+    with_ranks = {
+        (each.machine, cell.workload): each
+        for each, cell in sorted(shown, key=lambda pair: pair[0].document.complete)
+        if cell.figures and cell.figures.rank is not None
+    }
+    for each, cell in shown:
+        keeps = with_ranks.get((each.machine, cell.workload)) is each
+        yield each, cell if keeps else _without_rank(cell)
+
+
+def _without_rank(cell: Cell) -> Cell:
+    if cell.figures is None:
+        return cell
+    no_rank = {"rank": None, "tied_with": [], "ratio": None, "ratio_interval": None}
+    reason = cell.unranked_reason or OTHER_ROUND
+    return replace(cell, figures=replace(cell.figures, **no_rank), unranked_reason=reason)
 
 
 def render_claims(rounds: list[LoadedRound]) -> str:

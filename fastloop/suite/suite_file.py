@@ -23,7 +23,6 @@ from fastloop.core import result_io, stats
 from fastloop.core.files import write_text
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Shuffling
-from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import Configuration, Scope
 
@@ -142,8 +141,26 @@ def schema_text() -> str:
 
 def save_suite(document: SuiteFile, path: Path) -> None:
     """Write the file atomically."""
-    text = FILE.dump_json(document, indent=1).decode()
-    write_text(path, without_passwords(text) + "\n")
+    # The text is sealed, and must not change: result.json, which its reasons and caveats come from,
+    # is free of passwords already.
+    write_text(path, FILE.dump_json(document, indent=1).decode() + "\n")
+
+
+def check_replaceable(path: Path, scope: Scope, *, is_whole: bool) -> None:
+    """Raise UsageError if the file has more than a run of this scope would write in its place.
+
+    is_whole: True if the run leaves out no workload and no loader.
+    """
+    if not path.exists():
+        return
+    there = load_suite(path)
+    if there.scope == "full" and scope == "quick":
+        has = "the full suite, which the quick one would replace"
+    elif there.complete and not is_whole and there.scope == scope:
+        has = "all workloads and loaders, which a part of them would replace"
+    else:
+        return
+    raise UsageError(f"{path} has {has}: allowed: with another round= or results=")
 
 
 def load_suite(path: Path) -> SuiteFile:

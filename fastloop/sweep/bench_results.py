@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 80
+"""Columns of the printed text."""
 SCHEMA = 1
 
 
@@ -30,7 +31,8 @@ class BenchResult:
         46,285 samples/s [31,860, 71,396], 0.28 % of what this machine can gather from memory
         waits: first batch 4.97 ms, p50 0.203, p95 6.23, p99 7.62 ms; 95 % of an epoch
 
-    below a sentence on the load of the machine, and above the caveats. Brackets are 95 % intervals.
+    A sentence on the load of the machine comes before these lines, and caveats come after them.
+    Brackets are 95 % intervals.
     """
 
     seconds: list[float]
@@ -62,7 +64,7 @@ class BenchResult:
     @property
     def samples_per_s_interval(self) -> tuple[float, float] | None:
         """95 % interval of `samples_per_s`; None below three trials."""
-        # The fastest bound is of the shortest time.
+        # The lower bound of the time gives the upper bound of the rate, and the other way round.
         interval = stats.interval(self.seconds)
         delivered = self.epochs * self.samples
         return (delivered / interval[1], delivered / interval[0]) if interval else None
@@ -164,7 +166,7 @@ class LoaderTimes:
     """The figures of one loader in a `Bench`."""
 
     rank: int | None
-    """1 for the fastest loader, and for each that can't be told from it; None without ranks."""
+    """1 for the fastest loader, and for each that is not surely slower; None without ranks."""
     seconds: list[float]
     """Seconds of its trials, in the order of the rounds."""
     seconds_median: float
@@ -186,8 +188,8 @@ class Bench(Mapping[str, LoaderTimes]):
         FastLoader             1    5.096 ms [2.158, 5.723]     x 0.128 [0.063, 0.171]
         DataLoader             2    34.83 ms [23.6, 57.35]
 
-    below a sentence on the load of the machine: rank, median time of a trial, and ratio to the
-    first loader, with 95 % intervals.
+    The columns are the rank, the median time of a trial, and its ratio to that of the first loader,
+    with 95 % intervals. A sentence on the load of the machine comes before them.
     """
 
     seconds: dict[str, list[float]]

@@ -89,7 +89,7 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 
 
 def option_caveats(job: Job, sample_nbytes: int, num_samples: int) -> list[str]:
-    """Caveats that the job's options declare for so many samples of that size."""
+    """Caveats that the job's options declare for samples of this number and size."""
     runs_model = any(benchmark.limit == "replay" for benchmark in job.benchmark.values())
     options = (job.collate, job.model) if runs_model else (job.collate,)
     texts = [option.caveat(sample_nbytes) for option in options if isinstance(option, HasCaveat)]

@@ -27,6 +27,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
+"""Beginning of the reason of a job that is skipped because it is unsupported."""
 
 CHECKED = 16
 """Number of samples that are checked, spread evenly over the dataset."""
@@ -71,7 +72,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     environment = environment_for(job.requirements)
     if environment is not None and not environment.is_built:
         return ""
-    # such samples are known only once the user's collate has made them
+    # If the collate defines the samples, they are known only once it has made them.
     if traits_of(CollateTraits, job.collate).defines_samples:
         return ""
     key = repr((job.dataset, job.collate.tolerant))

@@ -1,6 +1,6 @@
 """The stage of a sweep that explains each job, after its last round, with explain=true.
 
-The function that explains a job is on a higher floor of the imports, and is handed in.
+The function that explains a job is in a package that imports this one. So the caller passes it in.
 """
 
 from __future__ import annotations

@@ -15,12 +15,14 @@ from fastloop.core.looks import AUTO, AUTO_SECONDS
 from fastloop.core.number_text import show_about
 
 START_S, LAUNCHED_S = 5.0, 0.15
-"""Seconds until the first trial, with imports; and of starting a trial's process."""
+"""Seconds until the first trial begins, including imports; and seconds to start a trial's
+process."""
 JOB_S, PASS_S = 0.7, 0.6
 """Seconds for each job, to prepare and compare its data (without its shadow); and of an
 instrumented pass."""
 WINDOW_SHARE = 1.3
-"""Time of a window with its warm-up and its share of the round's limits, over min_window_s."""
+"""Time of a window with its warm-up and its share of the round's limits, as a multiple of
+min_window_s."""
 SPARE_S = 0.05
 """Further seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
@@ -82,7 +84,7 @@ def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
         count = len(_benchmarks(job))
         if not isinstance(job["trials"], int) or not isinstance(job["min_window_s"], int | float):
             return None
-        # + 1: the shadow of a trial takes as long as one
+        # The shadow of a job takes as long as a trial.
         trial_s = LAUNCHED_S + count * (WINDOW_SHARE * job["min_window_s"] + SPARE_S)
         total_s += _once_s(job) + (1 + job["trials"]) * trial_s
     return total_s

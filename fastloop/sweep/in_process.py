@@ -183,7 +183,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
-    # The data is checked before any trial, as a comparison of loaders with other data has no use.
+    # The data is checked before any trial: a comparison of loaders of different data has no use.
     samples = _check_samples(epochs_by_name, same_data)
     timers = {
         name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)

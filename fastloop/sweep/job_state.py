@@ -50,8 +50,9 @@ class JobState:
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
         """False while the result on disk is the one of an interrupted sweep."""
-        # Drawn at random, so that no loader can foresee which of its trials is compared. Below the
-        # fewest trials: with trials=auto nobody knows whether a later one will run.
+        # The number is drawn at random, so that no loader can foresee which of its trials is
+        # compared. It is below the fewest trials, because with trials=auto nobody knows whether a
+        # later one will run.
         self.shadow_number: int | None = secrets.randbelow(fewest_trials(entry.job.trials))
         """Number of the trial that is run once more with all of its data compared; None: the last
         trial, once all have run."""
@@ -77,7 +78,7 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self.has_begun = True
         remove(self.entry.folder / DETAILS)
-        # then the file is from earlier trials, which the job does not keep
+        # Without an explanation in the result, the file is from trials that the job does not keep.
         if self.result.explanation is None:
             remove(self.entry.folder / EXPLANATION_FILE)
         write_text(self.entry.folder / "config.yaml", without_passwords(self.entry.config_yaml))

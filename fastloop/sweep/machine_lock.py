@@ -31,7 +31,7 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
     If another process holds the lock: with `wait`, prints its name and waits for it; without,
     raises MachineBusy.
 
-    check: called before the wait, so that its errors need not wait.
+    check: called before the wait, so that its errors are reported at once.
     """
     # The kernel releases the lock when the process ends, however it ends.
     path = _lock_path()
@@ -71,7 +71,7 @@ def _check_lock_file(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _open(path)
-    # such as a folder, or a link, in its place
+    # For example, there is a folder or a link in its place.
     except OSError as error:
         raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     status = os.fstat(descriptor)
@@ -91,7 +91,7 @@ def _open(path: Path) -> int:
         return os.open(path, flags)
     except FileNotFoundError:
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        # whatever the umask, as all users have to open it
+        # All users have to open the file, whatever the umask of this one is.
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, 0o666)
         return descriptor
@@ -105,7 +105,7 @@ def _refusal(path: Path, reason: str) -> str:
 
 def _lock_path() -> Path:
     """FASTLOOP_LOCK, or a file at a place that is the same for all commands of the machine."""
-    # /tmp and not tempfile's folder, as users and jobs of a cluster have TMPDIRs of their own
+    # /tmp is the same for everybody, while users and jobs of a cluster have TMPDIRs of their own.
     if named := os.environ.get("FASTLOOP_LOCK"):
         return Path(named).absolute()
     folder = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())

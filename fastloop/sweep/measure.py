@@ -61,6 +61,7 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
         if not reason:
             make_sweep_folder(requests[0].sweep_folder)
             reason = _assemble_followers(requests)
+        # With a reason nothing is measured, so that no lock is needed.
         no_lock = reason or _may_be_concurrent(settings)
         with (
             nullcontext()
@@ -80,8 +81,8 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker names."""
-    # Here, as the first process of a trial has to wait for the forkserver, which still imports. If
-    # a module is missing, starting a run reports it.
+    # This costs no time, because the first trial waits for the forkserver, which is importing
+    # still. If a module is missing, starting a run reports it.
     from fastloop.core.traits import TrackerTraits, traits_of
 
     with suppress(ImportError):
@@ -224,7 +225,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
         return f"{setting}: the trials of the first job may leave no time for the others"
     if reason := _reject_auto(requests):
         return reason
-    # a single job leaves no row: its reason is the answer
+    # A single job that can't run gets no table: the reason is the answer.
     reason = reason_against(first.job, first.launcher) if len(requests) == 1 else ""
     return f"unsupported: {reason}" if reason else ""
 
@@ -318,7 +319,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}
-    # the baseline has failed, as its row says; ratios are to the first job instead
+    # If the baseline has failed, which its row says, ratios are to the first job instead.
     if not find_baseline(names, baseline):
         baseline = ""
     timelines = load_timelines(request.sweep_folder)
@@ -331,7 +332,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 def _exit_status(results: Sequence[Result]) -> int:
     """1 if a job failed or none finished, else 0."""
-    # unsupported jobs are no failure beside others: `loader=glob(*)` has loaders that need a GPU
+    # Unsupported jobs are no failure beside others: `loader=glob(*)` has loaders that need a GPU.
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

@@ -66,7 +66,7 @@ def prepare_all(
         failure = _early_failure(job, launcher, builds)
         # A job that is resumed writes nothing yet: its earlier result stays on disk until it is
         # known whether its trials can be kept.
-        now = replace(state.entry.result, environment=_describe_environment(launcher))
+        now = replace(state.entry.result, environment=describe_environment(launcher))
         if state.is_continued:
             state.result = now
             state.begin()
@@ -76,7 +76,7 @@ def prepare_all(
             prepared[key] = _prepare_or_failure(job, launcher)
         outcome = failure or prepared[key]
         if isinstance(outcome, Failure):
-            message = fail_job(state, outcome)
+            message = fail_job(state, now, outcome)
         else:
             message = _set_up_job(state, now, outcome, settings)
         if message:
@@ -97,7 +97,7 @@ def _early_failure(
     return builds[key]
 
 
-def _describe_environment(launcher: Launcher) -> dict[str, Any]:
+def describe_environment(launcher: Launcher) -> dict[str, Any]:
     """The description of the machine, with the engine of FastLoader as one of the versions.
 
     The packages of an environment of the job's own replace those of this process.
@@ -194,7 +194,7 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
     """A fingerprint that is equal for trials that are interchangeable."""
     machine = result.environment
     machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
-    # another order of the options would change every key
+    # The order of the options must stay as it is: another one would change every key.
     options = [
         job.loader,
         job.loader.store,

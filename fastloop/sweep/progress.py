@@ -238,7 +238,7 @@ def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -
 
 def cut_middle(text: str, width: int) -> str:
     """The text, with its middle replaced by an ellipsis if it is longer than `width`."""
-    # the middle, as names of a sweep differ at their ends
+    # The middle is cut, because the names of a sweep differ at their ends.
     if len(text) <= width:
         return text
     start = min(START_WIDTH, max(0, width - 1) // 2)

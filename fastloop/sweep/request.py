@@ -72,6 +72,8 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
     settings = [*dict.fromkeys(setting for values in varying for setting in values)]
     last_parts = [setting.rpartition(".")[2] for setting in settings]
     names = []
+    # `alike` are the overrides of jobs with the same loader and dataset; `telling` are the settings
+    # that differ among these jobs.
     for beginning, overrides in zip(beginnings, varying, strict=True):
         alike = [
             each for each, other in zip(varying, beginnings, strict=True) if other == beginning

@@ -24,6 +24,7 @@ PLAIN = re.compile(r"[\w./-]+")
 KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
 """Fields of a result that hold the measurements of an interrupted sweep."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
+"""Facts by which a machine is recognised as the same one."""
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
@@ -105,21 +106,28 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
     finished = earlier.status == "FINISHED" and has_all_trials
     finished = finished and not (settings.explain and lacks_explanation(earlier))
-    if finished or (earlier.status == "FAILED" and not settings.retry_failed):
+    failed = earlier.status == "FAILED" and not settings.retry_failed
+    # It failed before its data was known, perhaps because a library was missing that is here now.
+    if failed and not earlier.key:
+        failed = not changes(replace(earlier, fingerprint=now.fingerprint), now)
+    if finished or failed:
         state.keep()
         count, trials = len(earlier.trials), state.entry.job.most_trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
         return more if finished and count > trials else ""
-    # trials that other work may have disturbed stay marked, also if later ones ran alone
+    # Trials that other work may have disturbed stay marked, even if later ones ran alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
     return ""
 
 
-def fail_job(state: JobState, failure: Failure) -> str:
+def fail_job(state: JobState, now: Result, failure: Failure) -> str:
     """End a job that can't be measured now. An earlier finished result is kept, and a message about
-    that returned; else the message is empty."""
+    that returned; else the message is empty.
+
+    now: the job's result before any trial, with the present code and machine.
+    """
     if state.is_continued:
         state.fail(failure)
         return ""
@@ -127,7 +135,10 @@ def fail_job(state: JobState, failure: Failure) -> str:
         state.keep()
         name = state.result.name
         return f"{name} keeps its finished result; it could not be run now: {failure.reason}"
-    state.continue_from(state.result)
+    # Trials keep the environment in which they ran; without any, the failure is of the present one.
+    earlier = state.result
+    environment = earlier.environment if earlier.trials else now.environment
+    state.continue_from(replace(earlier, environment=environment))
     state.fail(failure)
     return ""
 

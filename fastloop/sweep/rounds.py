@@ -55,8 +55,8 @@ Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
 """(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
 
 MAX_ONE_PROCESS_TRIALS = 3
-"""Most trials in one process that a job of several ranks is compared with, if the sweep does not
-measure the same job in one process."""
+"""A job of several ranks is compared with at most this many trials in one process, if the sweep
+does not measure the same job in one process."""
 
 
 def run_sweep(
@@ -283,7 +283,7 @@ def run_passes(
     state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
 ) -> None:
     """Run the passes that follow a job's trials, and trials in one process to compare with."""
-    # the drawn trial was one of an earlier session, which was interrupted before its shadow
+    # An earlier session has run the drawn trial, and was interrupted before its shadow.
     if state.is_running and state.result.shadow is None:
         run_shadow(state, state.result.trials[-1], begin_step)
     if state.is_running and state.entry.launcher.world_size > 1:

@@ -36,13 +36,16 @@ from fastloop.reporting.version_text import find_other_samples
 from fastloop.sweep.progress import round_reports
 
 BASE, CANDIDATE = "base", "candidate"
+"""Names of the two versions."""
 SCRIPT = Path(__file__).parents[1] / "cli" / "version_side.py"
+"""The program of a version's process."""
 MOST_PAIRS = 8
 """The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
 round is a third of a trial's."""
 END_S = 10
 """Time for a side's process to end by itself."""
 Results = dict[str, Result]
+"""The results of jobs, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,7 @@ class Side:
         return message
 
     def _send(self, message: dict[str, Any]) -> None:
-        # A process that has ended is told by the next `receive`.
+        # If the process has ended, the next `receive` reports it.
         with suppress(BrokenPipeError):
             self.connection.send_bytes(json.dumps(message).encode())
 
@@ -143,7 +146,7 @@ def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator
             stdout=log,
             stderr=log,
             pass_fds=[theirs.fileno()],
-            # Ctrl-C in the terminal is left to this process.
+            # In a session of its own it gets no Ctrl-C from the terminal: this process handles it.
             start_new_session=True,
         )
         try:
@@ -175,7 +178,7 @@ def compare_versions(
     fail_above: float,
     seconds: float,
 ) -> Compared:
-    """Run trials of both versions until it is told whether the candidate is slower, for at most
+    """Run trials of both versions until it is known whether the candidate is slower, for at most
     20 rounds or `seconds`.
 
     versions: BASE and CANDIDATE. folder: a folder for each version's results is made in it.
@@ -195,7 +198,7 @@ def compare_versions(
             side.run_trial(0)
         base, new = (sides[name].results() for name in (BASE, CANDIDATE))
         number_of_rounds, pairs = 0, 1
-        # Times of other samples are not compared, so that none are measured.
+        # If the versions deliver other samples, their times can't be compared: none are measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
             number_of_rounds, pairs = _run_rounds(sides, fail_above, left_s)
@@ -216,10 +219,11 @@ def compare_versions(
 
 
 def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) -> tuple[int, int]:
-    """Run rounds until enough is told; returns their number, and the trials of each version in
+    """Run rounds until enough is known; returns their number, and the trials of each version in
     one."""
     pairs, done = 1, 0
     most = MOST_ROUNDS * MOST_PAIRS
+    # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(sides, most + 1)), 1, None)
     begun_ns = now_ns()
     with round_reports(MOST_ROUNDS, "check") as end_round:
@@ -229,6 +233,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
             # The first pair tells how many there is time for.
             if number == 1:
                 pairs = _count_pairs(seconds_between(begun_ns, now_ns()), seconds)
+            # A round is complete after `pairs` trials of each version.
             if number % pairs:
                 continue
             done = number // pairs

@@ -44,7 +44,7 @@ class VersionSource:
     against: str
     """The value of `against=`."""
     package: str = ""
-    """The package of which it is a version; empty: it is one of the user's own modules."""
+    """The package that this is a version of; empty: it is a version of the user's own modules."""
     commit: str = ""
     """The hash of the commit."""
 
@@ -154,7 +154,8 @@ def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[
 
 
 def _import_path(here: Path) -> tuple[str, ...]:
-    """The folders of sys.path that are not of Python or its packages, the working folder first."""
+    """The folders on the import path, the working folder first, except those of Python itself and
+    of installed packages."""
     given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     own = [each for each in sys.path if each and Path(each).is_dir()]
     folders = [Path(each).resolve() for each in [here, *given, *own]]
@@ -190,7 +191,7 @@ def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Ve
     elif is_own:
         environment = Environment(fastloop=tree)
     else:
-        # pip leaves out a wheel of the version that is installed already.
+        # Without these options, pip would skip a wheel of the version that is installed already.
         place = f"--no-deps --ignore-installed {shlex.quote(str(tree))}"
         environment = Environment(requirements=(place,))
     try:

@@ -40,7 +40,8 @@ def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Cal
     place, finish = job.placement.to(device), job.collate.finish
     if job.pinned_buffers:
         place = place_through_pinned(place, job.pinned_buffers, device)
-    # nothing is left to finish; a wrapper would cost a call for each batch in the window
+    # The default collate leaves nothing to finish. A wrapper would cost a call for each batch of
+    # the window.
     if traits_of(CollateTraits, job.collate).is_default:
         return place
     scale = prepared.dataset.uint8_scale

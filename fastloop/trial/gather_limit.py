@@ -1,5 +1,6 @@
-"""The limit of rows: how fast this machine gathers random rows of the given size right now, or
-gathers rows of bytes and makes them scaled floats.
+"""The limit for loaders of rows: how fast this machine can gather random rows of a given size.
+
+A second limit is how fast it can gather rows of bytes and convert them to scaled floats.
 
 Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
 thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182
@@ -31,6 +32,7 @@ CACHED_BUFFER_BYTES = 512 << 10
 """Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
 MEMCPY = "memcpy"
+"""Name of the sequential copy among the ways to gather rows."""
 FACTOR, OFFSET = 0.0139, -0.81
 """An arbitrary scale and offset: all values cost the same, except scale 1 and offset 0."""
 

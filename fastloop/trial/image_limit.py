@@ -1,5 +1,5 @@
-"""The limit of image files: how fast this machine decodes a dataset's files right now, and resizes
-them if the dataset does, or makes the crops of a job.
+"""The limit for loaders of images: how fast this machine can decode a dataset's files, and resize
+them if the dataset does so, or make a job's crops.
 
 One thread per usable core works on files that are in memory already. The libraries release the
 interpreter's lock while they decode.
@@ -141,7 +141,7 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
         }
         own = next(iter(libraries.values()))
         rates: dict[str, float] = dict.fromkeys(libraries, 0.0)
-        # twice, and the better counts: the first time also loads the library
+        # Each library decodes twice, and the faster time counts: the first one also loads it.
         for _ in range(2):
             for name, each in libraries.items():
                 rates[name] = max(rates[name], _rate_if_equal(each, own, budget_ns(LIBRARY_S)))

@@ -20,8 +20,8 @@ from fastloop.core.types import option
 
 CacheState = Literal["as_is", "warm", "cold"]
 MIN_WINDOW_S = 0.3
-"""Least length of a window in seconds: the start of a thread or a late wake-up weighs little in
-it."""
+"""Default of min_window_s, the least length of a timed window in seconds. The start of a thread or
+a late wake-up of a process hardly changes the time of such a window."""
 
 
 def _check_device(name: str) -> str:

@@ -109,7 +109,7 @@ class JobContext:
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
         """The setup of the job's benchmarks for batches like this one of the loader.
 
-        unread: bytes of other batches may be unread in a file.
+        unread: True if other batches may be memory-mapped, with bytes that nobody has read yet.
         """
         sample, pair = self._describe_sample(self.step_delivery()(batch))
         return Setup(
@@ -164,8 +164,8 @@ def compares_crops(job: Job) -> bool:
 def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
     """Check that trial `number` can run here, set torch's threads, and make this rank's plan."""
     device = check_support(job, world_size())
-    # torch warns of more workers than cores in every epoch, in the midst of the progress; a note of
-    # the table says it once
+    # If there are more workers than cores, torch warns of it in every epoch, in the middle of the
+    # progress line. A note below the table says it once.
     warnings.filterwarnings("ignore", "This DataLoader will create")
     if world_size() > local_world_size():
         _check_files_exist(prepared)

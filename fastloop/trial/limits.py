@@ -1,5 +1,5 @@
-"""The machine's limit of a job, measured next to its trials: for the kind of work that the job's
-loader does, if there is a measurement of that kind."""
+"""Measures the machine's limit for a job next to its trials, if there is a measurement for the kind
+of work that the job's loader does."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _image_limit(context: JobContext, window_s: float) -> Limit | None:
 
 
 def _bytes_to_convert(context: JobContext) -> int:
-    """Number of bytes of a sample that the job's transform makes floats on the CPU; 0 if none."""
+    """Number of bytes of a sample that the job's transform converts to floats on the CPU; or 0."""
     transform = context.job.transform
     on_cpu = transform.where == "worker" or context.device.type == "cpu"
     if not (on_cpu and traits_of(TransformTraits, transform).converts_bytes):

@@ -78,6 +78,7 @@ def evict_on_all_ranks(files: Sequence[Path]) -> None:
 CAN_EVICT = hasattr(os, "posix_fadvise")
 """False on macOS."""
 READ_BYTES = 1 << 20
+"""Bytes that `warm` reads at a time."""
 
 
 def evict(paths: Iterable[Path]) -> None:

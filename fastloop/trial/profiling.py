@@ -26,8 +26,10 @@ from fastloop.observe.chrome_trace import add_to_profile
 from fastloop.observe.lanes import Lane
 
 PROFILED_STEPS = 20
+"""Number of steps that are profiled."""
 MAX_TABLE_ROWS = 30
 END = object()
+"""Marks the end of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class Profile:
     workers_cpu_s: float
     """User and system time of child processes, which the trace does not show."""
     sort_by: str
+    """The profiler's name of the column by which the table is sorted."""
 
 
 def annotate(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:

@@ -33,7 +33,7 @@ def num_replay_steps(step_s: float, window_s: float) -> int:
 def replay_batches(
     batches: Iterable[Tree], place: Consumer, steps: int = MAX_REPLAY_BATCHES
 ) -> list[Tree]:
-    """Batches of full size on the device for that many steps; equally many on each rank."""
+    """Batches of full size on the device, enough for `steps` steps; equally many on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
     # An incomplete last batch is left out, as it takes less time. Each rank gets equally many
     # batches: a rank with one step more would wait for the others' gradients for ever.

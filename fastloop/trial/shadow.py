@@ -36,7 +36,8 @@ from fastloop.trial.window import drain
 MANY, UNFORESEEN = 100_000, 1_000_000
 """Epochs that no loader can foresee have random numbers from MANY to MANY + UNFORESEEN."""
 SHADOW_TIME = 4
-"""Time limit of a shadow over the limit of a trial: hashing takes longer than delivering."""
+"""Time limit of a shadow, as a multiple of the limit of a trial: hashing takes longer than
+delivering."""
 
 SETTLE_S = 0.01
 """Seconds for workers and threads of the last epoch to end."""
@@ -81,8 +82,8 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             observer.check(loader.epochs, job.epochs + 2)
         unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
         check_unforeseen_epoch(loader.epochs, unforeseen + MANY)
-    # The trial reads the bytes of batches that may be unread, by the look at the epoch before its
-    # windows. A loader that delivers unread batches only in the windows would save that time.
+    # A trial reads the bytes of its batches only if batches of the epoch before the windows may be
+    # unread. A loader that delivers unread batches in the windows alone would save that time.
     if not is_always_unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
@@ -100,7 +101,7 @@ def _check_windows(
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
         drawn = _epochs_to_compare(job.epochs, repeats)
-        # every rank has to compare the same epochs, as a comparison gathers from all ranks
+        # Every rank has to compare the same epochs, because a comparison gathers from all ranks.
         compared = all_gather(drawn, set[int])[0]
         for epoch in range(job.epochs * repeats):
             if epoch in compared:
@@ -115,8 +116,8 @@ def _check_windows(
 
 def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
     """All epochs that were asked for, and as many of their repeats, drawn at random."""
-    # Comparing all repeats would take many times as long. The system's randomness draws some, which
-    # a loader can't foresee, as it can't seed that.
+    # Comparing all repeats would take many times as long. The system's source of randomness draws
+    # some of them. A loader can't seed it, and so can't foresee which ones are drawn.
     first, rest = range(epochs), range(epochs, epochs * repeats)
     return {*first, *random.SystemRandom().sample(rest, min(epochs, len(rest)))}
 

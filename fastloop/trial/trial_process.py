@@ -161,6 +161,8 @@ def _measure_limit(
 
 @dataclass(frozen=True, kw_only=True)
 class _TimedWindow:
+    """A window, the losses of its steps, and the result of `set_cache_state` before it."""
+
     window: Window
     losses: list[torch.Tensor]
     cached: tuple[float | None, float | None]
@@ -214,7 +216,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
     """
     context = start_job(job, prepared, 0)
     device, deliver = context.device, context.step_delivery()
-    # initializes the device, which takes seconds on CUDA, before the loader is timed
+    # This initializes the device before the loader is timed; on CUDA it takes seconds.
     torch.zeros(1, device=device)
     synchronize(device)
     if job.cache == "cold":

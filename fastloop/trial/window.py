@@ -22,6 +22,7 @@ WINDOW_MARGIN = 1.1
 """Repeats are counted for a window of this many times min_window_s: the first, short window from
 which they follow may be slower than the repeated one."""
 Consumer = Callable[[Tree], Any]
+"""A function that is called with each batch, such as a step."""
 
 
 @dataclass(frozen=True)

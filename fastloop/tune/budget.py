@@ -1,4 +1,4 @@
-"""The budget of tuning, and the part of it that is spent, also by interrupted sessions."""
+"""The budget of tuning, and the part of it that this and interrupted sessions have spent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
+"""An amount and its unit."""
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
 """Seconds that are kept for the outcome, and for the tracker to log a job."""
@@ -29,7 +30,7 @@ class TuneBudget:
 
 
 def parse_budget(text: object) -> TuneBudget:
-    """The budget of a text as 5min, 60trials or 10%. Raises UsageError."""
+    """The budget of a text such as 5min, 60trials or 10%. Raises UsageError."""
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""

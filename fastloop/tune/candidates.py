@@ -278,13 +278,13 @@ def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 def drop_slow_starts(
     candidates: Iterable[ChangedJob],
 ) -> tuple[list[ChangedJob], dict[str, int]]:
-    """The candidates without those of OF_WAITING that start otherwise than the present job's
-    workers do, and their number by reason."""
+    """The candidates, except those with a number of OF_WAITING and another way to start workers
+    than the present job's; and the number of these exceptions by reason."""
     kept, left_out = [], Counter[str]()
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
-        # Workers that are not forked import torch anew: the start of so many takes minutes.
+        # Workers that are not forked import torch anew, so that this many take minutes to start.
         if loading.num_workers in OF_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:

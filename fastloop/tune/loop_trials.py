@@ -39,7 +39,7 @@ MOST_LOOK_S = 8.0
 MOST_BEHIND = 2.0
 """A configuration that takes this many times the present one's time is read no further."""
 SPARE = 1.25
-"""A budget that is named as sufficient is this many times the need, as the need is an estimate."""
+"""A budget that is named as sufficient is this many times the need, which is only an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class PartReader:
     device: torch.device
     epoch_s: float
     counts_batches: bool = False
-    """True: a batch counts as one sample, as of a kind that has no tensors."""
+    """True: a batch counts as one sample, because batches without tensors have no length."""
     deadline: Deadline = field(default_factory=Deadline)
     """The time after which no batch is asked for."""
 
@@ -187,7 +187,7 @@ class LoopTrials:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the trials read, and on what was compared."""
+        """Sentences on the data that the trials read, and on the data that was compared."""
         notes = []
         if not self.part.is_whole:
             cut = f"Trials read the first part of an epoch, for about {self.epoch_s:.1f} s"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
+"""Most combinations that a space may have."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -143,7 +144,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         space: the values of each setting, the present one first, in up to 2,000 combinations.
             `torch_threads` sets torch's threads if make_loader has no such argument.
         step: called with each batch. None: batches are read, or moved to the device.
-        budget_s: seconds after which the result is there, from the call on.
+        budget_s: seconds from the call to the result.
         device: auto, cpu, mps, cuda or cuda:<number>.
         same_data: compare samples, if two epochs of the present loader have the same ones, which
             random transforms don't; False: compare only the numbers of samples.

@@ -24,6 +24,7 @@ MOST_SHOWN = 8
 """Number of configurations that are printed."""
 MOST_REASONS = 8
 MOST_TIES = 4
+"""Most reasons, and most ties, that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,15 +138,15 @@ def _rows_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def _workers_mib(profile: MemoryProfile, method: str, workers: int) -> float:
-    """The MiB that so many workers add; for a start method that was not observed, the most of the
-    others."""
+    """The MiB that this number of workers adds; for a start method that was not observed, the most
+    of the others."""
     known = profile.added_mib
     curves = [known[method]] if method in known else [*known.values()]
     return max((_interpolate(curve, workers) for curve in curves), default=0.0)
 
 
 def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that so many workers add: linear between zero and the observed numbers of workers,
+    """The MiB that this number of workers adds: linear between zero and the observed numbers,
     and in proportion beyond."""
     most = max(added_mib)
     if workers >= most:

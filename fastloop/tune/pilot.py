@@ -302,7 +302,7 @@ def _observe(
 
 
 def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that so many workers add, in proportion to the most observed ones; 0 if none was
+    """The MiB that this number of workers adds, in proportion to the most observed; 0 if none was
     observed."""
     most = max(added_mib, default=1)
     return added_mib.get(most, 0.0) * workers / most

@@ -45,6 +45,7 @@ MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
 MOST_RACED = 256
 FEWEST_RACED = 8
+"""Most and fewest candidates that are raced, whatever the budget is."""
 LOOK_UNTIL = 0.5
 """Share of the budget after which a first look at the present job is stopped: the rest has no time
 for a race of jobs that take as long."""

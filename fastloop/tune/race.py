@@ -43,6 +43,7 @@ about 3 %."""
 LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
 SIGNIFICANCE = 0.05
+"""A gain is confirmed only if its p value is below this."""
 
 
 class NoRoomError(Exception):
@@ -66,7 +67,7 @@ class RaceResult:
     not_run: tuple[str, ...] = ()
     """The configurations that did not run: there was no room, or they promised too little."""
     ties: tuple[str, ...] = ()
-    """Other configurations that have run and are not told apart from the winner."""
+    """Other configurations that have run and are not surely slower than the winner."""
     is_cut: bool = False
     """True if the budget ended before a gain could be confirmed: nothing is decided."""
 
@@ -98,7 +99,8 @@ class RaceRules:
     reserve: float = 0.3
     """Largest share of the budget that is kept for more rounds than an interval needs."""
     finishing: int = 0
-    """Number of passes of the winner, and if possible of both, after these rounds."""
+    """Number of passes of the winner for which room is kept after these rounds; if `reserve` allows
+    it, the present configuration gets room for as many."""
 
 
 @dataclass(kw_only=True)
@@ -183,7 +185,7 @@ class _Race:
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
-        """The share of the budget that the next trial of that name costs, about."""
+        """About the share of the budget that the next trial of that name will cost."""
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
@@ -194,11 +196,12 @@ class _Race:
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial costs, by the latest trial of each name."""
+        """The share of the budget that a trial usually costs: the median of each name's latest."""
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
-        """The share of the budget that a round of both costs."""
+        """The share of the budget that a round of the present configuration and the leader
+        costs."""
         return self.price(self.present) + self.price(leader)
 
     def share_to_keep(self, leader: str) -> float:
@@ -235,7 +238,7 @@ class _Race:
         }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
-        """The names that have run and are not told apart from the leader."""
+        """The names that have run and are not surely slower than the leader."""
         places, leader = self.surrogate.places, self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE * posterior.difference_std(places[leader])
@@ -247,7 +250,8 @@ class _Race:
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
         chances, count = self.find_chances(posterior), count - len(chosen) + 1
-        # Together these have a chance below LEAST_CHANCE, by which the race would end.
+        # Even all names below this chance together have a chance below LEAST_CHANCE, at which the
+        # race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
         return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]

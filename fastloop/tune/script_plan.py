@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN, OUTCOME, STEP = "plan.json", "outcome.json", "step.txt"
+"""Files in the folder; STEP names the configuration that is being measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

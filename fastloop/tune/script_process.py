@@ -38,8 +38,8 @@ class RaceProbe:
         self.plan, self.folder, self.module = plan, folder, module
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
-        # The keys are ids, as a DataLoader of a derived class need not be hashable. The values keep
-        # the DataLoaders alive, so that no id is used again.
+        # The keys are ids, because a DataLoader of a derived class need not be hashable. The values
+        # keep the DataLoaders alive, so that no id is used again.
         self.made: dict[int, tuple[DataLoader[Any], dict[str, Any]]] = {}
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -89,7 +89,9 @@ def _loader_maker(
         if fastloader:
             with collect_notes(notes):
                 return FastLoader(**changed)
-        # A derived class has attributes of its own, and may have other arguments.
+        # The loader is copied, and the __init__ of DataLoader alone runs again: a derived class has
+        # attributes of its own, and its __init__ may take other arguments. With the attribute that
+        # is removed here, DataLoader would refuse to change its settings.
         made = copy.copy(loader)
         vars(made).pop("_DataLoader__initialized", None)
         base.__init__(made, **changed)
@@ -100,7 +102,7 @@ def _loader_maker(
 
 def _busy_step(seconds: float) -> Callable[[Any], None]:
     """A step that keeps one core busy for this time, in place of the script's."""
-    # A device's step leaves the cores to the loader.
+    # A step on an accelerator leaves the cores to the loader, so that this one only pauses.
     if torch.accelerator.is_available():
         return lambda _: pause(seconds)
     matrix = torch.rand(SIDE, SIDE)

@@ -33,14 +33,18 @@ from fastloop.tune.script_plan import (
 
 CHILD = str(Path(__file__).with_name("script_process.py"))
 LEAST_BUDGET_S = 10.0
-"""Two runs of a script, each with its import of torch, and the shortest race take longer."""
+"""A smaller budget has no time for two runs of a script, each with an import of torch, and a
+race."""
 FIRST_SHARE = 0.5
-"""The observed run is stopped after this share of the budget, as the second one begins alike."""
+"""The observed run is stopped after this share of the budget, even if no batch has come by then:
+the second run would take as long to reach its loop."""
 ENDING_S, LATE_S = 2.0, 30.0
-"""Time that is kept for the end, and time after which a script that has not ended is killed."""
+"""The race ends ENDING_S before the budget is spent. A script that still runs LATE_S after that
+time is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
+"""Seconds between two looks at the process of the script."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Tuning on a short budget: a small space, no model, and the least time for any race."""
+"""Tuning within a short budget: a small space, no model, and the least time that a race needs."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def narrow_space(
 
 
 def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> float:
-    """Cost of a job relative to others, by its loader, its threads and, for samples that wait, its
-    workers alone."""
+    """Expected cost of a job relative to others, by its loader and its threads alone.
+
+    waits: True if samples wait, for example for a disk; then the number of workers counts, too.
+    """
     of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
     # Each worker waits for a sample of its own, so the waits overlap.
     if waits and job.loading.num_workers:
@@ -118,5 +120,5 @@ def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> st
     """
     if budget.seconds is None:
         return "a larger budget"
-    # Twice the need, as the estimate is rough.
+    # It is twice the need, because the estimate is rough.
     return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"

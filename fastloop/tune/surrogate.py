@@ -31,7 +31,7 @@ MOST_SCALED = 10.0
 """Greatest factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
 """Number of standard deviations by which a cost is taken to be lower when trials are chosen, so
-that configurations of which little is known are preferred."""
+that configurations about which little is known are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
 """The cost of each trial, by name and number of the round."""

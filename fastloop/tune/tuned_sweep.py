@@ -139,7 +139,7 @@ class RaceSchedule:
             if state.prepared is None or not state.result.trials:
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
-        # A configuration that its data rules out has had no trial.
+        # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
             self.spending.add_trial(name, self.spending.seconds - before_s)
         self._note_spending(name, str(number))
@@ -153,7 +153,8 @@ class RaceSchedule:
         self._limit_s(name, math.inf if budget_s is None else room * budget_s)
 
     def _limit_s(self, name: str, seconds: float) -> None:
-        """Let trials and passes take no longer than that, nor than the user's own limit."""
+        """Let trials and passes take no longer than this, and no longer than the user's own
+        limit."""
         state, limit_s = self._states[name], max(SHORTEST_LIMIT_S, seconds)
         limit_s = min(self._timeout_s, limit_s)
         state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))

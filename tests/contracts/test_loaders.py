@@ -22,6 +22,7 @@ from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
+from fastloop.suite.workloads import READ_SAMPLES
 from fastloop.trial.support import check_support
 
 BATCH = 16
@@ -268,3 +269,19 @@ def test_check_support_rejects_settings_that_a_loader_ignores(prepared_job, load
         Unsupported, match=r"has no such setting|has no uint8 images|is not fork-safe"
     ):
         check_support(job)
+
+
+@pytest.mark.parametrize("loader", READ_SAMPLES)
+def test_loader_without_a_store_pads_samples_of_any_length(prepared_job, loader):
+    texts = ("dataset=texts", "dataset.count=50", "collate=pad", f"batch_size={BATCH}")
+    texts += ("benchmark=traversal", "placement=recursive")
+    job, prepared = prepared_job(f"loader={loader}", "loader.store=null", *texts)
+    check_support(job)
+    raw, _ = prepared_job("loader=raw", *texts)
+    plan = job.plan(seed=7)
+    with job.loader.open(prepared, plan) as epochs, raw.loader.open(prepared, plan) as wanted:
+        padded, others = list(epochs(1)), list(wanted(1))
+    assert len(padded) == len(others) == 4
+    for batch, other in zip(padded, others, strict=True):
+        leaves, its = optree.tree_leaves(batch), optree.tree_leaves(other)
+        assert all(torch.equal(leaf, one) for leaf, one in zip(leaves, its, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import subprocess
@@ -15,8 +16,10 @@ import pytest
 import torch
 import yaml
 from options import CONF, REPOSITORY
+from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
 
+from fastloop.core.machine import PACKAGES
 from fastloop.core.types import FailureKind, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import environments
@@ -121,6 +124,14 @@ def test_scripts_start_with_the_interpreter_of_the_environment(index):
     assert not any(b".partial" in path.read_bytes() for path in files)
 
 
+def test_compiled_scripts_do_not_keep_scripts_from_being_moved(tmp_path):
+    beside, folder = tmp_path / ".key.partial", tmp_path / "key"
+    (beside / "bin" / "__pycache__").mkdir(parents=True)
+    (beside / "bin" / "tool.py").write_text(f"#!{beside}/bin/python\n")
+    environments._move_scripts(beside, folder)
+    assert (beside / "bin" / "tool.py").read_text() == f"#!{folder}/bin/python\n"
+
+
 @pytest.mark.heavy
 def test_a_failed_build_leaves_nothing_and_says_why_in_one_line(index):
     with pytest.raises(Unsupported, match=r"no environment: .*pins_demo==9") as caught:
@@ -221,6 +232,17 @@ def test_the_name_does_not_depend_on_the_order_of_requirements():
     assert Environment(requirements=("a",)).key not in keys
 
 
+def test_an_environment_that_was_moved_is_built_again(outputs):
+    environment = Environment(requirements=("a",))
+    own = environment.folder / "lib" / "site-packages"
+    own.mkdir(parents=True)
+    moved_from = outputs.parent / "before" / own.relative_to(outputs)
+    for place, is_built in ((own, True), (moved_from, False)):
+        values = {"requirements": ["a"], "fastloop": None, "path": [str(place)], "packages": {}}
+        (environment.folder / environments.DESCRIPTION).write_text(json.dumps(values))
+        assert environment.is_built == is_built
+
+
 def test_environments_lie_in_the_outputs_folder(outputs):
     environment = Environment(requirements=("a",))
     assert environment.folder.parent == outputs / "environments"
@@ -237,3 +259,11 @@ def test_requirements_of_an_option_are_those_of_an_extra(path):
     plain = {each for each in requirements if not each.startswith("-")}
     # An extra would exclude the NumPy of the main environment.
     assert (plain in extras) != (path.stem == "mosaic_streaming")
+
+
+@pytest.mark.parametrize(
+    "path", OPTIONS_WITH_LIBRARIES, ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_results_record_the_version_of_an_options_library(path):
+    words = [each.split()[-1] for each in yaml.safe_load(path.read_text())["requirements"]]
+    assert {Requirement(word).name for word in words} & {*PACKAGES}

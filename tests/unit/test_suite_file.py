@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
 from fastloop.cli import suite
-from fastloop.config.catalogue import options_of
+from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
 from fastloop.suite.claims import CLAIMS, describe_judgement, judge
@@ -23,6 +23,7 @@ from fastloop.suite.suite_file import (
     SCHEMA_FILE,
     Cell,
     SuiteFile,
+    check_replaceable,
     find_problems,
     load_suite,
     save_suite,
@@ -150,6 +151,44 @@ def test_a_removed_part_is_missed(tmp_path, part):
     assert part in complaints(plain, tmp_path)
 
 
+def test_a_password_that_is_a_word_of_the_file_does_not_alter_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "fastloop")
+    save_suite(example(), tmp_path / "a.json")
+    assert find_problems(load_suite(tmp_path / "a.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "scope", "is_whole", "refused"),
+    [
+        ("full", "quick", True, True),
+        ("full", "full", False, True),
+        ("full", "full", True, False),
+        ("quick", "full", False, False),
+    ],
+)
+def test_a_file_is_not_replaced_by_one_that_has_less(tmp_path, there, scope, is_whole, refused):
+    path = tmp_path / "a.json"
+    check_replaceable(path, scope, is_whole=is_whole)
+    save_suite(replace(example(), scope=there), path)
+    if refused:
+        with pytest.raises(UsageError, match="allowed: with another round= or results="):
+            check_replaceable(path, scope, is_whole=is_whole)
+    else:
+        check_replaceable(path, scope, is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    "setting", ["trials=auto", "trials=0", "trials=3,5", "round=..", "machine=my box"]
+)
+def test_wrong_settings_end_the_suite_before_it_measures(monkeypatch, tmp_path, setting):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fastloop suite", "quick", setting])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    assert str(ended.value.code).startswith(f"{setting}: allowed: ")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1}', "\x00"])
 def test_other_files_are_refused_in_one_line(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
@@ -223,6 +262,28 @@ def test_cells_older_than_a_year_are_grey_until_they_are_measured_again():
     assert rows["small_rows", "grain"]["class"] == ""
 
 
+def test_cells_of_different_rounds_are_not_ranked_together():
+    later = replace(document_of(measured_cell("spdl", SLOW)), complete=False)
+    page, rows = page_of(
+        LoadedRound(round="2026-10", machine="box", document=example()),
+        LoadedRound(round="2026-11", machine="box", document=later),
+    )
+    # Alone in its round, spdl would be the fastest.
+    assert "1.00" not in rows["small_rows", "spdl"]["text"]
+    assert "2026-11" in rows["small_rows", "spdl"]["text"]
+    assert "1.00" in rows["small_rows", "grain"]["text"]
+    assert "measured in another round" in page
+
+
+def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
+    quick = replace(document_of(measured_cell("raw", FAST)), scope="quick")
+    _, rows = page_of(
+        LoadedRound(round="2026-10", machine="box", document=example()),
+        LoadedRound(round="2026-11", machine="box", document=quick),
+    )
+    assert "2026-10 full" in rows["small_rows", "raw"]["text"]
+
+
 def test_no_page_is_made_of_an_altered_file(tmp_path):
     (tmp_path / "2026-11").mkdir()
     save_suite(replace(example(), round="2027-01"), tmp_path / "2026-11" / "box.json")
@@ -274,6 +335,21 @@ def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
     assert page.count("not measured") >= len(CLAIMS) - 1
     absent = describe_judgement(judge(CLAIMS[1], document))
     assert absent == f"{CLAIMS[1].name}: not measured: this file does not have it"
+
+
+def test_a_claim_of_unequal_numbers_of_windows_says_why_it_is_undecided():
+    judged = judge(CLAIMS[0], claimed_file(CLAIMS[0], SLOW, FAST[:4]))
+    assert (judged.outcome, judged.factor) == ("undecided", None)
+    assert describe_judgement(judged).endswith("its two rows have different numbers of windows")
+
+
+def test_both_rows_of_a_claim_about_image_files_decode_them():
+    with_store = options_with_store()
+    for claim in CLAIMS:
+        # A job of random crops is left without a store by itself.
+        if "dataset=photos" in claim.common and "transform=random_resized_crop" not in claim.common:
+            for row in (claim.slow, claim.fast):
+                assert row.loader not in with_store or "loader.store=null" in row.overrides
 
 
 def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monkeypatch, capsys):

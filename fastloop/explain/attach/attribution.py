@@ -19,8 +19,9 @@ from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 from fastloop.observe.event_log import Event
 
 STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
-"""Columns of an attribution; a transform is a part of decode, as its share is found later."""
+"""Columns of an attribution. Transforms count as decode here; loops.py finds their share later."""
 DECODE, COLLATE, HAND_OFF, START_UP = range(4)
+"""Places of the columns."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[
 
 def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass."""
-    # A worker knows only how many epochs of its iterator it has finished.
+    # A worker's events carry the number of epochs that it has finished: it knows no other number.
     number = each.passed if each.pids else each.number
     # The times tell two workers apart that had the same process id, one after the other. Passes
     # that go on with one kept iterator share a number; the numbers of the batches tell them apart.

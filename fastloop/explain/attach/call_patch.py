@@ -1,4 +1,4 @@
-"""The patch of a script for a change of its DataLoader: the call that makes the loader, edited."""
+"""Makes the patch of a script for a change of its DataLoader, by editing the call that makes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_WORKERS: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in worker_settings(prefetches_by_process=False)},
     "timeout": 0,
 }
-"""DataLoader's arguments that it refuses without workers unless they have these values."""
+"""Arguments that DataLoader refuses without workers, with the only values that it then accepts."""
 UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
 """Expressions that a dictionary unpacks as they are; others need brackets."""
 LOADER = "DataLoader"
@@ -36,8 +36,8 @@ DataLoader does."""
 
 
 def settings_beside(settings: Mapping[str, Any], given: Container[str]) -> dict[str, Any]:
-    """The settings of a change, with the defaults of those given arguments that need workers if it
-    has none."""
+    """The settings of a change. If it sets num_workers=0, the arguments in `given` that need
+    workers are set back to their defaults."""
     if settings.get("num_workers") != 0:
         return {**settings}
     ended = {name: value for name, value in WITHOUT_WORKERS.items() if name in given}
@@ -93,6 +93,7 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     has DataLoader's.
     """
     tree = ast.parse(source)
+    # ast counts columns in bytes of UTF-8, so the text is edited as bytes.
     text = source.encode()
     starts = [0]
     for each in text.splitlines(keepends=True):
@@ -111,6 +112,7 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     if change.torch_threads is not None:
         threads = f"torch.set_num_threads({change.torch_threads}){end}"
         edits.append(_new_statement(tree, text, starts, call, threads))
+    # The last edit comes first, so that no edit moves the place of another one.
     for edit in sorted(edits, key=lambda each: -each.start):
         text = text[: edit.start] + edit.text.encode() + text[edit.stop :]
     return text.decode()
@@ -124,7 +126,7 @@ def _loader_names(tree: ast.Module) -> set[str]:
 
 
 def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
-    """The call of a loader's class on the line; the innermost one, by its name."""
+    """The innermost call on the line that makes a DataLoader, by the name that is called."""
     calls = [
         node
         for node in ast.walk(tree)
@@ -134,7 +136,7 @@ def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
     ]
     if not calls:
         raise Unsupported(f"line {line} has no call of a DataLoader by its name")
-    # `make_loader(DataLoader(a))` has one inside of the other, and is not DataLoader itself.
+    # In `make_loader(DataLoader(a))` both names look like a loader's; DataLoader itself is meant.
     exact = [node for node in calls if _last_name(node) in names] or calls
     innermost = [
         node
@@ -160,7 +162,10 @@ def _settings_of_call(
 
 
 def _names_of_arguments(call: ast.Call, positions: Sequence[str]) -> set[str]:
-    """The names of the arguments that the call has, or may have. Raises Unsupported for `*args`."""
+    """The names of the arguments that the call gives or, by `**settings`, may give.
+
+    Raises Unsupported for `*args`.
+    """
     if any(isinstance(each, ast.Starred) for each in call.args):
         raise Unsupported(f"line {call.lineno} unpacks arguments without their names")
     is_packed = any(each.arg is None for each in call.keywords)
@@ -196,9 +201,10 @@ def _edit_arguments(
     if not added:
         return
     packed = [each.value for each in call.keywords if each.arg is None]
-    # `**settings` may name the same argument, and a call that names one twice is an error.
     if len(packed) > 1:
         raise Unsupported(f"line {call.lineno} unpacks several dictionaries")
+    # `**settings` may name the same argument, and a call must not name one twice. So the value is
+    # added to the dictionary: `**{**settings, 'num_workers': 2}`.
     if packed:
         start, stop = _span(starts, packed[0])
         own = ", ".join(f"{name!r}: {value!r}" for name, value in added.items())
@@ -211,8 +217,8 @@ def _edit_arguments(
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
     if given:
         last = max(_span(starts, each)[1] for each in given)
-        # A generator expression or a tuple in brackets ends at its bracket; the argument may stand
-        # in further brackets, behind which the comma belongs.
+        # The argument may stand in brackets that are no part of its node. The comma belongs behind
+        # them.
         last += _closing_brackets(text[last : _span(starts, call)[1]])
         yield Edit(last, last, f", {words}")
     else:
@@ -221,7 +227,7 @@ def _edit_arguments(
 
 
 def _closing_brackets(rest: bytes) -> int:
-    """Number of bytes after which the last argument's own closing brackets have ended.
+    """Number of bytes from the end of the last argument to the end of its own closing brackets.
 
     rest: the source from the end of the last argument to the end of the call, with its bracket.
     """
@@ -238,7 +244,7 @@ def _closing_brackets(rest: bytes) -> int:
 def _new_statement(
     tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
 ) -> Edit:
-    """The line, which uses torch, before the statement with the call, with its indentation."""
+    """The edit that adds the line, which uses torch, before the statement with the call."""
     if not _imports(tree, "torch"):
         raise Unsupported("the script does not import torch by its name")
     statements = [
@@ -265,7 +271,7 @@ def _imports(tree: ast.Module, name: str) -> bool:
 
 
 def _new_import(tree: ast.Module, starts: list[int], line: str) -> Edit:
-    """The line before the first import, but behind those from __future__, which must be first."""
+    """The edit that adds a line before the first import, except imports from __future__."""
     imports = [
         node
         for node in tree.body

@@ -13,21 +13,23 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.change import Change
 
 MOST_CHANGES = 5
+"""Most changes that are tried; all of them run in the first round."""
 MANY_WORKERS = (8, 16)
 """Numbers of workers for samples that wait."""
 USUAL_S, LEAST_S = 5.0, 3.0
 """Usual and least seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
 FEWEST_BATCHES, MOST_BATCHES = 5, 2000
+"""Bounds of the number of batches in a run."""
 FEWEST_PASSES, MOST_FACTOR = 2, 3
-"""Passes that a run contains, as workers start and end in each, unless they take MOST_FACTOR times
-the usual seconds."""
+"""A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
+these passes take more than MOST_FACTOR times USUAL_S."""
 KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
 COMPARED = 2
-"""Runs in which the samples are compared."""
+"""Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
 """Runs for one change: the first one, and the rounds."""
 PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
@@ -60,7 +62,7 @@ def find_fastloader(found: LoopFindings) -> Change | None:
 def choose_changes(found: LoopFindings) -> list[Change]:
     """The changes to try, the most promising first; at most MOST_CHANGES."""
     workers = found.facts["num_workers"]
-    # Workers of a DataLoader that is made anew for each pass end with it.
+    # If the script makes a DataLoader for each pass, its workers end with it and can't be kept.
     kept = {"persistent_workers": True} if found.passes > found.loaders else {}
     of_workers = {
         count: Change(settings={"num_workers": count, **(kept if count else {})})
@@ -81,6 +83,7 @@ def choose_changes(found: LoopFindings) -> list[Change]:
         # the large numbers of workers are tried before it.
         is_behind = found.samples_wait and find_prediction(found, fastloader) is None
         changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
+    # The model predicts nothing for torch's threads, so one thread is tried third in any case.
     if found.facts["torch_threads"] > 1:
         changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
@@ -101,7 +104,10 @@ class RankLoop:
 
 
 def loop_of_rank(found: LoopFindings) -> RankLoop:
-    """The loop of the rank with the fewest batches; findings are of all ranks together."""
+    """The loop of the rank with the fewest batches, as every rank of a run must reach its end.
+
+    The figures in `found` are those of all ranks together.
+    """
     ranks = found.ranks.ranks if found.ranks else ()
     if not ranks:
         return RankLoop(found.batches, found.passes, found.seconds)
@@ -126,12 +132,13 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
 
 
 def check_minutes(found: LoopFindings, batches: int, minutes: float) -> None:
-    """Raise UsageError if the loop's own time in the runs that are needed is longer.
+    """Raise UsageError if even the loop's own time in the fewest possible runs exceeds `minutes`.
 
     batches: number of the loop's batches in each run.
     """
     loop = loop_of_rank(found)
     run_s = batches * loop.seconds / loop.batches
+    # The message has the least number of minutes, rounded up to a tenth.
     if (least_s := FEWEST_RUNS * run_s) > 60 * minutes:
         raise UsageError(
             f"--minutes={minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop at "

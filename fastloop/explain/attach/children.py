@@ -17,6 +17,7 @@ from typing import Any
 
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+"""The folder that contains the package fastloop."""
 INSTALL = """\
 import sys
 sys.path.insert(0, {package!r})
@@ -99,6 +100,7 @@ def _place_of_script(command: Sequence[Any]) -> int | None:
     while place < len(words) and words[place].startswith("-"):
         if words[place] == "-m":
             return place if place + 1 < len(words) else None
+        # With these options Python runs no script file.
         if words[place].startswith("-c") or words[place] in ("-", "-i", "-h", "-V", "--version"):
             return None
         place += 2 if words[place] in WITH_VALUE else 1

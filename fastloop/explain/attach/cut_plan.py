@@ -10,6 +10,7 @@ from fastloop.explain.attach.watch import CUT
 from fastloop.explain.change import Change, change_from
 
 RESULT = "result-{}.json"
+"""File with the result of a process, by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +26,8 @@ class CutRun:
     """Number of batches after which the script ends."""
     change: Change
     hashed: int = 0
-    """Number of batches of which the samples are hashed, from the first one on; they count as a
-    part of the time."""
+    """The samples of this many batches, from the first one on, are hashed. The time for hashing
+    counts as time of the loop."""
 
 
 @dataclass(kw_only=True)

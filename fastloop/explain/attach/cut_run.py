@@ -1,7 +1,7 @@
 """A shortened run of a script, in which one of its DataLoaders is changed.
 
-The script runs as it is until its loop has had a number of batches, then it ends with status 0. It
-is not recorded: the clock is read when the loop begins, and for each batch.
+The script runs as usual until its loop has worked on a number of batches; then it ends with status
+0. Nothing is recorded: the clock is read only when a pass begins, and when it ends.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 PASS = "_fastloop_pass"
+"""Attribute of an iterator with its CutPass."""
 DECISIVE = 2
 """Number of the call of next() that decides which loop a pass is of."""
 
@@ -49,14 +50,14 @@ def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
 
 @dataclass
 class CutPass:
-    """A pass over a changed DataLoader, which may be one of another loop."""
+    """A pass over a changed DataLoader, by the timed loop or by another one."""
 
     reached_ns: int
     """Its start; later the time up to which it is a part of the result."""
     asked: int = 0
     """Number of calls of next() at which it was looked who asks."""
     is_of_loop: bool = False
-    """True if the loop asks for its batches."""
+    """True if the timed loop asks for its batches."""
 
 
 class CutLoop:
@@ -81,6 +82,7 @@ class CutLoop:
                 return
             bound = signature.bind(loader, *args, **named)
             settings = settings_beside(self.cut.change.settings, bound.arguments)
+            # Settings of FastLoader alone, such as world_size, are no arguments of DataLoader.
             of_loader = {name: settings[name] for name in settings if name in signature.parameters}
             bound.arguments |= of_loader
             if self.cut.change.torch_threads is not None:
@@ -164,6 +166,7 @@ class CutLoop:
         if not begun.is_of_loop:
             return call()
         self._add_time(begun)
+        # The loop asks for a batch after the last one, so the step on that one has ended, too.
         if self.result.batches == self.cut.batches:
             self._end_script()
         try:

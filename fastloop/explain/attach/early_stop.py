@@ -15,16 +15,17 @@ from typing import NoReturn
 from fastloop.core.spans import now_ns
 
 ASKED = "stop.json"
+"""File in the folder with the early end that is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStop:
-    """The end of an observed script; None: not for this reason."""
+    """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """Number of batches of one loop."""
+    """End it once one of its loops has worked on so many batches."""
     seconds: float | None = None
-    """Time since the script has imported torch's DataLoader."""
+    """End it at the first step that ends so many seconds after its import of torch's DataLoader."""
 
 
 def ask_for_stop(folder: Path, stop: EarlyStop) -> None:

@@ -1,5 +1,8 @@
-"""The effects of a script beyond its process, as Python's audit hooks tell (PEP 578): files that it
-writes and removes, connections, and programs that it starts. A second run has them again."""
+"""Finds the effects of a script beyond its own process, which a second run would have again.
+
+Python's audit hooks (PEP 578) report the files that it writes and removes, its connections, and the
+programs that it starts.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,17 @@ from types import ModuleType
 from typing import Any
 
 RECORDED, ASKED = "effects-{}.txt", "effects"
+"""File with the effects of a process, by its id, and the file that asks for them."""
 LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
 """Folders in which no changes are looked for, and which a copy of the working folder lacks."""
 MOST_LINES = 5
-"""Number of files of one folder that are listed by name; more are counted."""
+"""If a script changes more files of one folder than this, only their number is shown."""
 WRITES = os.O_WRONLY | os.O_RDWR
+"""Flags with which a file is opened for writing."""
 SYSTEM = ("/dev/", "/proc/", "/sys/")
+"""Folders of the system; writing to them is no effect of a script."""
 REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
+"""Audit events after which a file or folder is gone."""
 _home: list[str] = []
 """The working folder of the command; empty until effects are recorded."""
 
@@ -126,6 +133,7 @@ def _count_files(lines: Sequence[str]) -> list[str]:
 
 
 def _describe_open(path: Any, _: Any, flags: int) -> str:
+    # A number is a descriptor: its file was opened before.
     if not flags & WRITES or isinstance(path, int):
         return ""
     return _describe_file("writes", path)

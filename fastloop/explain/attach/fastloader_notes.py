@@ -1,4 +1,4 @@
-"""The arguments of DataLoader that FastLoader drops, by its own warnings."""
+"""Collects FastLoader's warnings about arguments of DataLoader that it drops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = "FastLoader"
 def collect_notes(notes: dict[str, None]) -> Iterator[None]:
     """A context in which a FastLoader is made; its sentences become keys of the notes."""
     with warnings.catch_warnings(record=True) as caught:
-        # Warnings that the script makes errors would end it.
+        # If the script has turned warnings into errors, a warning would end it.
         warnings.simplefilter("always")
         yield
     notes |= {text: None for each in caught if NAMED in (text := str(each.message))}

@@ -22,8 +22,9 @@ FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at
 most."""
 COUNTED, COUNTED_EVERY = 8, 8
-"""Counters are read around the first COUNTED batches of an epoch, and later around one batch of so
-many at most. Even to find that there is no time left for them costs a microsecond of each batch."""
+"""Counters are read around the first COUNTED batches of an epoch, and later around at most one
+batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
+batch."""
 EVENT_NS = 2000
 """About the cost of recording an event of a sample."""
 MOST_COST = 0.005
@@ -41,7 +42,7 @@ OWN_FRAME = re.compile(
 
 def probe_fetches(module: ModuleType, log: EventLog) -> None:
     """Let every fetcher that is created record its batches."""
-    # The one place at which torch makes fetchers, in workers and in the loop's own process.
+    # torch makes all of its fetchers by this function, in workers and in the loop's own process.
     kinds = module._DatasetKind
     original = kinds.create_fetcher
 
@@ -99,7 +100,7 @@ class FetchTurns:
 
     batches: int = 0
     allowed_ns: float = 0.0
-    """Nanoseconds that events may still cost; negative after events that cost more."""
+    """Nanoseconds that events of samples may still cost; negative if they have cost too much."""
 
     def has_samples(self) -> bool:
         """True if the samples of the next batch are timed."""

@@ -30,8 +30,8 @@ from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT, 
 
 SCHEMA = 1
 WAITING = 0.5
-"""Samples count as waiting if making a batch keeps fewer cores busy than this. It decides if there
-are no counters of the threads."""
+"""If there are no counters of the threads, samples count as waiting if making a batch keeps less
+than this share of a core busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class LoopFindings:
     """The loader's settings, as recorded."""
     passes: int
     loaders: int
-    """Number of DataLoaders of the passes: as many as passes if each has one of its own."""
+    """Number of DataLoaders that were iterated over: equal to `passes` if each pass has its own."""
     batches: int
     seconds: float
     """Time in the loop, of all ranks together."""
@@ -52,8 +52,8 @@ class LoopFindings:
     load_cores: float
     """Share of a core that the thread which makes batches keeps busy."""
     samples_wait: bool
-    """True if making a batch waits longer than it computes, as for a disk or for another machine:
-    many workers wait at once."""
+    """True if making a batch waits, for example for a disk or another machine, for longer than it
+    computes. Many workers then help, because they wait at the same time."""
     verdict: Verdict
     shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""
@@ -100,7 +100,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
         load_cores=cores_of_loading(loop),
-        # Without the counters, a thread that waits for a core can't be told from one that sleeps:
+        # Without the counters, a thread that waits for a core looks like one that sleeps:
         # the share of a core decides then.
         samples_wait=(
             loop.usage.is_mostly_idle if loop.usage.makes else cores_of_loading(loop) < WAITING
@@ -168,7 +168,7 @@ def outside_s(findings: ScriptFindings) -> float:
     """Time of the script outside of loops over DataLoaders; 0 if it is not known."""
     if findings.seconds is None:
         return 0.0
-    # Ranks run beside each other.
+    # `seconds` is a sum over ranks, which run at the same time.
     in_loops_s = sum(loop.seconds / _num_ranks(loop) for loop in findings.loops)
     return max(0.0, findings.seconds - in_loops_s)
 
@@ -223,7 +223,7 @@ def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     """The parts of a loop's time as text, below a heading."""
     rows = [("part", "ms a batch", "share of the time")]
     for part, share in loop.shares.items():
-        # A part of exactly zero was not seen in this loop, as a transform that is not told apart.
+        # A part of exactly zero was not seen in this loop, for example a transform inside decode.
         if share.value:
             each_ms = 1e3 * share.value * loop.seconds / loop.batches
             rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))

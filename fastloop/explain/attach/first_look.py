@@ -1,4 +1,4 @@
-"""Whether a dataset's samples could be kept in a store, told by the first batch of a pass."""
+"""Finds out from the first batch of a pass whether a store could keep the dataset's samples."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 MOST_NESTED = 4
-"""Number of objects in one another, as datasets and compositions, that are looked into."""
+"""Depth to which nested objects are searched, such as a Subset, its dataset and its transforms."""
 LONGEST = 16
-"""Length of lists and dictionaries that are looked into."""
+"""Longer lists and dictionaries are not searched: they are data."""
 GENERATORS = {
     "numpy.random._generator.Generator",
     "numpy.random.mtrand.RandomState",
@@ -23,7 +23,7 @@ GENERATORS = {
 
 
 class FirstRead:
-    """Watches a batch while it is fetched; nothing is read again, and nothing is drawn."""
+    """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher, self.collate = fetcher, fetcher.collate_fn
@@ -59,7 +59,8 @@ def _generator_states() -> list[Any]:
 
 def _find_unstorable(sample: Any) -> str:
     """The reason why a store can't keep the sample; empty if it can."""
-    # Not by torch's pytree: while a script imports torch, it is not complete here.
+    # torch's pytree is not used, because this module may be imported while the script's own import
+    # of torch is not complete.
     if type(sample) in (list, tuple, dict) or hasattr(sample, "_fields"):
         leaves = sample.values() if isinstance(sample, dict) else sample
         return next(filter(None, map(_find_unstorable, leaves)), "")
@@ -87,7 +88,7 @@ def _parts(holder: Any) -> Iterator[Any]:
     if isinstance(holder, type | ModuleType | FunctionType | torch.Tensor):
         return
     if isinstance(holder, list | tuple | dict):
-        # Not into data: a dataset may have a long list of samples, or of paths.
+        # Data are not searched: a dataset may have a long list of samples or of paths.
         parts = holder.values() if isinstance(holder, dict) else holder
         yield from parts if len(holder) <= LONGEST else ()
         return

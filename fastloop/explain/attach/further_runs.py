@@ -41,7 +41,7 @@ def run_again(
 
 
 def read_last_line(output: Path) -> str:
-    """The last line that a run has printed, which tells most often why it has failed."""
+    """The last line that a run has printed, which usually tells why it has failed."""
     lines = output.read_text(errors="replace").split("\n")
     # torchrun ends its report with a rule.
     said = (line.strip() for line in reversed(lines))

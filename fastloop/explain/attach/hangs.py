@@ -1,4 +1,4 @@
-"""A script's loop in which nothing moves: which side holds it up, who waits for whom, and why."""
+"""Describes a loop that makes no progress: which side holds it up, who waits for whom, and why."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from fastloop.explain.attach.signal_stacks import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
 
 BUSY = 0.1
-"""A process that keeps this share of a core busy computes, perhaps beside others; one that waits
-uses far less."""
+"""A process that keeps this share of a core busy computes, even if it shares its core with others.
+One that waits uses far less."""
 SHARED_MEMORY, LEAST_FREE = Path("/dev/shm"), 0.01
+"""Workers send batches through this file system. It is full if less than this share is free."""
 LOCK, NETWORK = "a lock", "the network"
 # Names of kernel functions in which a thread sleeps, in /proc/<pid>/wchan.
 WAITS = {
@@ -34,7 +35,8 @@ WAITS = {
     "io_schedule": "storage",
     "rpc_": "storage",
 }
-# The innermost frame of threads of queues, and of multiprocessing's server of descriptors.
+# Matches the stack of a thread that only serves a queue, or multiprocessing's server of file
+# descriptors, by its innermost frame.
 IDLE = re.compile(r'^.*\n  File ".*/(threading|queue|selectors|socket|connection)\.py", ')
 OWN_FRAME = re.compile(r'"[^"]*fastloop/(explain/attach|observe)/[^"/]*\.py", line')
 OF_FORK = (

@@ -13,6 +13,7 @@ from fastloop.explain.attach.effects import are_effects_asked, note_saves, recor
 from fastloop.explain.attach.watch import CUT, record_watched
 
 MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
+"""Modules to which a probe is added when the script imports them."""
 
 
 def install_probe(folder: str) -> None:
@@ -26,14 +27,14 @@ def install_probe(folder: str) -> None:
     if are_effects_asked(Path(folder)):
         record_effects(Path(folder))
     _probe_on_import(MODULE, _probe, folder)
-    # A shortened run ends after batches of a DataLoader's loop, and records no other.
+    # A shortened run times the loop over one DataLoader, and records nothing else.
     if not (Path(folder) / CUT).exists():
         record_watched(folder)
         _probe_on_import(FASTLOADER, _probe_fastloader, folder)
 
 
 def _probe_on_import(name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
-    # The process may have imported torch before, as children of a fork server that preloads it.
+    # The process may have imported torch already, for example from a fork server that preloads it.
     if module := sys.modules.get(name):
         probe(module, folder)
     else:
@@ -67,7 +68,7 @@ class ProbeFinder(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            # The module keeps its loader as __loader__, which is then as it was found.
+            # The module keeps this loader as its __loader__, so the loader is restored first.
             del loader.exec_module
             execute(module)
             self.probe(module, self.folder)
@@ -76,7 +77,8 @@ class ProbeFinder(MetaPathFinder):
 
 
 def _probe(module: ModuleType, folder: str) -> None:
-    # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
+    # These modules import torch, for the clock in core/spans.py. They are imported here, and not at
+    # the top, so that the probe never imports torch before the script does.
     from fastloop.explain.attach.cut_plan import read_cut
     from fastloop.explain.attach.cut_run import cut_module
     from fastloop.explain.attach.loop_probe import probe_module

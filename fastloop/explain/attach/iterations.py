@@ -15,6 +15,7 @@ from fastloop.observe.event_log import UNKNOWN, Event
 from fastloop.observe.lanes import flatten
 
 OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
+"""The loop's own events; all other events are those of making batches."""
 
 
 @dataclass(kw_only=True)
@@ -33,8 +34,8 @@ class LoaderPass:
     place: str
     """File and line of the script that asks for the batches."""
     since_ns: int
-    """Start of the first pass after the iterator was made or reset, in which a kept iterator may
-    have begun to make this pass's batches."""
+    """Start of the first pass after the iterator was made or reset. If the DataLoader keeps it for
+    several passes, batches of this pass may have been made from that time on."""
     passed: int
     """Number of earlier passes for which the iterator was reset, as with persistent workers."""
     pids: tuple[int, ...]
@@ -128,8 +129,8 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
 
 def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
     """Add the covered time to passes of a thread."""
-    # Sums of pieces up to each piece, as a script may have many passes and events. iter() is added
-    # by itself: it may have run in another thread.
+    # Running sums of the pieces, because a script may have many passes and events. iter() is added
+    # separately, because it may have run in another thread.
     starts = [piece.start_ns for piece in pieces]
     reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
     for each in passes:

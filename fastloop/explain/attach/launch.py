@@ -28,6 +28,7 @@ PASSED_ON = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 ]
+"""Signals to this command that are passed on to the script."""
 KILLED_S = 5.0
 """Time that a script has to end after SIGTERM."""
 FROM_TERMINAL = 0x80
@@ -84,7 +85,7 @@ def _time_limit(child: int, limit_s: float | None) -> Iterator[None]:
     try:
         yield
     finally:
-        # Before the process id can be another's: the child has just been waited for.
+        # The child has just been waited for. The timers end before another process can get its id.
         for timer in timers:
             timer.cancel()
             timer.join()
@@ -115,7 +116,8 @@ def _wait(
         number, is_for_all = _next_signal(waited)
         if number in ENDINGS:
             note_end(number)
-        # Twice the same Ctrl-C would end a script that handles the first.
+        # The terminal has sent a Ctrl-C to the script already. If it came twice, it would end a
+        # script that handles the first one.
         if number != signal.SIGCHLD and not is_for_all:
             os.kill(child, number)
             if number == signal.SIGUSR1:

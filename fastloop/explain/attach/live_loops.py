@@ -19,7 +19,7 @@ from fastloop.explain.verdict import WORTH
 from fastloop.observe.event_log import Event
 
 WINDOW_S = 10
-"""The line shows the share of waiting in the last seconds, this many of them."""
+"""The status line shows the share of waiting in this many last seconds."""
 MOST_RECENT = 4000
 """Number of events of a process that are kept for this share."""
 MOST_PASSES = 1000
@@ -28,7 +28,7 @@ MOST_PASSES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class LoopState:
-    """The pass of a process that has not ended and has the newest event of a loop."""
+    """The pass with the newest event among the passes of a process that have not ended."""
 
     process_id: int
     number: int
@@ -36,7 +36,7 @@ class LoopState:
     pids: tuple[int, ...]
     """Process ids of its workers."""
     is_waiting: bool
-    """True: the loop waits for data. False: it has a batch, and works on it, or has been left."""
+    """True: the loop waits for data. False: it works on a batch, or the script has left it."""
     start_method: str
     """The way in which its workers start; empty if it is not known."""
 
@@ -153,6 +153,7 @@ class LiveLoops:
         facts = process.passes.get(number)
         if not facts:
             return None
+        # A wait is recorded when it ends, so a loop with WAIT as its last event has its batch.
         return LoopState(
             process_id=process_id,
             number=number,

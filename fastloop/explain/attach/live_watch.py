@@ -31,13 +31,13 @@ OWN_HANDLER = (
 
 @dataclass
 class _LoopStill:
-    """A loop, and the time since its processes have last recorded anything."""
+    """A loop with processes that record nothing, and the time since they last did."""
 
     still_s: float = 0.0
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """CPU time of its processes when half of the time to a hang was over."""
+    """CPU time of each process when half of the time to a hang was over, by process id."""
     read_at_s: float = 0.0
-    """The value of `still_s` at which it was read."""
+    """The value of `still_s` when `cpu_s` was read."""
     is_told: bool = False
 
 
@@ -45,8 +45,8 @@ class LiveWatch:
     """Looks at a script's records every period_s; no look costs the script any time.
 
     tell: prints a text. report: prints the findings so far. line: shows the loop; None: nobody
-    watches. hang_s: time without progress after which a loop is told to hang. pause: waits for so
-    many seconds.
+    watches. hang_s: time without progress after which a loop is reported to hang. pause: waits for
+    so many seconds.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class LiveWatch:
         self._looks_since_signal = 1
 
     def look(self) -> None:
-        """Read the new records, and print whatever they give a reason to; once every period_s."""
+        """Read the new records, draw the line, and print a report if one is due.
+
+        The caller does so every period_s.
+        """
         self._answer_signal()
         loops = self._open_loops()
         if not loops:
@@ -105,7 +108,8 @@ class LiveWatch:
         if size > self._asked_bytes:
             self._asked_bytes, self._looks_since_signal = size, 0
             self._print(self._report)
-        # The script's process needs a moment to answer.
+        # The script's process needs a moment to answer, so two looks pass before a missing answer
+        # is reported.
         elif self._looks_since_signal > 2:
             self._looks_since_signal = 0
             self._print(lambda: self._tell(OWN_HANDLER))
@@ -113,17 +117,17 @@ class LiveWatch:
             self._looks_since_signal += 1
 
     def _check(self, state: LoopState, moved: set[int]) -> None:
-        """Tell once that nothing moves in the loop, if so."""
+        """Report once if nothing moves in the loop."""
         if moved & {state.process_id, *state.pids}:
             self._still[state.process_id] = _LoopStill()
             return
         still = self._still.setdefault(state.process_id, _LoopStill())
-        # Looks are counted, and no clock is read: it would go on while all processes are stopped.
+        # The time is counted in looks. A clock would go on while all processes are stopped.
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
             return
-        # This module shares code with trials and so imports torch: it is needed only for a loop
-        # that may hang.
+        # hangs.py shares code with trials and so imports torch. It is imported only for a loop that
+        # may hang.
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:
@@ -137,7 +141,7 @@ class LiveWatch:
                 if pid in still.cpu_s
             }
             if not state.is_waiting:
-                # A step that is always long is told once.
+                # A step that is always long is reported once.
                 if state.place in self._told_steps:
                     return
                 self._told_steps.add(state.place)
@@ -182,7 +186,7 @@ def watch_script(
                 return
 
     thread = Thread(target=watch_until_end, daemon=True)
-    # Signals are for the main thread, which waits for them.
+    # The thread blocks all signals, so that they reach the main thread, which waits for them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     thread.start()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -190,6 +194,6 @@ def watch_script(
         yield watch.note_signal
     finally:
         has_ended.set()
-        # A line that is drawn after this would stay.
+        # The thread ends before the line is erased: a line that it drew later would stay.
         thread.join()
         watch.close()

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 LIBRARIES = {"site-packages", "dist-packages"}
+"""Folders of installed packages."""
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+"""Folder of the probe's own modules."""
 ANY_NAME = "**"
 """In place of an argument's name: the class of a loader takes any other one by its name."""
 
 
 def place_in_script() -> str:
     """File and line that uses a DataLoader: the nearest frame outside of libraries."""
-    # Frames of these names are of classes derived from DataLoader, which all loops share.
+    # Methods of these names belong to classes derived from DataLoader. All loops share them, so
+    # they do not show where a loop is.
     frames = [
         frame
         for frame in _frames(sys._getframe(1))

@@ -1,5 +1,5 @@
 """The causes of a script's slow loop, each by a measure of its own and with one change that removes
-it. A cause is told if it costs LEAST_COST of the loop's time, or if a limit is reached.
+it. A cause is reported if it costs LEAST_COST of the loop's time, or if a limit is reached.
 """
 
 from __future__ import annotations
@@ -23,45 +23,50 @@ from fastloop.explain.cause_names import (
 )
 
 LEAST_COST = 0.02
-"""Share of the loop's time from which a cause is told."""
+"""A cause is reported if it costs at least this share of the loop's time."""
 LEAST_STALL = 0.15
-"""The same for steps that wait. On a busy machine the steps of a convolution with two threads of
-torch waited for 12 % of a loop's time: for each other, while one of them had no core."""
+"""The same for steps that wait. It is larger because, on a busy machine, the two torch threads of a
+convolution waited for each other for 12 % of a loop's time while one of them had no core."""
 REACHED = 0.9
 """Share of a limit from which it counts as reached."""
 NEAR_FILES = 0.8
 """The same for file descriptors, which are counted rarely."""
 CROWDED = 1.2
-"""Threads that could run, for each core, from which they are too many."""
+"""There are too many threads if this many for each core could run."""
 MOST_WORKERS = 32
+"""Most workers that are advised."""
 LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
-"""Bytes that a loop reads from storage, in all and for each second of idle fetches, from which its
-fetches wait for storage."""
+"""The fetches of a loop wait for storage if it reads at least LEAST_READ bytes from there in all,
+and either LEAST_READ_PER_S bytes or LEAST_FAULTS_PER_S page faults for each second of idle
+fetches."""
 LEAST_FAULTS_PER_S = 20
+"""Page faults that read from storage: a mapped file is read by them."""
 LEAST_HELD, MOST_HELD = 0.85, 1.15
-"""If one thread of Python always has the interpreter's lock, the threads of Python could run for at
-least LEAST_HELD of the time, and all threads together got at most MOST_HELD cores."""
+"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD of the
+time together, but all threads of the process together use at most MOST_HELD cores."""
 LEAST_SHARING = 0.15
-"""Share of the time in which a thread could run, from which it shares the lock."""
+"""A thread can share the lock only if it could run for at least this share of the time."""
 MOST_STARVED, LEAST_STARVING = 0.5, 0.5
-"""A thread that waits for the lock runs for at most MOST_STARVED of the time, while another one has
-the lock for at least LEAST_STARVING of it."""
+"""A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
+one could run for at least LEAST_STARVING of it."""
 LEAST_TIMED_NS = 5e7
 """Least time of making batches from which it is judged whether it waits for the lock."""
 SHORTEST_NS, LONGEST_NS = 5e5, 2e7
-"""Range of the time in which a thread that shares the lock could run, from one switch to the next:
-it must give the lock up after 5 ms. One that waits for messages switches far more often."""
+"""Between two switches, a thread that shares the lock could run for a time in this range, because
+Python makes it give the lock up after 5 ms. One that waits for messages switches far more often."""
 LEAST_TENSORS = 50
+"""Batches with up to this many tensors are not reported."""
 TAIL = 4
 """A batch is slow if it takes this many times as long as the median."""
 LEAST_TAIL = 3
-"""Least number of slow batches that are not slow by chance."""
+"""Fewer slow batches than this may be slow by chance."""
 MOST_DELAYED = 1.3
 """Slow batches are no heavy tail if their excess is less than this many times the time in which
 workers waited for a core."""
 MOST_COPIED = 0.1
-"""Share of the memory from which copies of a list are a limit."""
+"""Copies of the parent's memory are reported if they take at least this share of the usable one."""
 PAGE_BYTES = 4096
+"""Size of a page of memory, as on x86-64."""
 
 
 def find_loop_causes(
@@ -134,6 +139,7 @@ def _threads(loop: Loop) -> list[Cause]:
         f"{own['torch_threads']} threads of torch in {where} and {usage.workers} workers: "
         f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
     )
+    # The loop gets the cores that its workers leave; each worker needs one thread.
     left = max(1, int(cores) - usage.workers) if own is last else 1
     return _tell(CauseName.THREADS, text, f"call torch.set_num_threads({left}) in {where}")
 
@@ -212,10 +218,11 @@ def _is_lock_shared(fact: Fact) -> bool:
     """True if at least two threads of Python give the lock to each other, or one of them waits
     while another one has it."""
     wall_ns = fact["wall_ns"]
-    # A thread that waits for a core could run, as one that holds the lock. If other programs have
-    # the cores for most of the time, nothing tells the two apart.
+    # The time in which a thread could run includes its waits for a core. If these are the longer
+    # part, because other programs have the cores, they can't be told from holding the lock.
     if fact["delay_ns"] > fact["cpu_ns"]:
         return False
+    # The process uses more than one core, so much of its work needs no lock.
     if fact["cpu_ns"] > MOST_HELD * wall_ns:
         return False
     sharing = [

@@ -20,7 +20,7 @@ MOST_TRACED = 200_000
 
 
 def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
-    """An <svg> element of the loop's pass with the most batches, the first of several."""
+    """An <svg> element of the loop's longest pass: the first one with the most batches."""
     drawn = max(loop.passes, key=lambda each: (len(each.batches), -each.start_ns))
     events = pass_events(drawn, records)
     number = 1 + sorted(loop.passes, key=lambda each: each.start_ns).index(drawn)
@@ -50,7 +50,7 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
     """The events of a pass, with the loop's thread in the lane `main`, and without inner loops."""
     (own,) = [process for process in records if process.process_id == each.process_id]
     loop = [piece for piece in each.pieces if piece.lane == each.lane]
-    # Without a last batch that has no step, see find_passes.
+    # A last batch on which no step has ended is left out, see find_passes.
     events = [piece for piece in loop if piece.start_ns < each.stop_ns]
     events += _gaps(events)
     makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
@@ -62,7 +62,7 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
 
 
 def _gaps(events: Sequence[Event]) -> list[Event]:
-    """Gaps between the events of a thread, as between iter() and the first next()."""
+    """Gaps between the events of a thread, such as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
         replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
@@ -73,7 +73,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
 
 def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
     """Events of DataLoader's pinning thread during the pass."""
-    # By time, as the thread does not know for which pass it pins.
+    # The events are chosen by their time, because the pinning thread does not know its pass.
     return [
         event
         for event in own.events

@@ -47,6 +47,7 @@ PINNING = 0
 MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
+"""Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
 LOADERS, PASSES = itertools.count(), itertools.count()
 """Numbers of the loaders of this process, and of the passes over them."""
 SETTINGS = (
@@ -103,7 +104,7 @@ class LoaderState:
     """Path and line of the call that has made it; empty if it was made without the probe."""
     is_described: bool = False
     asked_ns: int = 0
-    """Time of the last iter(), until an iterator begins a pass for it; 0: every iter() has one."""
+    """Time of an iter() for which no pass has begun yet; 0: there is none."""
 
 
 @dataclass
@@ -113,7 +114,7 @@ class IterationState:
     number: int
     loader: LoaderState
     begun_ns: int
-    """Time of the recording that the pass begins."""
+    """Time at which the beginning of the pass was recorded."""
     place: str
     passed: int
     """Number of earlier passes for which the iterator was reset, as with persistent workers."""
@@ -121,7 +122,7 @@ class IterationState:
     """Number of the first pass after the iterator was made or reset: a class derived from
     DataLoader may keep its iterator, and go on with it in its next pass."""
     second: int
-    """Number of batches that the iterator has returned when it is asked for its second one."""
+    """Value of the iterator's _num_yielded when the loop asks for the second batch of this pass."""
     batch: int = UNKNOWN
     """Number of the batch that the loop has; UNKNOWN: it has none."""
     start_ns: int = 0
@@ -151,7 +152,8 @@ class LoopProbe:
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
-        # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
+        # This is no attribute of the DataLoader, which may be pickled or copied with its
+        # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
         self.last = local()
         """`state`: the pass that the thread has asked for a batch last."""
@@ -300,7 +302,10 @@ class LoopProbe:
         return state
 
     def _correct_place(self, state: IterationState) -> None:
-        """Let the place of a pass be that which asks for batches, not that of iter()."""
+        """Let the place of a pass be the line that asks for its second batch.
+
+        This line is in the loop, while iter() may have been called elsewhere.
+        """
         place = place_in_script()
         if place != state.place:
             self.log.add_fact(iteration=state.number, place=place)
@@ -316,11 +321,13 @@ class LoopProbe:
                 state = self._begin_late(iterator)
                 if state is None:
                     return original(iterator)
+            # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
             if state.loader.asked_ns:
                 state = self._begin_again(iterator, state)
             if iterator._num_yielded == state.second:
                 self._correct_place(state)
             here = log.here()
+            # The CPU time of a step is known only if it was also read at its start.
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
             start_ns, has_step = now_ns(), state.batch != UNKNOWN
             # A loop inside of the step has waits of its own.
@@ -435,7 +442,7 @@ def _group_size() -> int | None:
 
 
 def _without_effect(loader: DataLoader[Any]) -> list[str] | None:
-    """Names of the given arguments that FastLoader drops as it decodes natively; None: none."""
+    """Names of the given arguments that FastLoader drops when it decodes natively; None: none."""
     from fastloop.fastloader.loader_settings import NOT_USED
 
     given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}

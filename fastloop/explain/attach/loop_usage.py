@@ -12,6 +12,7 @@ from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
 Fact = Mapping[str, Any]
+"""A fact that usage_probe.py has written."""
 _Pass = tuple[int, int]
 """The process of a pass, and the number of the pass there."""
 

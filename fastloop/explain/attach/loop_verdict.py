@@ -20,10 +20,12 @@ from fastloop.reporting.report_tables import WIDEST
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
 WAITS = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
+"""Places in PARTS of the parts in which the loop has no batch."""
 LEAST_TOLD = 0.02
-"""Share of the time below which contention is not told in the first sentence."""
+"""Share of the time below which the first sentence does not mention contention."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
-"""The words of a job's verdict; unlike a job's, a script's dataset is never taken apart."""
+"""The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
+apart, unlike a job's."""
 
 
 def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
@@ -36,6 +38,7 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
 
 def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     contention = _contention(shares)
+    # Contention is the verdict only if it surely costs more than all waits together.
     if contention.value >= WORTH and contention.low > max(0.0, wait.high):
         return Part.CONTENTION
     if wait.value < WORTH:

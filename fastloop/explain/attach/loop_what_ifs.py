@@ -26,6 +26,7 @@ from fastloop.explain.model import (
 )
 
 WORKERS = (0, 1, 2, 4, 8)
+"""Numbers of workers for which a gain is predicted."""
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2
@@ -89,7 +90,7 @@ def predict_changes(
     model = None if loop.facts.get("is_watched") else model_loop(loop)
     if model is None:
         return None, ()
-    # The last column of the waits is start-up, of which the model knows nothing.
+    # The last column of the waits is start-up, which the model does not contain.
     steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum() - loop.waits_ns[:, -1].sum()) / 1e9
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
@@ -158,7 +159,7 @@ class _LoopTime:
     loop: Loop
     model: LoopModel
     scale: float
-    """Seconds of the loop for each second of the model."""
+    """Seconds of the measured loop, without starts, for each second of the model."""
 
     def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
         """Share of the loop's time that is saved. start_s: seconds of all starts together."""
@@ -172,7 +173,7 @@ class _LoopTime:
         return max(0.0, self.loop.seconds - self.scale * present_s)
 
     def starts_with(self, workers: int, starts: float) -> float:
-        """Time of all starts and ends of epochs with so many workers.
+        """Time of all starts and ends of epochs with this number of workers.
 
         starts: how often the workers start, if the loop has none now.
         """
@@ -202,7 +203,8 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
-    # A sample is taken to need as long as now, and as many threads as cores to decode at once.
+    # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to decode
+    # in as many threads as there are cores.
     found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
         found += _changes_of_stores(time)

@@ -27,7 +27,9 @@ from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 BLOCKS = 20
 """Number of blocks of successive batches if there are fewer passes than FEWEST_PASSES."""
 FEWEST_PASSES = 5
+"""From this number of passes on, each pass is a block."""
 RESAMPLES = 2000
+"""Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
 """Least number of batches after the first one for which their usual wait is known. The excess of
 the first wait over it is start-up."""
@@ -64,7 +66,7 @@ class Loop:
     starts_ns: np.ndarray
     """int64 (passes,): iter() and the end of each pass."""
     transform_share: float | None
-    """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
+    """Share of the time in the dataset that its transform takes; None: it is not known."""
     made: tuple[MadeBatch, ...]
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""
@@ -74,7 +76,8 @@ class Loop:
     other_cores: float = 0.0
     """Number of cores that other programs took while the script ran; 0 if it is not known."""
     has_twin: bool = False
-    """True: the loop over another DataLoader has the same class and place."""
+    """True if a loop over another DataLoader has the same class and place. The name then says
+    more."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
@@ -92,7 +95,7 @@ class Loop:
 
     @property
     def loaders(self) -> int:
-        """Number of DataLoaders of the passes: as many as passes if each has one of its own."""
+        """Number of DataLoaders that were iterated over: one for each pass if each has its own."""
         return len({(each.process_id, each.loader) for each in self.passes})
 
     @property
@@ -140,8 +143,8 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> l
 
 
 def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
-    """Remove passes of a single batch, as of next(iter(loader)), if their DataLoader has a loop at
-    another place."""
+    """Remove passes of a single batch, such as next(iter(loader)), if their DataLoader has a loop
+    at another place."""
     owners = {key: {(p.process_id, p.loader) for _, p in group} for key, group in groups.items()}
     for key, group in list(groups.items()):
         others = set().union(*(owners[each] for each in groups if each != key))

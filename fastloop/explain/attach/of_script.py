@@ -68,10 +68,11 @@ def explain_records(
     folder: Path,
     load: Load | None = None,
 ) -> ScriptFindings:
-    """The findings about a script; written to the folder if it had a DataLoader.
+    """The findings about a script. They are written to the folder if it has a loop over a
+    DataLoader.
 
-    status: exit status; negative: the signal that ended it; None: it still runs. load: by
-    other programs while it ran.
+    status: its exit status; negative: the signal that ended it; None: it still runs. load: the load
+    by other programs while it ran; None: not known.
     """
     processes = read_records(records)
     machine_load = summarize_loads([load])

@@ -14,8 +14,9 @@ from fastloop.core.parts import Part
 from fastloop.observe.event_log import UNKNOWN, Event, EventLog
 
 MOST_EVENTS = 400_000
-"""Events of a thread, 19 MB."""
+"""Number of events of a thread that are recorded; they take 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
+"""Events from which the times of making a batch follow."""
 
 
 def open_script_log(folder: str) -> EventLog:
@@ -34,7 +35,7 @@ class ProcessRecords:
     @cached_property
     def by_pass(self) -> dict[int, list[Event]]:
         """The events by the number of their pass."""
-        # Found once for all passes, of which a script may have many.
+        # They are grouped once for all passes, because a script may have many passes.
         groups: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.epoch].append(event)

@@ -1,5 +1,7 @@
-"""A process that already runs: the share of its main thread's time in next() of a DataLoader, by
-samples of its stack, which py-spy takes from outside."""
+"""Finds the share of time that a running process spends in next() of a DataLoader.
+
+py-spy samples the stack of its main thread from outside.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from fastloop.core.types import Unsupported
 RATE = 50
 """Samples a second, which py-spy takes without pausing the process."""
 FRAME = re.compile(r".* \((?P<path>.*):(?P<line>\d+)\)")
+"""A frame in the output of py-spy."""
 IN_NEXT = re.compile(r"__next__ \(.*torch/utils/data/dataloader\.py:\d+\)")
+"""The frame of next() of a DataLoader."""
 LIBRARY = re.compile(r"/(site|dist)-packages/")
 MAIN_THREAD = "MainThread"
 NOT_PREDICTED = (

@@ -24,11 +24,11 @@ def become_script(arguments: Sequence[str]) -> None:
     run = _prepare_module(arguments[1:]) if arguments[0] == "-m" else _prepare_file(arguments)
     try:
         run()
-    # The interpreter calls no hook for it.
+    # The interpreter calls no excepthook for SystemExit.
     except SystemExit:
         raise
     except BaseException:
-        # Only now, as the script may have set a hook of its own.
+        # The hook is replaced only now, because the script may have set one of its own.
         sys.excepthook = _without_own_frames(sys.excepthook)
         raise
 
@@ -69,8 +69,8 @@ def _run_file(file: str, names: dict[str, Any]) -> None:
 
 
 def _empty_main() -> dict[str, Any]:
-    """Make the module `__main__` as good as new, and return its names."""
-    # The same module object: others may have imported __main__ already.
+    """Reset the names of the module `__main__` to those of a new module, and return them."""
+    # The module object stays the same, because others may have imported __main__ already.
     names = vars(sys.modules["__main__"])
     builtins = names["__builtins__"]
     names.clear()

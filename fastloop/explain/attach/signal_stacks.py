@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 STACKS, ASKED = "stacks", "asked"
-"""Files in the folder: stacks that this command has asked for, and those that SIGUSR1 has."""
-# A real-time signal, which no script uses. macOS has none, but a signal that ends no process.
+"""Files in the folder: for stacks that this command asks for, and for stacks at SIGUSR1."""
+# A real-time signal, which a script hardly uses. macOS has none; its SIGINFO ends no process.
 STACK_SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGINFO", None)
 )
@@ -40,7 +40,8 @@ def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:
 
     path = folder / STACKS
     try:
-        # Any other process, such as a program that a worker has started, the signal would end.
+        # The signal would end a process without the handler, such as a program that a worker has
+        # started. A process with the handler has the file open.
         if not any(Path(file.path) == path.resolve() for file in psutil.Process(pid).open_files()):
             return ""
         start = path.stat().st_size
@@ -51,7 +52,7 @@ def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:
     for _ in range(ATTEMPTS):
         pause(PAUSE_S)
         text = path.read_bytes()[start:].decode(errors="replace")
-        # The whole stack has arrived when nothing more follows a part of it.
+        # faulthandler writes in pieces. The stack is complete if nothing was added since last time.
         if stack and text == stack:
             break
         stack = text

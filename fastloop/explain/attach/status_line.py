@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
 ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"
-"""Down in the same column: the last line scrolls up, unlike with the usual ways of going down."""
+"""ONE_DOWN stays in the same column, and scrolls the screen if the cursor is in the last row. The
+usual ways of going down do not do both."""
 FEWEST_ROWS = 3
+"""A terminal with fewer rows gets no line."""
 
 
 class StatusLine:
@@ -30,7 +32,8 @@ class StatusLine:
         columns, rows = self._size()
         if rows < FEWEST_ROWS:
             return
-        # Room is made once: the row may have text, and the cursor.
+        # Before the first drawing, the screen scrolls by one row if need be: the last row may have
+        # text and the cursor.
         room = f"{ONE_DOWN}{ONE_UP}" if rows != self._rows else ""
         self._rows = rows
         # Setting the rows that scroll moves the cursor.

@@ -1,5 +1,5 @@
-"""Tries changes of a script's DataLoader: the script's beginning runs again, with each change and
-without, in interleaved rounds."""
+"""Tries changes of a script's DataLoader. The beginning of the script runs again and again, once
+without a change and once with each change in every round."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 
 MOST_ROUNDS = 10
+"""Most rounds, even if the budget has time for more."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
-"""A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
-change is slow, or its processes wait for each other."""
+"""A run is killed when it has taken MOST_TIMES as long as the first run, but not before
+LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
 DIGEST_BATCHES = 200
+"""Samples are compared in at most this many batches, because hashing them takes time."""
 TRIED, PATCH = "attach_try.json", "attach.patch"
 AS_IS = Change()
+"""The change that changes nothing."""
 LIBRARIES = {
     "transformers": {
         "num_workers": "TrainingArguments(dataloader_num_workers={})",
@@ -107,7 +110,7 @@ class Attempt:
 
 
 class ScriptEnded(Unsupported):
-    """A further run of the script ended before its loop had had its batches."""
+    """A further run of the script ended before its loop had received all batches to time."""
 
 
 class ScriptRunner:
@@ -135,8 +138,8 @@ class ScriptRunner:
     def seconds(self, change: Change, limit_s: float) -> float:
         """Seconds of the loop with the change; of the slowest rank if there are several.
 
-        Raises Unsupported with the last line of the script if it ended before that, or if it had
-        not got there after limit_s, in which case it is killed.
+        Raises ScriptEnded, with the last line of the output, if the script ends before its loop has
+        received all batches, and Unsupported if it has to be killed after limit_s.
         """
         results = self._run(replace(self.cut, change=change), limit_s)
         # Each loader and each rank has the same sentences: they are kept once.
@@ -251,8 +254,10 @@ def try_changes(
 def _choose_round(
     attempts: Sequence[Attempt], baseline: Attempt, number: int, left_s: float
 ) -> list[Attempt]:
-    """The changes of the round: as many as leave time for the rounds that one of them needs after
-    it; none if there is no time for one."""
+    """The changes to run in this round, the fastest so far first.
+    There are as many as leave time to run the best one in FEWEST_ROUNDS rounds altogether; the list
+    is empty if there is no time for a single one.
+    """
     alive = _fastest(attempts, baseline)
     later = max(0, FEWEST_ROUNDS - number)
     most = KEPT[number - 1] if number <= len(KEPT) else KEPT_LATER
@@ -263,7 +268,8 @@ def _choose_round(
             needed_s += later * _round_s(baseline, alive[:1])
             if needed_s + reserved_s <= left_s:
                 return alive[:count]
-        # The rounds that are needed have been run.
+        # Enough rounds have been run for an interval. A further one is not worth the comparison of
+        # the samples.
         if number > FEWEST_ROUNDS:
             break
     return []
@@ -287,7 +293,8 @@ def _run_once(
     try:
         attempt.seconds[number] = runner.seconds(attempt.change, min(limit_s, budget_s))
     except Unsupported as error:
-        # A run that was ended for want of time says nothing about its change.
+        # If the budget is spent, the run was killed for that reason, which is no fault of its
+        # change.
         if left_s() > 0:
             attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())
@@ -311,7 +318,7 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
 def _judge(
     runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
 ) -> tuple[TriedLoop, Change | None]:
-    """The judgement on the changes, and the one that is recommended."""
+    """The judgement on the changes, and the recommended one; None if none saves time for sure."""
     tried = [
         TriedChange(
             change=each.change.name,
@@ -359,7 +366,7 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 def _has_same_samples(
     runner: ScriptRunner, change: Change, digests: list[int], limits_s: Iterator[float]
 ) -> bool | None:
-    """True if the samples are those of the given digests; None: it can't be told.
+    """True if the samples have the given digests; None: this can't be decided.
 
     limits_s: the most time of each run, asked for as it begins.
     """
@@ -367,7 +374,8 @@ def _has_same_samples(
         again, changed = (runner.digests(each, next(limits_s)) for each in (AS_IS, change))
     except Unsupported:
         return None
-    # A script that draws its own order, or crops, differs from one run to the next.
+    # If the script shuffles or crops without a fixed seed, two runs without a change already
+    # differ.
     return changed == digests if digests and again == digests else None
 
 

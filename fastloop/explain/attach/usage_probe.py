@@ -34,8 +34,8 @@ MOST_COST = 0.002
 """Share of a process's time that each kind of reading may take later. Together, and with the
 events of each batch, they are to stay below 2 % of a script."""
 GROWTH, LEAST_NS = 1.5, 20_000_000
-"""A process is read again if its pass has lasted so many times as long as at the last reading, and
-so many nanoseconds longer."""
+"""A process is read again if its pass has lasted GROWTH times as long as at the last reading, and
+LEAST_NS longer."""
 MEMORY_GROWTH, LEAST_MEMORY_NS = 4, 100_000_000
 """The same for a reading of memory, which takes milliseconds; the first one is after so many
 nanoseconds."""
@@ -43,6 +43,7 @@ BLOCK_BYTES = 512
 """Unit of `ru_inblock`."""
 SHM = "/dev/shm"
 TASKS = "/proc/self/task"
+"""Folder with an entry for each thread of this process."""
 
 
 @dataclass
@@ -104,7 +105,7 @@ class Allowance:
 
     def has_left(self, free_ns: int = FREE_NS) -> bool:
         """True if there may be another reading. free_ns: time that may be spent at once."""
-        # A fork starts with an allowance of its own.
+        # A fork has an allowance of its own, which it has not spent yet.
         if self.process_id != os.getpid():
             self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
         return self.spent_ns < free_ns + MOST_COST * (now_ns() - self.start_ns)
@@ -179,7 +180,8 @@ class PassUsage:
     start: ProcessCounters | None = None
     most_open: int = 0
     unshared: list[int] = field(default_factory=lambda: [0, 1])
-    """Bytes that this process has no longer shared after so many nanoseconds."""
+    """Bytes of memory that this process no longer shares, and nanoseconds from the start of the
+    pass to that reading. Without a reading they are 0 and 1, which makes a rate of 0."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
         """Begin a fetch or a step. is_first: True for the first one of the pass."""
@@ -296,7 +298,8 @@ def read_process() -> ProcessCounters:
         # A thread may end while it is read.
         with suppress(OSError):
             threads[int(name)] = read_schedule(f"{TASKS}/{name}")
-    # A thread that starts has no id yet.
+    # A thread that is just starting has no id yet. Switches count only if there are several
+    # threads, which may share the interpreter's lock.
     ids = [each.native_id for each in threading.enumerate()]
     python = [each for each in ids if each is not None and each in threads]
     return ProcessCounters(

@@ -20,12 +20,12 @@ def record_watched(folder: str) -> None:
 
 
 def watch(iterable: Iterable[T]) -> Iterable[T]:
-    """Return the iterable, the loops over which `fastloop attach` reports as those of DataLoaders.
+    """Return an iterable with the same batches; `fastloop attach` reports the loops over it.
 
     Without `fastloop attach` this is the iterable itself. DataLoaders and FastLoaders need no
     `watch`. All of the time in next() counts as `decode`, as its inside is not seen.
 
-    iterable: of batches; an iterator stays one.
+    iterable: its items are batches. If it is an iterator, the result is an iterator, too.
 
     >>> for batch in fastloop.watch(read_batches("train.csv")):
     ...     step(batch)

@@ -120,7 +120,7 @@ class WatchedLoader:
 
 
 def _describe(iterable: Any) -> dict[str, Any]:
-    """The facts that a DataLoader has, too."""
+    """Facts with the same names as those about a DataLoader."""
     size = getattr(iterable, "batch_size", None)
     dataset = getattr(iterable, "source", iterable)
     return dict.fromkeys(SETTINGS) | {
@@ -140,7 +140,7 @@ def _describe(iterable: Any) -> dict[str, Any]:
 
 
 class Watched(Generic[T]):
-    """An iterable of which each loop is recorded; everything else is the iterable's."""
+    """Wraps an iterable, and records each loop over it; all attributes are the iterable's."""
 
     def __init__(self, iterable: Iterable[T], loader: WatchedLoader) -> None:
         self._iterable, self._loader = iterable, loader
@@ -157,7 +157,7 @@ class Watched(Generic[T]):
 
 
 class WatchedIterator(Generic[T]):
-    """Batches of an iterator, with a record of each wait and each step."""
+    """Wraps an iterator over batches, and records each wait and each step."""
 
     def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
         self._iterator, self._loader = iterator, loader

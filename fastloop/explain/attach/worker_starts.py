@@ -12,13 +12,14 @@ from typing import Any
 from fastloop.core.spans import now_ns
 
 TRIES = 3
+"""Number of tries if workers are forked; their median counts."""
 OF_DATALOADER = 2.0
 """A DataLoader's workers take up to this many times as long as these processes: they also get
 queues of their own, a dataset and a seed, and their memory is copied as it is written to."""
 
 
 def seconds_of_workers(count: int, start_method: str) -> float:
-    """Seconds that so many workers take to start and to end, without any batch."""
+    """Seconds that `count` workers take to start and to end, without any batch."""
     one_s, two_s = (_time_workers(each, start_method) for each in (1, 2))
     # Workers start one after the other: each further worker takes as long as the second one.
     return max(one_s, one_s + (two_s - one_s) * (count - 1))

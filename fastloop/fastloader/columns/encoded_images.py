@@ -119,7 +119,7 @@ def open_images(encoded: Any) -> EncodedImages:
         return _image_array(encoded.values, encoded.offsets)
     if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
         return _image_array(*encoded)
-    # A string is a sequence of strings, each of which would be taken for a path.
+    # A string is a sequence of strings, and each of them would be taken for a path.
     if isinstance(encoded, str | os.PathLike):
         path = os.fspath(encoded)
         how = f"open_store({path!r}) opens a store, [{path!r}] is one image"

@@ -114,7 +114,7 @@ def region_of(array: Any) -> FileRegion | None:
         status = os.stat(path)
     except OSError:
         return None
-    # array.offset is the start of the whole map, also if the array is a part of it.
+    # array.offset is the start of the whole map, even if the array is a part of it.
     begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = begin + array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
     inode = status.st_dev, status.st_ino

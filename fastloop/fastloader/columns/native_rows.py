@@ -123,7 +123,7 @@ def describe_rows(
 
     Returns None for types that DLPack lacks, and for memory that is not contiguous.
     """
-    # The core has room for 16 dimensions, of which a batch takes one.
+    # The core has room for 16 dimensions, and the batch itself takes one of them.
     if spec.dtype not in DLPACK_CODES or not memory.flags.c_contiguous or len(spec.shape) > 15:
         return None
     source_nbytes = spec.nbytes if source_nbytes is None else source_nbytes

@@ -91,7 +91,7 @@ class Windows:
             if file is not None:
                 file.check()
             windows = sliding_window_view(self._array(), self.length)[starts]
-            # Converted as it is copied. The bits are those of the core.
+            # copy_ converts the windows as it copies them, to the same bits as the native core.
             self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
 
     def native_rows(self) -> dict[str, Any] | None:
@@ -100,7 +100,7 @@ class Windows:
         stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
         nbytes = self.length * itemsize
         arguments = describe_rows(array, len(self), spec, nbytes, find_file(array))
-        # The core widens integers only; other conversions are torch's.
+        # The core converts integers to int32 and int64 only. torch does all other conversions.
         is_converted = spec.dtype != stored
         is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)
         if arguments is None or (is_converted and not is_widened):
@@ -108,7 +108,8 @@ class Windows:
         if is_converted:
             arguments["types"] = SOURCE_TYPES[stored], SOURCE_TYPES[spec.dtype]
             arguments["layout"] = 1, self.length, 0, 0, 0
-        # Random positions are any tokens, regular ones every stride-th.
+        # Windows at random positions may begin at any token, regular ones at multiples of the
+        # stride.
         stride = 1 if self.count else self.stride or self.length
         return arguments | {
             "begin": self.first * itemsize,

@@ -21,10 +21,11 @@ LIBRARY = Library("pyarrow", "dataset=parquet", "pip install pyarrow")
 
 @option
 class ParquetDataset:
-    """Rows of Parquet files: the value of a single column, else a dict of the columns; with
-    label_column (inputs, label) samples, and integer labels are int64.
+    """Rows of Parquet files as samples.
 
-    Reading a row decodes its row group, unless it is one of those that were decoded last.
+    A sample is the value of a single column, or a dict if there are several columns. With
+    label_column it is (inputs, label), and an integer label is int64. Reading a row decodes its
+    whole row group; the `groups_in_memory` groups that were decoded last are kept.
     """
 
     label: ClassVar[str] = "parquet"
@@ -141,7 +142,8 @@ def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
 
 
 def _array(path: Path, name: str, column: Any) -> np.ndarray:
-    """A column as an array; lists that differ in length as an array of arrays."""
+    """A column as an array; if its lists differ in length, as an object array with an array a
+    row."""
     types = LIBRARY.load().types
     values, shape = column.combine_chunks(), []
     while True:
@@ -166,6 +168,6 @@ def _numbers(column: np.ndarray) -> torch.Tensor | np.ndarray:
 
 
 def _as_label(column: Any) -> Any:
-    """Labels, integers as int64, which losses take."""
+    """The labels; integers become int64, the dtype that torch's losses require."""
     is_integer = isinstance(column, torch.Tensor) and not column.is_floating_point()
     return column.long() if is_integer else column

@@ -12,8 +12,8 @@ from torch import nn
 from fastloop.core.types import Step, Unsupported, option
 
 WARM_STEPS = 3
-"""Number of steps before the capture. They initialize everything, as a capture must not initialize
-anything; torch's examples run three."""
+"""Number of steps before the capture. They initialize everything, because a capture can't
+initialize anything; torch's examples run three."""
 
 
 @dataclass(frozen=True)

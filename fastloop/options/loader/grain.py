@@ -14,7 +14,7 @@ import torch
 from fastloop.core.bounds import Depth, Threads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter
@@ -34,9 +34,13 @@ class GrainLoader:
     in_memory: bool
     num_threads: Threads
     prefetch_buffer_size: Depth
-    honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """A collate of samples that differ in length, of which no store makes rows."""
+        return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
         """Raise Unsupported without grain."""
@@ -45,7 +49,10 @@ class GrainLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; grain's threads are started and ended with each epoch."""
-        grain, get_batch = _grain(), batch_getter(self.store, prepared, self.in_memory)
+        grain, get_batch = (
+            _grain(),
+            batch_getter(self.store, prepared, self.in_memory, plan.collate),
+        )
         read = grain.ReadOptions(
             num_threads=self.num_threads, prefetch_buffer_size=self.prefetch_buffer_size
         )

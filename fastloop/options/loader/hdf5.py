@@ -53,7 +53,7 @@ class _DatasetReader:
 
     def read(self, indices: Sequence[int]) -> Tree:
         """The rows of these indices, in their order, as a tree of tensors."""
-        # Each row is read once, in file order, also if the order of the job repeats it.
+        # Each row is read once, in file order, even if the order of the job repeats it.
         rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
         is_sorted = len(rows) == len(inverse) and bool((inverse[1:] >= inverse[:-1]).all())
         parts = _parts(rows, self._datasets[0].chunks[0])

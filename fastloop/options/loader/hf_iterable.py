@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import PositiveInt
+from torch.utils.data import get_worker_info
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
@@ -24,7 +25,7 @@ LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 
 @option
 class HfIterableLoader:
-    """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).batch(…)`, torch format.
+    """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`, torch format.
 
     This is not a full shuffle: the shards are shuffled, and then the samples that lie in the
     buffer. Workers make whole batches of the shards that are dealt to them, so that each has a last
@@ -54,7 +55,7 @@ class HfIterableLoader:
             yield epochs
 
     def _batches(self, folder: Path, plan: Plan, epoch: int) -> Batches:
-        """The batches of this process, which datasets knows as a worker of a DataLoader."""
+        """The batches of this process; of its shards if it is a worker of a DataLoader."""
         rows: Any = self.store.open(folder)
         stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))
         if isinstance(whole_order(plan), RandpermOrder):
@@ -62,9 +63,13 @@ class HfIterableLoader:
         if plan.world_size > 1:
             distributed = LIBRARY.load("datasets.distributed")
             stream = distributed.split_dataset_by_node(stream, plan.rank, plan.world_size)
-        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
-        batches = stream.with_format("torch").batch(size, drop_last_batch=drop_last)
+        if worker := get_worker_info():
+            # iter() below, unlike a loop over samples, does not deal the shards out to workers.
+            stream = stream.shard(worker.num_workers, worker.id, contiguous=False)
+        stream = stream.with_format("torch")
         # Last of all, as each step above makes a new stream, of epoch 0.
-        batches.set_epoch(epoch)
-        for columns in batches:
+        stream.set_epoch(epoch)
+        # batch() would convert each row of each sample by itself, which takes 11 times as long.
+        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        for columns in stream.iter(size, drop_last_batch=drop_last):
             yield rows.tree(columns)

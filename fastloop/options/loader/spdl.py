@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.optional import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import batch_getter
@@ -27,9 +27,13 @@ class SpdlLoader:
     in_memory: bool
     num_threads: PositiveThreads
     buffer_size: PositiveDepth
-    honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """A collate of samples that differ in length, of which no store makes rows."""
+        return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
         """Raise Unsupported without SPDL."""
@@ -38,7 +42,7 @@ class SpdlLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs of a pipeline that idles between them; ending one early stops it."""
-        get_batch = batch_getter(self.store, prepared, self.in_memory)
+        get_batch = batch_getter(self.store, prepared, self.in_memory, plan.collate)
         pipeline = SpdlPipeline("loader=spdl", get_batch, self.num_threads, self.buffer_size)
         with pipeline.epochs(plan, prepared.num_samples) as epochs:
             yield epochs

@@ -13,8 +13,8 @@ import numpy as np
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.optional import Library
-from fastloop.core.plan import Plan, PreparedData
-from fastloop.core.protocols import Store
+from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
+from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
@@ -36,9 +36,13 @@ class SpdlProcessLoader:
     store: Store | None
     num_processes: PositiveThreads
     buffer_size: PositiveDepth
-    honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """A collate of samples that differ in length, of which no store makes rows."""
+        return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
         """Raise Unsupported without SPDL."""
@@ -48,14 +52,14 @@ class SpdlProcessLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the processes start with the first one, and end on exit."""
         # A store that can't be gathered from is reported here, and not by a process.
-        batch_getter(self.store, prepared, in_memory=False)
+        batch_getter(self.store, prepared, in_memory=False, collate=plan.collate)
         context = multiprocessing.get_context()
         all_ready = context.Barrier(self.num_processes)
         pool = ProcessPoolExecutor(
             self.num_processes,
             context,
             initializer=_prepare_process,
-            initargs=(self.store, prepared, all_ready),
+            initargs=(self.store, prepared, plan.collate, all_ready),
         )
         pipeline = SpdlPipeline(
             "loader=spdl_process", _call, self.num_processes, self.buffer_size, pool
@@ -71,10 +75,12 @@ class SpdlProcessLoader:
         return epochs(epoch)
 
 
-def _prepare_process(store: Store | None, prepared: PreparedData, all_ready: Barrier) -> None:
+def _prepare_process(
+    store: Store | None, prepared: PreparedData, collate: Collate | None, all_ready: Barrier
+) -> None:
     tie_worker_to_parent(0)
     global _get_batch  # noqa: PLW0603 - a process of the pool has no other place to keep it
-    _get_batch = batch_getter(store, prepared, in_memory=False)
+    _get_batch = batch_getter(store, prepared, in_memory=False, collate=collate)
     all_ready.wait()
 
 

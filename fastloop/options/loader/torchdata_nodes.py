@@ -9,7 +9,7 @@ from typing import ClassVar
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import batch_getter
@@ -28,9 +28,13 @@ class TorchDataNodesLoader:
     store: Store | None
     num_threads: PositiveThreads
     prefetch_factor: PositiveDepth
-    honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """A collate of samples that differ in length, of which no store makes rows."""
+        return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
         """Raise Unsupported without torchdata."""
@@ -40,7 +44,7 @@ class TorchDataNodesLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the threads are started and ended with each epoch."""
         nodes = LIBRARY.load("torchdata.nodes")
-        get_batch = batch_getter(self.store, prepared, in_memory=False)
+        get_batch = batch_getter(self.store, prepared, in_memory=False, collate=plan.collate)
 
         def batches(epoch: int) -> Batches:
             indices = [batch.numpy() for batch in index_batches(plan, prepared.num_samples, epoch)]

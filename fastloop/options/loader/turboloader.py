@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
 from fastloop.core.optional import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Samples, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows import Rows
@@ -32,9 +32,13 @@ class TurboLoaderLoader:
     store: Store | None
     num_threads: PositiveThreads
     prefetch_batches: PositiveDepth
-    honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """A collate of samples that differ in length, of which no store makes rows."""
+        return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
         """Raise Unsupported without turboloader."""
@@ -53,13 +57,15 @@ class TurboLoaderLoader:
             else Rows(partial(self.store.open, prepared.folder))
         )
 
+        make_batch = plan.collate.collate if plan.collate else default_collate
+
         def batches(epoch: int) -> Batches:
             order = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch).tolist()
             yield from library.MapDataLoader(
                 _Ordered(samples, order),
                 loading.batch_size,
                 num_workers=self.num_threads,
-                collate_fn=default_collate,
+                collate_fn=make_batch,
                 drop_last=loading.drop_last,
                 prefetch_batches=self.prefetch_batches,
             )

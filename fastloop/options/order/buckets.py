@@ -25,7 +25,7 @@ class LengthBucketOrder:
     complete: ClassVar[bool] = True
 
     def for_world_size(self, world_size: int) -> LengthBucketOrder:
-        """The order for that many ranks. In each step their batches have samples of similar
+        """The order for this number of ranks. In each step their batches have samples of similar
         length.
         """
         return replace(self, world_size=world_size)

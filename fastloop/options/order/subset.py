@@ -54,7 +54,7 @@ class SubsetOrder:
         yield subset[torch.randperm(len(subset), generator=generator)]
 
 
-# Cached, so that an epoch costs no more than with torch's sampler.
+# The subset is cached, so that an epoch costs no more than with torch's sampler.
 @lru_cache(maxsize=1)
 def _draw_subset(num_samples: int, count: int, seed: int) -> torch.Tensor:
     return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))[:count]

@@ -83,7 +83,7 @@ class _CopiedArrays:
 
 
 class _HostTensor:
-    """A host tensor that reports itself as CPU memory to jax, also if it is page-locked.
+    """A host tensor that reports itself as CPU memory to jax, even if it is page-locked.
 
     torch reports page-locked memory as kDLCUDAHost, which jax rejects (jax#22346) or, since
     jax#37896, imports as an array on the CUDA device, which device_put then does not move.

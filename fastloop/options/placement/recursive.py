@@ -31,7 +31,7 @@ class RecursivePlacement:
             return collection.to(device, non_blocking=non_blocking)
 
         def place(tree: Tree) -> Tree:
-            # The most frequent kinds come first. They are compared by type, as a subclass of a
+            # The most frequent kinds come first. They are compared by type, because a subclass of a
             # tuple or a dict may be built in another way: rebuild() knows it.
             if isinstance(tree, torch.Tensor):
                 return tree.to(device, non_blocking=non_blocking)

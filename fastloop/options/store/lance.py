@@ -23,7 +23,7 @@ OPTION, ALTERNATIVE = "store=lance", "store=torch_storage"
 
 @dataclass(frozen=True)
 class LanceRows:
-    """A Lance dataset of which only the manifest has been read."""
+    """A Lance dataset; only its manifest has been read."""
 
     lance_dataset: Any
     shapes: list[list[int]]

@@ -24,7 +24,7 @@ ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """A Parquet file of which only the footer has been read."""
+    """A Parquet file; only its footer has been read."""
 
     file: Any
     """pyarrow's ParquetFile."""

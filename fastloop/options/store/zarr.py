@@ -22,7 +22,7 @@ OPTION, ALTERNATIVE = "store=zarr", "store=torch_storage"
 
 @dataclass(frozen=True)
 class ZarrRows:
-    """Arrays of which only the metadata has been read."""
+    """Arrays; only their metadata has been read."""
 
     arrays: list[Any]
     structure: Any

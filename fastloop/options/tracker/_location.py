@@ -1,5 +1,7 @@
-"""The place of MLflow's runs, and a check of an SQLite database before MLflow opens it: MLflow
-itself would try for two minutes."""
+"""The place of MLflow's runs, and a check of an SQLite database before MLflow opens it.
+
+Without this check, MLflow would try for two minutes to open a database that is locked or damaged.
+"""
 
 from __future__ import annotations
 

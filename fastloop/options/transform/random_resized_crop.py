@@ -33,7 +33,7 @@ class RandomResizedCropTransform:
 
     @model_validator(mode="after")
     def _is_possible(self) -> RandomResizedCropTransform:
-        # FastLoader's class checks the values: a wrong one is told when the job is composed.
+        # FastLoader's class checks the values, so a wrong one is reported when the job is composed.
         _ = self.cropping
         return self
 

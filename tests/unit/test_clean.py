@@ -1,0 +1,20 @@
+"""Sizes of what `fastloop clean` lists, while other commands write and remove files."""
+
+from __future__ import annotations
+
+from fastloop.cli.clean import MIB, Item, describe_item
+
+
+def test_what_was_removed_meanwhile_has_no_size(tmp_path):
+    gone = tmp_path / "gone"
+    assert describe_item(gone, now_s=5.0) == Item(path=gone, mib=0.0, age_s=0.0)
+
+
+def test_a_folder_has_the_size_of_its_files_and_not_of_linked_ones(tmp_path):
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for each in (folder / "inner", other):
+        each.mkdir(parents=True)
+        (each / "file").write_bytes(bytes(MIB))
+    (folder / "link").symlink_to(other)
+    assert 1 <= describe_item(folder, now_s=0.0).mib < 1.01
+    assert describe_item(folder / "link", now_s=0.0).mib < 0.01

@@ -1,0 +1,93 @@
+"""The results of a suite's folder: those that count, and those that are measured again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from known_results import result_of
+
+from fastloop.core.result import Result
+from fastloop.core.result_io import save
+from fastloop.options.launcher.single import SingleLauncher
+from fastloop.suite import measure_round
+from fastloop.suite.measure_round import SuiteRun
+from fastloop.suite.workloads import WORKLOADS, SuiteRow
+from fastloop.sweep.prepare_stage import describe_environment
+
+LAUNCHER = SingleLauncher(isolation="forkserver")
+
+
+@pytest.fixture
+def request_of(monkeypatch):
+    """A function that makes the request of a job with this hash and number of trials."""
+    monkeypatch.setattr("fastloop.sweep.request.config_hash", lambda request: request.key)
+
+    def make(key: str, trials: int = 3) -> SimpleNamespace:
+        job = SimpleNamespace(trials=trials, most_trials=trials)
+        return SimpleNamespace(key=key, launcher=LAUNCHER, job=job)
+
+    return make
+
+
+def save_result(folder: Path, key: str, **changes) -> Result:
+    result = replace(
+        result_of([1.0, 1.1, 1.2], samples=10, limit=100.0),
+        tags={"config_hash": key, "sweep": "suite/small_rows"},
+        params={"trials": 3},
+        status="FINISHED",
+        environment=describe_environment(LAUNCHER),
+    )
+    result = replace(result, **changes)
+    save(result, folder)
+    return result
+
+
+def test_results_of_jobs_of_one_name_are_all_found(tmp_path, request_of):
+    # The second is of a workload whose size has changed since.
+    save_result(tmp_path / "0", "before")
+    now = save_result(tmp_path / "0-123", "now")
+    assert measure_round._final_results([request_of("now")], tmp_path) == {"now": now}
+
+
+def test_finished_results_of_the_same_versions_are_not_measured_again(tmp_path, request_of):
+    result = save_result(tmp_path / "0", "a")
+    assert measure_round._final_results([request_of("a")], tmp_path) == {"a": result}
+
+
+@pytest.mark.parametrize("changes", [{"status": "RUNNING"}, {"environment": {"code": "old"}}])
+def test_results_that_do_not_count_are_measured_again(tmp_path, request_of, changes):
+    save_result(tmp_path / "0", "a", **changes)
+    assert measure_round._final_results([request_of("a")], tmp_path) == {}
+
+
+def test_more_trials_are_measured_if_more_are_asked_for(tmp_path, request_of):
+    save_result(tmp_path / "0", "a")
+    assert measure_round._final_results([request_of("a", trials=7)], tmp_path) == {}
+    # The time was up before the seventh.
+    result = save_result(tmp_path / "0", "a", params={"trials": 7})
+    assert measure_round._final_results([request_of("a", trials=7)], tmp_path) == {"a": result}
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
+    tmp_path, monkeypatch, request_of, runs
+):
+    rows = [(SuiteRow(loader="raw"), ""), (SuiteRow(loader="spdl"), "left out")]
+    monkeypatch.setattr(measure_round, "_requests", lambda *_: [request_of("a")])
+    monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
+    reason = "" if runs else "it needs a library"
+    monkeypatch.setattr("fastloop.sweep.early_check.reason_against", lambda *_: reason)
+    run = SuiteRun(scope="full", folder=tmp_path)
+    found = measure_round._measure(run, WORKLOADS[0], rows)
+    first = ("a result", "") if runs else (None, "unsupported: it needs a library")
+    assert found.results == [(rows[0][0], *first), (rows[1][0], None, "left out")]
+
+
+@pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b"])
+def test_any_folder_is_one_value_of_the_command_line(text):
+    override = OverridesParser.create().parse_override(f"resume={measure_round.quoted(text)}")
+    assert override.value() == text
