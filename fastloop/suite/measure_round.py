@@ -170,7 +170,7 @@ def _requests(
     if not known:
         return _compose(run, workload, rows, folder, run.changes)
     # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-    goes_on = (f"resume={quoted(str(folder))}", "retry_failed=false")
+    goes_on = (f"resume={quote(str(folder))}", "retry_failed=false")
     requests = _compose(run, workload, rows, folder, (*run.changes, *goes_on))
     if not known.isdisjoint(map(config_hash, requests)):
         return requests
@@ -196,10 +196,10 @@ def _compose(
         return compose_requests(jobs, folder) if jobs else []
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """The text as a value of Hydra's command line, which commas and brackets do not end.
 
-    >>> quoted("a, b")
+    >>> quote("a, b")
     "'a, b'"
     """
     return "'" + text.replace("'", "\\'") + "'"

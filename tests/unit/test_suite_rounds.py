@@ -89,5 +89,5 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
 
 @pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b"])
 def test_any_folder_is_one_value_of_the_command_line(text):
-    override = OverridesParser.create().parse_override(f"resume={measure_round.quoted(text)}")
+    override = OverridesParser.create().parse_override(f"resume={measure_round.quote(text)}")
     assert override.value() == text

@@ -218,21 +218,21 @@ def try_changes(
     attempts = [Attempt(change=each, run_s=run_s) for each in changes]
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
 
-    def left_s() -> float:
+    def rest_s() -> float:
         return budget_s - seconds_between(started_ns, now_ns())
 
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
-        chosen = _choose_round(attempts, baseline, number, left_s())
+        chosen = _choose_round(attempts, baseline, number, rest_s())
         if not chosen:
             break
         order = [baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
-            _run_once(runner, each, number, limit_s, left_s)
+            _run_once(runner, each, number, limit_s, rest_s)
         if baseline.failure:
             raise Unsupported(baseline.failure)
-        report(f"round {number}: {budget_s - left_s():.0f} of at most {budget_s:.0f} s")
+        report(f"round {number}: {budget_s - rest_s():.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
         # The least number of minutes, rounded up to a tenth.
         least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
@@ -240,7 +240,7 @@ def try_changes(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
             f"{run_s:.0f} s; allowed: {least:.1f} or more"
         )
-    can_compare = left_s() >= COMPARED * baseline.run_s
+    can_compare = rest_s() >= COMPARED * baseline.run_s
     tried, change = _judge(runner, found, baseline, attempts)
     if change is None:
         return tried
@@ -284,10 +284,10 @@ def _run_once(
     attempt: Attempt,
     number: int,
     limit_s: float,
-    left_s: Callable[[], float],
+    rest_s: Callable[[], float],
 ) -> None:
     """Run the script with the change; a run for which the budget does not suffice is ended."""
-    start_ns, budget_s = now_ns(), left_s()
+    start_ns, budget_s = now_ns(), rest_s()
     if budget_s <= 0:
         return
     try:
@@ -295,7 +295,7 @@ def _run_once(
     except Unsupported as error:
         # If the budget is spent, the run was killed for that reason, which is no fault of its
         # change.
-        if left_s() > 0:
+        if rest_s() > 0:
             attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())
 
