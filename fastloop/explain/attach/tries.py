@@ -245,7 +245,7 @@ def try_changes(
     if change is None:
         return tried
     patch, advice = patch_call(found, change)
-    limits_s = (min(limit_s, max(0.0, left_s())) for _ in range(COMPARED))
+    limits_s = (min(limit_s, max(0.0, rest_s())) for _ in range(COMPARED))
     same = _has_same_samples(runner, change, digests, limits_s) if can_compare else None
     notes = runner.notes.get(change.name, ())
     return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
