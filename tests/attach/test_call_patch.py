@@ -119,6 +119,12 @@ def test_dictionary_of_a_condition_is_unpacked(is_parallel):
         assert eval(ast.unparse(call)).num_workers == 0
 
 
+def test_change_without_a_place_is_told():
+    source = "import torch\nif a:\n    pass\nelif use(DataLoader(b)):\n    pass\n"
+    with pytest.raises(Unsupported, match="the call on line 4 leaves no place for the change"):
+        edit_call(source, 4, Change(torch_threads=1))
+
+
 def test_class_with_its_type_of_samples_is_found():
     call = edited_call("torch.utils.data.DataLoader[int](a, 8)", FAST)
     assert ast.unparse(call) == "fastloop.FastLoader(a, 8)"

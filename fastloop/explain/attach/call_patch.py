@@ -115,6 +115,11 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     # The last edit comes first, so that no edit moves the place of another one.
     for edit in sorted(edits, key=lambda each: -each.start):
         text = text[: edit.start] + edit.text.encode() + text[edit.stop :]
+    # A line before the call may be in the way, as before `elif` or below a decorator.
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        raise Unsupported(f"the call on line {line} leaves no place for the change") from None
     return text.decode()
 
 
