@@ -21,9 +21,9 @@ from options import MYDATASET, REPOSITORY, compose_short_job, skip_without_libra
 from wheels import build_wheel
 
 from experiments.lib import memory_groups
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.processes.startup import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

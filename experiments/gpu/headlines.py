@@ -14,7 +14,7 @@ from fastloop.core.plan import Benchmark, Session, Setup
 from fastloop.core.protocols import Placement
 from fastloop.core.spans import mark, ms_between, now_ns, seconds_between
 from fastloop.core.types import JobFailed, Tree
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support

@@ -8,7 +8,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support

@@ -13,7 +13,7 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.result import Attribution, Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_instrumentation, run_trial

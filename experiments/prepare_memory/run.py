@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.dataset.mydataset import MyDataset
 from fastloop.options.store.npy import NpyStore
 from fastloop.options.store.tensordict import TensorDictStore

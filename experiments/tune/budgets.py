@@ -29,7 +29,7 @@ from fastloop.config.compose import compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 
 CELLS_FILE, GRID_FILE = FOLDER / "budgets.jsonl", FOLDER / "budgets_grid.jsonl"
 PHOTOS = Path("outputs/tune/photos")

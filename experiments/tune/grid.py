@@ -14,7 +14,7 @@ from experiments.tune.workloads import WORKLOADS, Workload, configurations
 from fastloop.core.files import write_beside
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
 

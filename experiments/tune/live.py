@@ -23,7 +23,7 @@ from fastloop.config.compose import compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import Ratio
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_trial
 

@@ -57,7 +57,7 @@ from fastloop.cli.arguments import explain_no_script
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
-    from fastloop.explain.attach.tries import TriedLoop
+    from fastloop.explain.attach.try_changes import TriedLoop
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
@@ -239,7 +239,7 @@ def _try_changes(
         choose_changes,
     )
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.tries import ScriptEnded, ScriptRunner, try_changes
+    from fastloop.explain.attach.try_changes import ScriptEnded, ScriptRunner, try_changes
 
     found = _find_slowest(findings)
     if found is None:
@@ -276,7 +276,7 @@ def _try_changes(
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.files import write_text
-    from fastloop.explain.attach.tries import PATCH, TRIED, format_tried, to_json
+    from fastloop.explain.attach.try_changes import PATCH, TRIED, format_tried, to_json
 
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)

@@ -190,7 +190,7 @@ def _environments() -> str:
 
 def _libraries() -> Iterator[str]:
     """A line for the installed optional libraries, and a line for each missing one."""
-    from fastloop.core.optional import INSTALL_FFCV, version_of
+    from fastloop.core.optional_libraries import INSTALL_FFCV, version_of
 
     try:
         names = _optional_libraries()

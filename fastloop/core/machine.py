@@ -17,7 +17,7 @@ from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
-from fastloop.core.optional import version_of
+from fastloop.core.optional_libraries import version_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (

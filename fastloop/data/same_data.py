@@ -25,7 +25,7 @@ from fastloop.data.digest import (
     reference_digest,
     sample_hashes,
 )
-from fastloop.data.preparation import reference_hashes
+from fastloop.data.prepare_dataset import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.samples import fetch_samples

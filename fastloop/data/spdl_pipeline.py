@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan
 from fastloop.core.types import Epochs, Tree
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 
 INSTALL = "pip install crc32c protobuf"
 MASK = 0xA282EAD8

@@ -17,7 +17,7 @@ from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
-from fastloop.data.preparation import prepare, prepare_within
+from fastloop.data.prepare_dataset import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
 from fastloop.processes.environments import (

@@ -24,7 +24,7 @@ from fastloop.core.result import Calls, Result, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.text import without_passwords
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.data.preparation import find_damage
+from fastloop.data.prepare_dataset import find_damage
 from fastloop.reporting.comparable import is_sweep_decided
 from fastloop.sweep.caveats import find_caveats, option_caveats
 from fastloop.sweep.explain_stage import (

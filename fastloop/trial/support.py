@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import torch
 
 from fastloop.core.loading_settings import DECLARED, worker_settings
-from fastloop.core.optional import HasInstallCheck, check_libraries
+from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
 from fastloop.core.plan import Benchmark, DeclaresSettings, PlanChecker, check_honoured
 from fastloop.core.protocols import (
     Collate,
@@ -41,7 +41,7 @@ from fastloop.data.batch_stream import check_stream
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8
-from fastloop.data.preparation import check_storable
+from fastloop.data.prepare_dataset import check_storable
 from fastloop.data.ragged import is_ragged
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device

@@ -26,7 +26,7 @@ from fastloop.data.digest import (
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.sweep.in_process import LoaderLike, epochs_of, first_batches, warm_timer
 from fastloop.trial.window import row_counter
-from fastloop.tune.shortened_race import (
+from fastloop.tune.short_budget import (
     EPOCH_S,
     FEWEST_TRIALS,
     longest_epoch_s,

@@ -43,7 +43,7 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
-from fastloop.tune.shortened_race import EPOCH_S, TRIAL_S, longest_epoch_s
+from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from fastloop.tune.candidates import (
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import Pilot, PilotLimits, PilotStart, look_at, run_pilot
 from fastloop.tune.race import YOURS
-from fastloop.tune.shortened_race import (
+from fastloop.tune.short_budget import (
     EPOCH_S,
     SHORT_S,
     check_least_time,

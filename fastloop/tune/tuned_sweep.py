@@ -26,7 +26,7 @@ from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
 from fastloop.tune.race import YOURS, NoRoomError, RaceResult, RaceRules, race
-from fastloop.tune.shortened_race import name_larger_budget
+from fastloop.tune.short_budget import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 

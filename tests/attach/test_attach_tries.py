@@ -31,7 +31,7 @@ from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.tries import (
+from fastloop.explain.attach.try_changes import (
     AS_IS,
     Attempt,
     ScriptRunner,

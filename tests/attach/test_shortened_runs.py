@@ -16,7 +16,7 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
-from fastloop.explain.attach.tries import AS_IS, Attempt, _choose_round, try_changes
+from fastloop.explain.attach.try_changes import AS_IS, Attempt, _choose_round, try_changes
 from fastloop.explain.change import Change
 
 SECOND = 1_000_000_000

@@ -15,12 +15,12 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.seeds import sample_key
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.cropped_dataset import number_samples, plan_of_indices
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.fastloader.columns.crops import draw_cut

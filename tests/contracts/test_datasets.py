@@ -17,7 +17,7 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_trial

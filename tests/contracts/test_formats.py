@@ -23,9 +23,9 @@ from options import MYDATASET, compose_job, require_library, skip_without_librar
 from torch.utils.data import default_collate
 
 from fastloop.core.epochs import close_on_exit, epoch_indices
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.rows_of_open_file import BatchRows
 from fastloop.options.loader import tf_data
 from fastloop.trial.support import check_support

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from fastloop.config.messages import ConfigError
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.benchmark._model import build_seeded
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_trial

@@ -10,7 +10,7 @@ import pytest
 from options import ALL_LIBRARIES, REPOSITORY, compose_job, options, require_library, skip_or_fail
 from options import skip_without_library as skip_without
 
-from fastloop.core.optional import INSTALL_FFCV, HasInstallCheck
+from fastloop.core.optional_libraries import INSTALL_FFCV, HasInstallCheck
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import Unsupported
 

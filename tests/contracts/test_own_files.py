@@ -15,7 +15,7 @@ from own_files import COUNT, IMAGES, LABELS, WRITERS, jpeg, write_parquet, write
 from PIL import Image
 
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
 INPUTS = {

@@ -13,7 +13,7 @@ import pytest
 from options import MYDATASET, compose_job, options, skip_without_library
 
 from fastloop.core.types import Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 
 PLANTED = ("other.pickle", "data/other.pickle", "meta.pkl", "archive.pt")
 

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.store.torch_storage import TorchStorageStore
 
 COUNT = 37

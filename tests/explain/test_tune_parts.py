@@ -44,7 +44,7 @@ from fastloop.tune.peak_memory import (
 )
 from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses, look_at
 from fastloop.tune.planning import check_trial_time, look_within
-from fastloop.tune.shortened_race import (
+from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
     is_short,

@@ -13,7 +13,7 @@ from options import compose_job, options
 
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.image_files import ImageFileColumn
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 from fastloop.options.loader import fastloop as module
 from fastloop.trial.support import check_support

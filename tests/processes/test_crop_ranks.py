@@ -9,7 +9,7 @@ from options import compose_job
 
 from fastloop.core.protocols import RankTask
 from fastloop.core.spans import now_ns
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.trial.trial_process import run_trial
 

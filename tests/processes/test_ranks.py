@@ -19,7 +19,7 @@ from torch.utils.data import DistributedSampler
 from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import epoch_indices, index_batches, whole_order
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
@@ -28,7 +28,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported
-from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
+from fastloop.data.prepare_dataset import prepare, reference_hashes, sample_lengths
 from fastloop.data.same_data import num_delivered
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher

@@ -56,7 +56,7 @@ PRELOADED = (
     *(
         "fastloop.options.dataset.fashion_mnist",
         "fastloop.core.types",
-        "fastloop.core.optional",
+        "fastloop.core.optional_libraries",
         "scipy.stats",
     ),
 )

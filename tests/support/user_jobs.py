@@ -5,7 +5,7 @@ from __future__ import annotations
 from options import compose_short_job
 
 from fastloop.config.user_options import loader_brings_data, use_loader_data
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
 

@@ -15,7 +15,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.image_files import pixels_of
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.trial import image_limit as limit_module
 from fastloop.trial import limits

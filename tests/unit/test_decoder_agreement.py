@@ -16,7 +16,7 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.types import BadData
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal_table import format_tables

@@ -25,7 +25,7 @@ from sklearn.datasets import load_sample_image
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import BadData
 from fastloop.data.image_files import READ_FILES, resize_to_cover
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
 PHOTOS = ("dataset=photos", "dataset.count=12", "dataset.crop=[40,56]")
@@ -218,7 +218,7 @@ def test_image_folder_of_different_sizes_needs_a_size(outputs, tmp_path):
 def test_decoding_process_reports_different_sizes_in_one_line(outputs, tmp_path):
     from fastloop.core.types import SamplesDiffer
     from fastloop.data.chunked_reader import collate_chunks
-    from fastloop.data.preparation import add_remedy
+    from fastloop.data.prepare_dataset import add_remedy
 
     root = write_class_folders(tmp_path / "images")
     write_files(root, {"cat/0.jpg": jpeg(crop(100, 90))})

@@ -17,7 +17,7 @@ from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import DatasetTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.image_files import LabelledImages
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.dataset.image_folder import ImageFolder
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.reporting.outcome_sentences import verdict

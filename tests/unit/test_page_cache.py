@@ -18,7 +18,7 @@ from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.result_io import load, save
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.sweep.caveats import cache_caveats
 from fastloop.trial import page_cache

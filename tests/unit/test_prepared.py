@@ -15,10 +15,10 @@ from options import MYDATASET, SUPPORT, compose_job, options, skip_without_libra
 from slow_dataset import SlowDataset
 
 from fastloop.core.files import hold_lock
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import sample_hashes
-from fastloop.data.preparation import find_damage, prepare
+from fastloop.data.prepare_dataset import find_damage, prepare
 from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
 STORE_LOADERS = [loader for loader in options("loader") if store_of(loader)]
@@ -48,7 +48,7 @@ def store_names(outputs) -> list[str]:
 def test_large_store_is_announced_once_with_its_size_and_the_free_disk(outputs, monkeypatch, capfd):
     job = compose_job("loader=np_memmap", *MYDATASET)
     prepare(job.dataset, None)
-    monkeypatch.setattr("fastloop.data.preparation.ANNOUNCED_MIB", 0)
+    monkeypatch.setattr("fastloop.data.prepare_dataset.ANNOUNCED_MIB", 0)
     for _ in range(2):
         prepare(job.dataset, job.loader.store)
     lines = [line for line in capfd.readouterr().err.splitlines() if "MiB" in line]
@@ -252,7 +252,7 @@ def test_concurrent_preparations_write_one_store(outputs):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from options import compose_job, MYDATASET\n"
-        "from fastloop.data.preparation import prepare\n"
+        "from fastloop.data.prepare_dataset import prepare\n"
         "job = compose_job('loader=np_memmap', *MYDATASET)\n"
         "print(prepare(job.dataset, job.loader.store).seconds)"
     )

@@ -12,7 +12,7 @@ from commands import SMALL, run_fastloop, runs
 from my_code import BusySamples
 from options import compose_job
 
-from fastloop.data.preparation import prepare
+from fastloop.data.prepare_dataset import prepare
 from fastloop.sweep.caveats import option_caveats
 from fastloop.trial.profiling import PROFILED_STEPS, profile_paths
 from fastloop.trial.trial_process import run_profiling

@@ -20,7 +20,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
 from fastloop.data.digest import sample_hashes
-from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
+from fastloop.data.prepare_dataset import prepare, reference_hashes, sample_lengths
 from fastloop.data.ragged import collate_jagged, remove_padding
 from fastloop.data.same_data import check_data
 from fastloop.options.collate.pad import PadCollate
@@ -378,7 +378,7 @@ def test_decoding_in_a_process_keeps_ragged_samples_and_order(outputs):
 def test_reference_of_an_older_format_is_written_again(outputs, monkeypatch):
     job = compose_job("dataset=digits")
     with monkeypatch.context() as older:
-        older.setattr("fastloop.data.preparation.REFERENCE", 1)
+        older.setattr("fastloop.data.prepare_dataset.REFERENCE", 1)
         folder = prepare(job.dataset, None).reference
     before = (folder / "sealed.json").stat().st_mtime_ns
     assert prepare(job.dataset, None).reference == folder

@@ -13,7 +13,7 @@ from options import REPOSITORY
 from fastloop.core import plan, protocols, traits
 
 NOT_IN_A_PROTOCOL = {"format_version"}
-"""Optional, and read by data/preparation.py."""
+"""Optional, and read by data/prepare_dataset.py."""
 
 
 def declared_names() -> set[str]:

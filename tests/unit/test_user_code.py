@@ -24,7 +24,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, TimeLimit, Unsupported
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.data.digest import leaves_of
-from fastloop.data.preparation import prepare_within
+from fastloop.data.prepare_dataset import prepare_within
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize

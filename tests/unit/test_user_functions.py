@@ -13,7 +13,7 @@ from options import compose_job, skip_without_library
 from user_jobs import check_epochs, prepare_user_job
 
 from fastloop.config.messages import ConfigError
-from fastloop.core.optional import check_libraries
+from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.random_samples import SeededDataset

@@ -11,7 +11,7 @@ import torch
 from pydantic import PositiveInt, Strict
 
 from fastloop.core.files import fingerprint
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import list_labelled_files
 from fastloop.options.dataset.photos import Photos

@@ -472,7 +472,7 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
     # The import takes time, so it is made only for a script that has such a dataset.
     if "torchvision.datasets.folder" not in sys.modules:
         return False
-    from fastloop.fastloader.recognised_images import has_native_steps
+    from fastloop.fastloader.native_image_folders import has_native_steps
 
     is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
     return is_usual and has_native_steps(loader.dataset)

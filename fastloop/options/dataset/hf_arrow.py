@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Strict
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 from fastloop.data.rows_of_open_file import RowGroups, RowSamples

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PositiveInt
 
 from fastloop.core.files import file_fingerprint, fingerprint, write_beside
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 

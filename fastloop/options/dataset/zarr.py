@@ -12,7 +12,7 @@ import torch
 from pydantic import Strict
 
 from fastloop.core.files import edge_digest, fingerprint
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.dataset_files import own_path, sample_of
 from fastloop.data.rows_of_open_file import RowSamples

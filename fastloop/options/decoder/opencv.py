@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_opencv

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_simplejpeg

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch import nn
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import Step, Unsupported, option
 
 LIBRARY = Library("torch_tensorrt", "execution=tensorrt", "pip install torch-tensorrt")

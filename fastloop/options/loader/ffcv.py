@@ -15,7 +15,7 @@ import torch
 
 from fastloop.core.bounds import PositiveDepth
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
-from fastloop.core.optional import INSTALL_FFCV, Library, isolate_import
+from fastloop.core.optional_libraries import INSTALL_FFCV, Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import Library, isolate_import
+from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option

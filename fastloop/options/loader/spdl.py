@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option

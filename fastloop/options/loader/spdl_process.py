@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Epochs, Tree, option

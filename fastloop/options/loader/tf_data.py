@@ -14,7 +14,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.optional import Library, isolate_import
+from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs

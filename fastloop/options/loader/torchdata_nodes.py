@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.trees import leaf_mover
 from fastloop.core.types import Tree, Unsupported, option
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.trees import split_tensors
 from fastloop.core.types import Tree, Unsupported, option
 

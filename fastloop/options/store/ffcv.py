@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fastloop.core.optional import INSTALL_FFCV, Library, isolate_import
+from fastloop.core.optional_libraries import INSTALL_FFCV, Library, isolate_import
 from fastloop.core.types import BadData, Tree, Unsupported, option
 
 LIBRARY = Library("ffcv", "store=ffcv", INSTALL_FFCV)

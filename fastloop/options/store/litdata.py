@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
-from fastloop.core.optional import Library
+from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import array_of, structure_text
 
