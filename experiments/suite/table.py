@@ -16,7 +16,7 @@ def tables(document: SuiteFile) -> Iterator[str]:
         cells = [cell for cell in document.cells if cell.workload == workload.name]
         measured = [cell for cell in cells if cell.figures is not None]
         yield f"\n{workload.title}: {len(measured)} of {len(cells)} rows have figures\n"
-        yield "| row | times the fastest | rank | share of the limit | first batch | peak memory |"
+        yield "| row | times the fastest | rank | limit, % | first batch, ms | memory, MiB |"
         yield "|---|---|---|---|---|---|"
         for cell in sorted(measured, key=_ratio):
             yield _row(cell)
@@ -29,15 +29,20 @@ def _ratio(cell: Cell) -> float:
 def _row(cell: Cell) -> str:
     assert cell.figures is not None
     figures = cell.figures
-    ratio = "" if figures.ratio is None else f"{figures.ratio:.3g}"
+    ratio = _show(figures.ratio)
     if figures.ratio_interval:
-        low, high = figures.ratio_interval
-        ratio += f" ({low:.3g} to {high:.3g})"
+        low, high = map(_show, figures.ratio_interval)
+        ratio += f" ({low} to {high})"
     rank = "" if figures.rank is None else f"{figures.rank}{' =' if figures.tied_with else ''}"
-    share = "" if figures.limit_share is None else f"{100 * figures.limit_share:.2g} %"
-    first = "" if cell.first_batch_s is None else f"{1e3 * cell.first_batch_s:.3g} ms"
-    peak = "" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f} MiB"
-    return f"| {cell.label} | {ratio} | {rank} | {share} | {first} | {peak} |"
+    share, first = _show(figures.limit_share, 100), _show(cell.first_batch_s, 1e3)
+    return f"| {cell.label} | {ratio} | {rank} | {share} | {first} | {_show(cell.peak_pss_mib)} |"
+
+
+def _show(value: float | None, factor: float = 1.0) -> str:
+    """The number with three digits, or whole; empty for None."""
+    if value is None:
+        return ""
+    return f"{value * factor:,.0f}" if value * factor >= 100 else f"{value * factor:.3g}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from options import REPOSITORY
 from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
 from fastloop.cli import suite
@@ -282,6 +283,12 @@ def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
         LoadedRound(round="2026-11", machine="box", document=quick),
     )
     assert "2026-10 full" in rows["small_rows", "raw"]["text"]
+
+
+def test_published_rounds_follow_from_their_windows():
+    rounds = load_rounds(REPOSITORY / "experiments" / "suite" / "results")
+    assert rounds
+    assert all(find_problems(each.document) == [] for each in rounds)
 
 
 def test_no_page_is_made_of_an_altered_file(tmp_path):
