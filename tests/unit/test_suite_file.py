@@ -18,7 +18,14 @@ from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
 from fastloop.suite.claims import CLAIMS, describe_judgement, judge
-from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
+from fastloop.suite.site import (
+    CLAIMS_FILES,
+    ROUNDS,
+    LoadedRound,
+    load_rounds,
+    render_claims,
+    render_site,
+)
 from fastloop.suite.suite_file import (
     FILE,
     SCHEMA_FILE,
@@ -286,9 +293,11 @@ def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
 
 
 def test_published_rounds_follow_from_their_windows():
-    rounds = load_rounds(REPOSITORY / "experiments" / "suite" / "results")
-    assert rounds
-    assert all(find_problems(each.document) == [] for each in rounds)
+    results = REPOSITORY / "experiments" / "suite" / "results"
+    for pattern in (ROUNDS, CLAIMS_FILES):
+        rounds = load_rounds(results, pattern)
+        assert rounds
+        assert all(find_problems(each.document) == [] for each in rounds)
 
 
 def test_no_page_is_made_of_an_altered_file(tmp_path):
