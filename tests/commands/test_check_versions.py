@@ -74,6 +74,7 @@ def repository(tmp_path):
     return folder
 
 
+@pytest.mark.heavy
 def test_slower_working_folder_is_found_and_leaves_no_worktree(repository):
     write_dataset(repository, SLOW_S)
     process = check(repository, "against=HEAD", "markdown=comment.md")
@@ -123,6 +124,7 @@ def test_commit_that_fails_to_import_is_one_line(repository):
     assert not (repository / "outputs" / "check").exists()
 
 
+@pytest.mark.heavy
 def test_folder_takes_the_place_of_the_working_folder(repository, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -132,6 +134,7 @@ def test_folder_takes_the_place_of_the_working_folder(repository, tmp_path):
     assert f"is no slower than {other}" in process.stdout
 
 
+@pytest.mark.heavy
 def test_module_of_the_other_version_is_refused(repository):
     # As an import hook of an editable installation does.
     (repository / "elsewhere").mkdir()
@@ -202,6 +205,7 @@ def _start_check(repository: Path):
     return command, command.process.children(recursive=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends children")
 def test_killed_command_leaves_no_process_and_the_next_one_removes_its_worktree(repository):
     command, children = _start_check(repository)

@@ -167,6 +167,7 @@ STREAM = ("loader=webdataset", "batch_size=8", *IN_ONE_PROCESS)
 """A loader that shuffles by itself: it has no first batches that other loaders have, too."""
 
 
+@pytest.mark.heavy
 def test_loader_that_shuffles_itself_is_explained_by_whole_epochs(folder):
     require_library("webdataset")
     _, values = explain(folder, *STREAM, "try=0", *LONG_STEP)
@@ -174,6 +175,7 @@ def test_loader_that_shuffles_itself_is_explained_by_whole_epochs(folder):
     assert values["timeline"]["batches"] == 8
 
 
+@pytest.mark.heavy
 def test_too_long_epochs_of_a_loader_that_shuffles_itself_are_refused_in_one_line(folder):
     require_library("webdataset")
     given = (*DATA, *SETTINGS, *STREAM, LONG_STEP[0], "+model.sleep_s=1")

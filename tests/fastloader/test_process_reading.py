@@ -424,7 +424,10 @@ class Collecting(Pids):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("forkserver", "spawn"))],
+)
 def test_processes_leave_garbage_to_their_parent(method):
     """Such as tensors on a GPU, which a fork can't free."""
     freed_in = make_garbage()
