@@ -15,9 +15,9 @@ from fastloop.suite.suite_file import find_problems, load_suite
 
 COMMAND = (
     *(sys.executable, "-m", "fastloop", "suite", "quick", "round=killed", "machine=here"),
-    *("workloads=small_rows", "loaders=index_loop,python_loop,device_resident", "trials=3"),
+    *("workloads=small_rows", "loaders=index_loop,python_loop,np_memmap", "trials=3"),
 )
-"""Only device_resident is a loader of the quick suite: the two others are null."""
+"""Only np_memmap is a loader of the quick suite: the two others are null."""
 
 
 def finished_windows(folder) -> dict[int, int]:
@@ -49,9 +49,9 @@ def test_killed_suite_keeps_its_windows_and_measures_nothing_twice(tmp_path):
     document = load_suite(tmp_path / "results" / "killed" / "here.json")
     assert find_problems(document) == []
     cells = {cell.label: cell for cell in document.cells}
-    assert set(cells) == {"index_loop", "python_loop", "device_resident"}
+    assert set(cells) == {"index_loop", "python_loop", "np_memmap"}
     assert all(cells[name].null_reason for name in ("index_loop", "python_loop"))
-    kept = {number: each.start_ns for number, each in cells["device_resident"].windows.items()}
+    kept = {number: each.start_ns for number, each in cells["np_memmap"].windows.items()}
     assert before.items() <= kept.items()
     assert not document.complete
 
