@@ -255,7 +255,7 @@ def _try_changes(
     print(
         f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
         f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
-        f"most {settings.minutes:g} minutes in all",
+        f"most {60 * settings.minutes:.0f} s in all",
         file=sys.stderr,
     )
     _print_effects(effects)
