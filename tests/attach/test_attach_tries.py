@@ -474,6 +474,7 @@ def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, op
 
 @pytest.mark.heavy
 @pytest.mark.slow
+@pytest.mark.alone
 def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):
     (tmp_path / "train.py").write_text(SLEEPY)
     options = ("--try", "--yes", "--copy", "--minutes=2", "train.py")
