@@ -8,8 +8,8 @@
     fastloop suite site [results=results] [page=results/index.html] [code=<address>]
     fastloop suite list
 
-quick, of ten loaders, takes about six minutes on two cores, and full (the default) about an
-hour. Each workload is a sweep of its own, kept in the outputs folder: the same command
+quick, of ten loaders, takes about six minutes on two cores, and full (the default) about
+forty. Each workload is a sweep of its own, kept in the outputs folder: the same command
 goes on with a suite that was ended, and measures nothing twice. The results are written to
 <results>/<round>/<machine>.json after each workload. The default round is the month, the
 default machine the processor and its cores.

@@ -31,7 +31,7 @@ QUICK_LOADERS = (
     *("raw", "fastloop", "preload", "np_memmap", "tensorclass"),
     *("parquet", "hf_datasets", "webdataset", "lance", "spdl"),
 )
-"""Loaders of the quick suite, one of each kind; every loader takes about 7 s a workload there."""
+"""Loaders of the quick suite, one of each kind. Each takes about 5 s a workload on two cores."""
 
 READ_SAMPLES = ("fastloop", "grain", "spdl", "spdl_process", "torchdata_nodes", "turboloader")
 """Loaders that read the dataset's samples themselves if they are given no store."""

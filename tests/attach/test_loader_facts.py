@@ -90,7 +90,10 @@ def test_script_may_set_a_start_method_after_a_loop():
         "loader = DataLoader([1, 2], num_workers=1, multiprocessing_context='forkserver')\n"
         "assert _describe(loader)['start_method'] == 'forkserver'\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize(

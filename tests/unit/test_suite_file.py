@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from options import REPOSITORY
+from options import REPOSITORY, compose_job
 from suite_files import NOW_MS, claimed_file, document_of, measured_cell
 
 from fastloop.cli import suite
@@ -37,7 +37,7 @@ from fastloop.suite.suite_file import (
     save_suite,
     schema_text,
 )
-from fastloop.suite.workloads import QUICK_LOADERS, TUNED, WORKLOADS, rows_of
+from fastloop.suite.workloads import QUICK_LOADERS, READ_SAMPLES, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"
 OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
@@ -290,6 +290,16 @@ def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
         LoadedRound(round="2026-11", machine="box", document=quick),
     )
     assert "2026-10 full" in rows["small_rows", "raw"]["text"]
+
+
+def test_loaders_that_read_samples_are_those_that_declare_it():
+    loaders = {name: compose_job(f"loader={name}").loader for name in options_of("loader")}
+    declaring = {
+        name
+        for name, loader in loaders.items()
+        if getattr(loader, "reads_samples", False) and loader.store is not None
+    }
+    assert declaring == set(READ_SAMPLES)
 
 
 def test_published_rounds_follow_from_their_windows():
