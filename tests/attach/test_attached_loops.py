@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import fill_disk, run_fastloop, run_script
+from interrupts import interrupt_after
 
 from fastloop.core.machine_load import LoadSummary
 
@@ -235,15 +236,10 @@ def test_errors_in_a_dataset_are_shown_without_the_probe(tmp_path, way):
 @pytest.mark.heavy
 def test_script_that_is_terminated_is_explained(tmp_path):
     command = [sys.executable, "-m", "fastloop", "attach", str(SCRIPTS / "two_loaders.py"), "wait"]
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "trained\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
+    status, output, errors = interrupt_after(command, "trained\n", tmp_path)
     assert output == "finally\n"
     assert "KeyboardInterrupt\n\nfastloop: " in errors
-    assert process.returncode == -signal.SIGINT
+    assert status == -signal.SIGINT
 
 
 @pytest.mark.heavy

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from commands import run_fastloop
+from interrupts import interrupt_after
 
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
@@ -266,15 +267,10 @@ def test_interrupt_of_the_observed_run_ends_the_command(tmp_path):
     """Also if the script ends as if nothing had happened."""
     (tmp_path / "train.py").write_text(INTERRUPTED)
     command = [sys.executable, "-m", "fastloop", "tune", "budget=3min", "--script", "train.py"]
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
+    status, output, errors = interrupt_after(command, "ready\n", tmp_path)
     assert output == "saved\n"
     assert errors.splitlines()[-1:] == ["interrupted"]
-    assert process.returncode == 128 + signal.SIGINT
+    assert status == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize(("num_samples", "planned"), [(3, {3}), (2, {2}), (9, {2, 3})])
