@@ -1,7 +1,7 @@
 """A shortened run of a script, in which one of its DataLoaders is changed.
 
 The script runs as usual until its loop has worked on a number of batches; then it ends with status
-0. Nothing is recorded: the clock is read only when a pass begins, and when it ends.
+0. Nothing is recorded: the clock is read only when a pass begins, and around each batch.
 """
 
 from __future__ import annotations
