@@ -180,5 +180,7 @@ def _check_name(setting: str, name: str) -> str:
     is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
     # `..` would be another folder.
     if not is_plain or not name.strip("."):
-        raise UsageError(f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores")
+        raise UsageError(
+            f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores; not dots alone"
+        )
     return name
