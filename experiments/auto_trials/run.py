@@ -1,6 +1,6 @@
 """Sweeps with trials=auto, simulated: how often do they claim what is false, and how soon?
 
-python -m experiments.auto_trials.run equal|margin|serial|power|coverage [sweeps]
+python -m experiments.auto_trials.run equal|margin|serial|power|coverage|cut [sweeps]
 """
 
 import sys
@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.intervals import ranks
 from fastloop.core import stats
-from fastloop.core.looks import LOOKS, MOST_ROUNDS
+from fastloop.core.looks import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
 from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
 from fastloop.core.stats import MINIMUM_EFFECT
 
@@ -70,40 +70,53 @@ def _bursts(count, trials, rng):
     return load
 
 
-def run_sweeps(noise, count, jobs, slowness, seed=0):
+def run_sweeps(noise, count, jobs, slowness, seed=0, last=MOST_ROUNDS):
     """For each sweep: its rounds, the pairs told apart and their direction, the pairs named as
     equal, and whether a single job was named as fastest, all as after its last round.
 
-    slowness: logarithms of each job's true time. A sweep ends as core.ranking.is_decided says.
+    slowness: logarithms of each job's true time. A sweep ends as core.ranking.is_decided says, or
+    after `last` rounds, when its time is up.
     """
     number = (*NOISES, *MORE_SERIAL).index(noise)
     rng = np.random.default_rng([seed, number, jobs])
     parts = []
     for start in range(0, count, AT_ONCE):
         logs = sweeps(noise, min(AT_ONCE, count - start), jobs, rng) + slowness[:, None]
-        parts.append(_end_sweeps(logs))
+        parts.append(_end_sweeps(logs, last))
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
 
-def _end_sweeps(logs):
+def _end_sweeps(logs, last=MOST_ROUNDS):
     count, jobs = logs.shape[:2]
     first, second = pairs(jobs)
     rounds, open_ones = np.zeros(count, int), np.ones(count, bool)
     told = np.zeros((count, len(first)))
     equal, wins = np.zeros((count, len(first)), bool), np.zeros(count, bool)
-    for look in LOOKS:
+    for look in sorted({*(each for each in LOOKS if each < last), last}):
         chosen = np.flatnonzero(open_ones)
         if not len(chosen):
             break
         seen = logs[chosen, :, :look]
         middles = np.median(seen[:, second] - seen[:, first], axis=-1)
-        is_told = significant_at_look(seen) & (np.abs(middles) >= MARGIN)
-        is_equal = equal_pairs(seen, MARGIN, in_looks=True)
         leader = np.median(seen, axis=-1).argmin(axis=-1)[:, None]
         of_leader = (first == leader) | (second == leader)
-        slower = is_told & (np.where(first == leader, middles, -middles) > 0)
-        decided = ((slower | is_equal) | ~of_leader).all(axis=-1)
-        ends = decided | (look == MOST_ROUNDS)
+        towards = np.where(first == leader, middles, -middles) > 0
+
+        def judge(share, seen=seen, middles=middles, of_leader=of_leader, towards=towards):
+            is_told = significant_at_look(seen, share) & (np.abs(middles) >= MARGIN)
+            is_equal = equal_pairs(seen, MARGIN, share=share)
+            slower = is_told & towards
+            return is_told, is_equal, slower, (slower | is_equal | ~of_leader).all(axis=-1)
+
+        is_told, is_equal, slower, decided = judge(share_of_look(look))
+        if look == last:
+            at_end = judge(share_of_last_look(look))
+            in_time = decided
+            is_told, is_equal, slower = (
+                np.where(in_time[:, None], early, late)
+                for early, late in zip((is_told, is_equal, slower), at_end[:3], strict=True)
+            )
+        ends = decided | (look == last)
         rounds[chosen[ends]] = look
         told[chosen[ends]] = (is_told * np.sign(middles))[ends]
         equal[chosen[ends]] = (is_equal & of_leader)[ends]
@@ -178,14 +191,34 @@ def coverage(count):
             rounds = _end_sweeps(logs)[0]
             held = np.zeros(2)
             for row, ran in zip(logs, rounds, strict=True):
-                for place, in_looks in enumerate((True, False)):
-                    low, high = stats.log_interval(row[1, :ran] - row[0, :ran], in_looks=in_looks)
+                for place, share in enumerate((share_of_look(ran), None)):
+                    low, high = stats.log_interval(row[1, :ran] - row[0, :ran], share=share)
                     held[place] += low <= 0 <= high
             cells = " | ".join(f"{100 * each / count:.1f}" for each in held)
             print(f"| {noise} | {jobs} | {cells} |", flush=True)
 
 
+def cut(count):
+    """Print the false claims of sweeps whose time is up after so many rounds, in %: equal jobs told
+    apart, jobs that differ by 2 % named as equal, and how often a job that is 1.4 times as fast as
+    all others is named as the winner."""
+    print("| noise | jobs | rounds | false difference | false tie | winner |\n" + "|---" * 6 + "|")
+    for noise in ("lognormal", "one x5", "heavy", "bursts", "serial .6", "serial .9"):
+        for jobs in JOBS:
+            each = count if jobs < JOBS[-1] else count // 5
+            for last in (4, 5, 6, 7, 9, 12):
+                told = run_sweeps(noise, each, jobs, np.zeros(jobs), 7, last)[1]
+                apart = np.where(np.arange(jobs) == 0, 0, MARGIN)
+                tie = run_sweeps(noise, each, jobs, apart, 7, last)[2]
+                slowness = np.where(np.arange(jobs) == 0, 0, np.log(1.4))
+                wins = run_sweeps(noise, each, jobs, slowness, 7, last)[3]
+                with_first = pairs(jobs)[0] == 0
+                shares = (told != 0).any(-1), tie[:, with_first].any(-1), wins
+                cells = " | ".join(f"{100 * share.mean():.1f}" for share in shares)
+                print(f"| {noise} | {jobs} | {last} | {cells} |", flush=True)
+
+
 if __name__ == "__main__":
-    functions = equal, margin, serial, power, coverage
+    functions = equal, margin, serial, power, coverage, cut
     parts = {function.__name__: function for function in functions}
     parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)

@@ -29,12 +29,23 @@ more to it than an earlier one."""
 
 
 def share_of_look(rounds: int) -> float:
-    """The share of all false claims that a test after so many rounds may make, or a little less."""
-    # When time is up between two looks, the test takes the share of the later look, which will
-    # not come any more.
+    """The share of all false claims that a test after so many rounds may make, if more rounds can
+    follow."""
     look = next((each for each in LOOKS if each >= rounds), MOST_ROUNDS)
-    earlier = max((each for each in LOOKS if each < look), default=0)
-    return _sum_until(look) - _sum_until(earlier)
+    return _sum_until(look) - _sum_until(_look_before(look))
+
+
+def share_of_last_look(rounds: int) -> float:
+    """The share of a test after so many rounds when time is up, so that no look can follow.
+
+    All shares that are left could be spent, as time does not depend on who is faster. But few
+    rounds show little of noise that wanders, see experiments/auto_trials/README.md. So earlier
+    looks and this one together spend `rounds / MOST_ROUNDS`.
+    """
+    # Before the first look, too little is known of unequal noise to spend more.
+    if rounds < LOOKS[0]:
+        return share_of_look(rounds)
+    return rounds / MOST_ROUNDS - _sum_until(_look_before(rounds))
 
 
 def most_trials(trials: int | Literal["auto"]) -> int:
@@ -45,6 +56,10 @@ def most_trials(trials: int | Literal["auto"]) -> int:
 def fewest_trials(trials: int | Literal["auto"]) -> int:
     """The least number of trials after which the setting may end a sweep."""
     return LOOKS[0] if trials == AUTO else trials
+
+
+def _look_before(rounds: int) -> int:
+    return max((each for each in LOOKS if each < rounds), default=0)
 
 
 def _sum_until(rounds: int) -> float:

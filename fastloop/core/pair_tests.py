@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fastloop.core.looks import DIFFERENCES, TIES, share_of_look
+from fastloop.core.looks import DIFFERENCES, TIES
 from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
@@ -41,23 +41,24 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
     return holm(pair_p_values(logs), SIGNIFICANCE)
 
 
-def significant_at_look(logs: np.ndarray) -> np.ndarray:
+def significant_at_look(logs: np.ndarray, share: float) -> np.ndarray:
     """True for each pair of jobs that differs, after a round at which trials=auto looks.
 
-    Of the campaigns in which all jobs are equal, at most 3 % have a pair that is told apart at any
-    look.
+    share: the share of this look, see core/looks.py. Of the campaigns in which all jobs are equal,
+    at most 3 % have a pair that is told apart at any look.
     """
-    level = DIFFERENCES * share_of_look(logs.shape[-1])
-    return holm(pair_p_values(logs, allows_serial=True), level)
+    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * share)
 
 
-def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarray:
+def equal_pairs(logs: np.ndarray, margin: float, *, share: float | None) -> np.ndarray:
     """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
 
-    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. in_looks: test at
-    a look of trials=auto; then at most 2 % of campaigns have a false claim at any look.
+    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. share: the share
+    of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any look;
+    None with a fixed number of trials.
     """
-    level = TIES * share_of_look(logs.shape[-1]) if in_looks else SIGNIFICANCE
+    in_looks = share is not None
+    level = TIES * share if share is not None else SIGNIFICANCE
     above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
     below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
     first, second = pairs(logs.shape[-2])

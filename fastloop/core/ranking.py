@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fastloop.core.bounds import Trials
-from fastloop.core.looks import AUTO, LOOKS, MOST_ROUNDS, ROUNDS_OF_NO_RANKING
+from fastloop.core.looks import (
+    AUTO,
+    LOOKS,
+    MOST_ROUNDS,
+    ROUNDS_OF_NO_RANKING,
+    share_of_last_look,
+    share_of_look,
+)
 from fastloop.core.pair_tests import (
     equal_pairs,
     pairs,
@@ -54,12 +61,16 @@ class Ranking:
     undecided: tuple[str, ...] = ()
     """The jobs that are neither surely slower than the first nor surely as fast, in the order of
     the medians."""
+    share: float | None = None
+    """The share of all false claims that this ranking may make with trials=auto, see core/looks.py;
+    None with a fixed number of trials."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
     """Rank jobs by median seconds, with ties; the lists are aligned by round.
 
-    in_looks: the rounds went on until the ranking was decided (trials=auto); see core/looks.py.
+    in_looks: the rounds went on until the ranking was decided or time was up (trials=auto); see
+    core/looks.py.
 
     The rank of a job is one more than the number of jobs that are surely faster, directly or
     through a third job. Surely faster means that the paired ratio of the two is at least 1.02
@@ -70,16 +81,28 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
     >>> rank_jobs({"a": [1.0, 1.01, 1.0], "b": [2.0, 2.02, 2.01], "c": [2.01, 2.0, 2.02]}).ranks
     {'a': 1, 'b': 2, 'c': 2}
     """
+    if not in_looks:
+        return _rank(seconds, None)
+    rounds = min(map(len, seconds.values()), default=0)
+    ranking = _rank(seconds, share_of_look(rounds))
+    # These trials don't decide the ranking, so it was time that ended the rounds.
+    if ranking.undecided:
+        return _rank(seconds, share_of_last_look(rounds))
+    return ranking
+
+
+def _rank(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
+    """The ranking by tests that may make this share of all false claims; None: all of them."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
     if reason := _why_undetermined(lists):
         needed = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
-        return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order)
+        return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order, share=share)
     # Noise multiplies times. In logarithms it is added, and a ratio of two jobs is a difference.
     logs = {name: np.log(seconds[name]) for name in order}
-    faster = _find_faster(logs, in_looks)
-    equal = _find_equal(logs, in_looks)
+    faster = _find_faster(logs, share)
+    equal = _find_equal(logs, share)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
     needed = _describe_needed(first) if len(first) > 1 else ""
@@ -94,6 +117,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
         enough_trials=enough,
         equal=equal,
         undecided=tuple(undecided),
+        share=share,
     )
 
 
@@ -107,7 +131,7 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
         return True
     # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
     # claims that the looks share.
-    ranking = rank_jobs(seconds, in_looks=True) if rounds in LOOKS else None
+    ranking = _rank(seconds, share_of_look(rounds)) if rounds in LOOKS else None
     return ranking is not None and not ranking.undetermined and not ranking.undecided
 
 
@@ -134,24 +158,24 @@ def _sort_key(values: Sequence[float]) -> float:
     return math.inf if math.isnan(middle) else middle
 
 
-def _find_equal(logs: dict[str, np.ndarray], in_looks: bool) -> tuple[str, ...]:
+def _find_equal(logs: dict[str, np.ndarray], share: float | None) -> tuple[str, ...]:
     """The jobs that are surely as fast as the first; `logs` is in order."""
     others = [*logs][1:]
     if not others:
         return ()
     margin = math.log1p(MINIMUM_EFFECT)
-    is_equal = equal_pairs(np.stack(list(logs.values())), margin, in_looks=in_looks)
+    is_equal = equal_pairs(np.stack(list(logs.values())), margin, share=share)
     with_first = is_equal[pairs(len(logs))[0] == 0]
     return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
 
 
-def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, frozenset[str]]:
+def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, frozenset[str]]:
     """Name of a job -> the jobs that are surely faster, see `rank_jobs`; `logs` is in order."""
     names = list(logs)
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
     lists = np.stack(list(logs.values()))
-    significant = significant_at_look(lists) if in_looks else significant_pairs(lists)
+    significant = significant_pairs(lists) if share is None else significant_at_look(lists, share)
     first, second = (indices[significant] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
     # `logs` is in the order of the medians, so the first job of a pair is the faster one

@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 
-from fastloop.core.looks import share_of_look
 from fastloop.core.pair_tests import pair_p_values
 from fastloop.core.serial_noise import interval_growth
 
@@ -93,12 +92,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent))
 
 
-def interval(values: Sequence[float], *, in_looks: bool = False) -> tuple[float, float] | None:
+def interval(values: Sequence[float], *, share: float | None = None) -> tuple[float, float] | None:
     """95 % bootstrap interval of the median; None below three values, or if one is not a
-    positive number. in_looks: see `log_interval`."""
+    positive number. share: see `log_interval`."""
     if len(values) < FEWEST_FOR_INTERVAL or not _usable(values):
         return None
-    low, high = _exp(*log_interval(np.log(values), in_looks=in_looks))
+    low, high = _exp(*log_interval(np.log(values), share=share))
     return low, high
 
 
@@ -106,31 +105,31 @@ def ratio(
     new: Sequence[float],
     base: Sequence[float],
     *,
-    in_looks: bool = False,
+    share: float | None = None,
     trials_a_round: int = 1,
 ) -> Ratio | None:
     """Ratio of new to base, paired by round; None if their counts differ or are below three, or
-    if a value is not a positive number. in_looks, trials_a_round: see `log_interval`."""
+    if a value is not a positive number. share, trials_a_round: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not _usable(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
-    ends = log_interval(logs, in_looks=in_looks, trials_a_round=trials_a_round)
+    ends = log_interval(logs, share=share, trials_a_round=trials_a_round)
     estimate, low, high = _exp(np.median(logs), *ends)
     lists = np.stack([np.zeros(len(logs)), logs])
-    p_values = pair_p_values(lists, allows_serial=in_looks, trials_a_round=trials_a_round)
+    p_values = pair_p_values(lists, allows_serial=share is not None, trials_a_round=trials_a_round)
     p_value = float(p_values[0])
     # The p value is scaled instead of the level, so that a reader may compare it with 0.05.
-    if in_looks:
-        p_value = min(1.0, p_value / share_of_look(len(logs)))
+    if share is not None:
+        p_value = min(1.0, p_value / share)
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
 
 
 def ratio_or_range(
-    new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
+    new: Sequence[float], base: Sequence[float], *, share: float | None = None
 ) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
     nothing; None if the counts differ or a value is not a positive number."""
-    if known := ratio(new, base, in_looks=in_looks):
+    if known := ratio(new, base, share=share):
         return known
     if not new or len(new) != len(base) or not _usable(new, base):
         return None
@@ -164,13 +163,14 @@ def _middle_bounds(count: int) -> np.ndarray:
 
 
 def log_interval(
-    values: np.ndarray, *, in_looks: bool = False, trials_a_round: int = 1
+    values: np.ndarray, *, share: float | None = None, trials_a_round: int = 1
 ) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
-    in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is then
-    wide enough to hold the median at all of these looks together (Jennison and Turnbull 1989),
-    also if the values are correlated in time.
+    share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
+    see core/looks.py; None with a fixed number of trials. With a share, the interval is wide enough
+    to hold the median at all looks together (Jennison and Turnbull 1989), also if the values are
+    correlated in time.
     trials_a_round: each value is the mean of so many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
@@ -189,18 +189,18 @@ def log_interval(
         bounds = np.interp(_middle_bounds(count), shares, knots)
     else:
         bounds = np.percentile(np.interp(_middles(count), shares, knots).mean(axis=1), BOUNDS)
-    if not in_looks:
+    if share is None:
         return bounds
     middle = np.median(values)
-    growth = _widening(count) * interval_growth(values, BOUNDS[0] / 100, trials_a_round)
+    growth = _widening(count, share) * interval_growth(values, BOUNDS[0] / 100, trials_a_round)
     return middle + growth * (bounds - middle)
 
 
 @cache
-def _widening(count: int) -> float:
+def _widening(count: int, share: float) -> float:
     """Factor by which an interval that holds at all looks is wider than one of this look alone."""
     from scipy.special import stdtrit
 
     # the bootstrap has no quantiles that far out, so the factor comes from Student's interval
-    alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share_of_look(count)
+    alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

@@ -94,8 +94,9 @@ def _hint(comparison: Comparison) -> str:
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
     would = [f"about {enough:,} trials would"] if ran < enough < MOST_TRIALS else []
-    ways = [f"after {ran} trials"] if comparison.in_looks else []
-    on = [] if comparison.in_looks else [f"trials={AUTO} goes on until they are"]
+    is_auto = comparison.share is not None
+    ways = [f"after {ran} trials"] if is_auto else []
+    on = [] if is_auto else [f"trials={AUTO} goes on until they are"]
     return "; ".join([*ways, *would, *on])
 
 
@@ -107,7 +108,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     if other is None:
         return ""
     # the other's seconds over the best one's: by how many times this one is faster
-    ratio = ratio_by_round(other.by_round, best.by_round, comparison.in_looks)
+    ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
     if ratio is None:
         return ""
     unit = unit_of_all([best.median, other.median])

@@ -94,8 +94,8 @@ class Comparison:
     """Labels of the jobs that are surely as fast as the first one."""
     undecided: tuple[str, ...] = ()
     """Labels of the jobs that are neither surely slower than the first one nor surely as fast."""
-    in_looks: bool = False
-    """True if the rounds went on until the ranking was decided (trials=auto)."""
+    share: float | None = None
+    """See `Ranking.share`."""
 
     def row(self, label: str) -> Row | None:
         """The row with that label; None if there is none."""
@@ -223,11 +223,17 @@ def _comparison(
     # the jobs of a group all have these tags or none; without ranks the order of medians stays
     for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
-            ranking = Ranking(ranks={}, undetermined=reason, needed="", order=ranking.order)
+            ranking = Ranking(
+                ranks={},
+                undetermined=reason,
+                needed="",
+                order=ranking.order,
+                share=ranking.share,
+            )
     members = {result.name: result for result in results}
     rows = tuple(
         replace(
-            _row(members[name], labels[name], benchmark, trials, base, in_looks),
+            _row(members[name], labels[name], benchmark, trials, base, ranking.share),
             rank=ranking.ranks.get(name),
             faster=frozenset(labels[other] for other in ranking.faster.get(name, ())),
         )
@@ -242,7 +248,7 @@ def _comparison(
         enough_trials=ranking.enough_trials,
         equal=tuple(labels[name] for name in ranking.equal),
         undecided=tuple(labels[name] for name in ranking.undecided),
-        in_looks=in_looks,
+        share=ranking.share,
     )
 
 
@@ -252,7 +258,7 @@ def _row(
     benchmark: str,
     trials: dict[str, dict[int, Measurement]],
     base: str,
-    in_looks: bool,
+    share: float | None,
 ) -> Row:
     """The row of a job, without the figures that come from a ranking."""
     by_round = trials[result.name]
@@ -263,10 +269,10 @@ def _row(
         label=label,
         result=result,
         by_round=by_round,
-        interval=stats.interval(_seconds(by_round), in_looks=in_looks),
+        interval=stats.interval(_seconds(by_round), share=share),
         rank=None,
         faster=frozenset(),
-        ratio=ratio_by_round(by_round, trials[base], in_looks) if has_ratio else None,
+        ratio=ratio_by_round(by_round, trials[base], share) if has_ratio else None,
         limit_fraction=figures.get(f"{benchmark}/limit_fraction"),
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
@@ -276,15 +282,15 @@ def _row(
 
 
 def ratio_by_round(
-    new: dict[int, Measurement], base: dict[int, Measurement], in_looks: bool
+    new: dict[int, Measurement], base: dict[int, Measurement], share: float | None
 ) -> stats.Ratio | None:
     """The ratio of seconds over the rounds that both jobs have; None if there are none.
 
-    in_looks: the rounds went on until the ranking was decided (trials=auto).
+    share: see `Ranking.share`.
     """
     rounds = sorted(new.keys() & base.keys())
     lists = [[each[number].seconds for number in rounds] for each in (new, base)]
-    return stats.ratio_or_range(*lists, in_looks=in_looks)
+    return stats.ratio_or_range(*lists, share=share)
 
 
 def _seconds(by_round: dict[int, Measurement]) -> list[float]:

@@ -97,7 +97,8 @@ def _change(
     (job, benchmark), (base, new) = key, times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
-        ratio = stats.ratio(new, base, in_looks=True, trials_a_round=pairs)
+        share = share_of_look(len(base))
+        ratio = stats.ratio(new, base, share=share, trials_a_round=pairs)
     return VersionChange(
         change=CostChange(
             job=job,

@@ -208,8 +208,6 @@ class Bench(Mapping[str, LoaderTimes]):
     """Name of a loader -> caveats of its figures, one line each."""
     machine_load: LoadSummary | None = None
     """The load by other programs during the trials."""
-    in_looks: bool = False
-    """True if the rounds went on until the ranking was decided (trials="auto")."""
 
     def __getitem__(self, name: str) -> LoaderTimes:
         seconds = self.seconds[name]
@@ -218,7 +216,7 @@ class Bench(Mapping[str, LoaderTimes]):
             rank=self.ranking.ranks.get(name),
             seconds=seconds,
             seconds_median=median,
-            seconds_interval=stats.interval(seconds, in_looks=self.in_looks),
+            seconds_interval=stats.interval(seconds, share=self.ranking.share),
             samples_per_s=self.epochs * self.samples / median,
             ratio=self.ratios.get(name),
             flags=self.flags[name],

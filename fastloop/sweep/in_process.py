@@ -246,17 +246,17 @@ def _summarize(
     in_looks: bool,
 ) -> Bench:
     base, *others = seconds
+    ranking = rank_jobs(seconds, in_looks=in_looks)
     return Bench(
         seconds=seconds,
         rounds=order,
         samples=samples,
         epochs=epochs,
-        ranking=rank_jobs(seconds, in_looks=in_looks),
+        ranking=ranking,
         ratios={
-            name: stats.ratio_or_range(seconds[name], seconds[base], in_looks=in_looks)
+            name: stats.ratio_or_range(seconds[name], seconds[base], share=ranking.share)
             for name in others
         },
-        in_looks=in_looks,
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
         machine_load=load,
     )

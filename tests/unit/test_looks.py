@@ -9,7 +9,14 @@ import pytest
 
 from experiments.auto_trials.run import MARGIN, false_claims, run_sweeps, sweeps
 from fastloop.core import stats
-from fastloop.core.looks import DIFFERENCES, LOOKS, TIES, most_trials, share_of_look
+from fastloop.core.looks import (
+    DIFFERENCES,
+    LOOKS,
+    TIES,
+    most_trials,
+    share_of_last_look,
+    share_of_look,
+)
 from fastloop.core.pair_tests import pair_p_values
 from fastloop.core.ranking import is_decided, rank_jobs
 
@@ -22,6 +29,32 @@ def test_shares_of_all_looks_are_the_whole_and_each_round_has_the_next_looks():
     assert sum(map(share_of_look, LOOKS)) == pytest.approx(1)
     assert DIFFERENCES + TIES <= 0.05
     assert [share_of_look(rounds) for rounds in (3, 7, 14)] == [*map(share_of_look, (4, 8, 16))]
+
+
+@pytest.mark.parametrize("rounds", [4, 5, 6, 7, 11, 20])
+def test_all_looks_spend_in_proportion_to_the_rounds_if_time_ends_them(rounds):
+    spent = sum(share_of_look(look) for look in LOOKS if look < rounds)
+    assert spent + share_of_last_look(rounds) == pytest.approx(rounds / 20)
+
+
+def test_time_that_is_up_before_the_first_look_spends_no_more_than_that_look():
+    assert share_of_last_look(3) == share_of_look(4)
+
+
+@pytest.mark.parametrize("noise", ["lognormal", "one x5", "serial .9"])
+def test_at_most_five_percent_of_sweeps_that_time_ends_tell_equal_jobs_apart(noise):
+    for rounds in (4, 7):
+        _, told, equal, _ = run_sweeps(noise, 200, 5, np.zeros(5), seed=11, last=rounds)
+        assert (told != 0).any(axis=-1).mean() <= 0.05
+        assert not equal.any()
+
+
+def test_time_that_is_up_names_a_winner_that_one_more_look_would_not():
+    """Five jobs, one of them 1.5 times as fast, with 5 % noise, after seven rounds."""
+    rng = np.random.default_rng(5)
+    logs = 0.05 * rng.standard_normal((5, 7)) + np.log([[1]] + 4 * [[1.5]])
+    assert not is_decided(named(np.exp(logs)))
+    assert rank_jobs(named(np.exp(logs)), in_looks=True).undecided == ()
     assert most_trials("auto") == LOOKS[-1]
 
 
@@ -87,14 +120,14 @@ def test_intervals_hold_the_ratio_after_all_looks():
     ran = run_sweeps("lognormal", 400, 2, np.zeros(2), seed=1)[0]
     held = []
     for row, rounds in zip(logs, ran, strict=True):
-        ratio = stats.ratio(*np.exp(row[:, :rounds]), in_looks=True)
+        ratio = stats.ratio(*np.exp(row[:, :rounds]), share=share_of_look(rounds))
         held.append(ratio.low <= 1 <= ratio.high)
     assert np.mean(held) >= 0.95
 
 
 def test_after_looks_intervals_are_wider_and_p_values_larger():
     new, base = [1.1, 1.2, 1.15, 1.3, 1.22], [1.0, 1.02, 1.1, 1.05, 0.97]
-    alone, after_looks = stats.ratio(new, base), stats.ratio(new, base, in_looks=True)
+    alone, after_looks = stats.ratio(new, base), stats.ratio(new, base, share=share_of_look(5))
     assert after_looks.estimate == alone.estimate
     assert after_looks.low < alone.low < alone.high < after_looks.high
     assert after_looks.p_value > alone.p_value
