@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
@@ -136,12 +137,20 @@ class ApplyTransform:
 
 def pin(staged: StagedGroup) -> StagedGroup:
     """Move each batch to pinned memory, unless it was gathered there."""
-    pinned = [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in staged.made]
+    pinned = [pytree.tree_map(_pin_leaf, batch, is_leaf=_pins_itself) for batch in staged.made]
     return staged.after(pinned)
 
 
-def _pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_pinned() else tensor.pin_memory()
+def _pins_itself(node: Any) -> bool:
+    return hasattr(node, "pin_memory")
+
+
+def _pin_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf if leaf.is_pinned() else leaf.pin_memory()
+    # A class of the user may have a pin_memory(), and a mapping may be no dict: DataLoader's
+    # function knows both.
+    return pin_memory(leaf)
 
 
 @dataclass(frozen=True)
