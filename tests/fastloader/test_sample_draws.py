@@ -269,3 +269,18 @@ def test_other_transforms_get_whole_batches():
     assert shapes == [(4, 3, 4, 4)] * 2
     resize = FastLoader(torch.zeros(8, 3, 4, 4), 4, transform=v2.Resize(2))
     assert [tuple(batch.shape) for batch in resize] == [(4, 3, 2, 2)] * 2
+
+
+class Nested(RandomSamples):
+    """Samples that iterate over a loader of their own before they draw."""
+
+    def __getitem__(self, index: int):
+        assert len(list(FastLoader(RandomSamples(draw_torch, 3), 2, num_threads=0))) == 2
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_threads", THREADS)
+def test_a_sample_that_iterates_over_a_loader_draws_by_its_index_alone(num_threads):
+    dataset = Nested(draw_torch, 12)
+    few, many = (FastLoader(dataset, n, num_threads=num_threads, seed=0) for n in (3, 6))
+    assert torch.equal(*(torch.cat([rows for rows, _ in loader]) for loader in (few, many)))
