@@ -32,6 +32,7 @@ from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
+from fastloop.fastloader.thread_modes import ThreadModes, read_modes
 from fastloop.fastloader.tuning import Tuning
 
 Group = Sequence[np.ndarray]
@@ -297,6 +298,7 @@ class Pipeline:
             nullcontext if copies is None else copies.on_stream,
             self.draws if draws else None,
             self.in_order,
+            read_modes(),
         )
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, groups)
@@ -344,6 +346,8 @@ class Work:
     """The generators that these stages draw from; None: nothing is drawn in them."""
     in_order: bool
     """False: groups come as they get ready."""
+    modes: ThreadModes
+    """Those of the thread that begins the epoch."""
 
     def map(self, groups: Groups) -> Results:
         """All stages of each group; a thread makes one group at a time."""
@@ -419,9 +423,11 @@ class Work:
 
     def _finish(self, staged: StagedGroup) -> StagedGroup:
         """Do the stages that the group has not passed."""
+        if not self.num_threads:
+            with self.on_stream():
+                return pass_stages(staged, self.stages)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
-        single = one_torch_thread() if self.num_threads else nullcontext()
-        with single, self.on_stream():
+        with one_torch_thread(), self.modes.apply(), self.on_stream():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
