@@ -24,10 +24,12 @@ from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 State = dict[str, Any]
 """`epoch`; `delivered` (batches; an int64 array without dimensions while the native core counts);
 `drawn_from` (random states at its begin); `settings`; `dataset`, the state of an iterable that
-has one; while an epoch runs, STREAMED and PENDING."""
+has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
-"""The state's key for a dict from the number of batches delivered to the iterable's state then. It
-has entries of batches that were made ahead."""
+"""The state's key for a dict from the number of batches delivered to the `dataset` of the state
+then, and HAS_ENDED. It has entries of batches that were made ahead."""
+HAS_ENDED = "has_ended"
+"""The state's key for True, if an iterable with a state of its own has no more samples."""
 PENDING = "pending"
 """The state's key for a function that returns `drawn_from`, if the epoch draws its order when its
 first batch is asked for."""
@@ -54,9 +56,7 @@ class Position:
         streamed, pending = state.pop(STREAMED, {}), state.pop(PENDING, None)
         if pending is not None:
             state["drawn_from"] = pending()
-        if state["delivered"] in streamed:
-            state["dataset"] = streamed[state["delivered"]]
-        return state
+        return state | streamed.get(state["delivered"], {})
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch; a state loaded within this epoch is kept.

@@ -187,4 +187,6 @@ def _advise(leaf: Any) -> str:
         return ": pass one Dataset, or several by torch's ConcatDataset or StackDataset"
     if hasattr(leaf, "__iter__"):
         return ": a class derived from torch's IterableDataset may return it in __iter__"
+    if hasattr(leaf, "__getitem__"):
+        return ": it has no __len__, which is needed also with a sampler"
     return ""

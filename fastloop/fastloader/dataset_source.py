@@ -71,7 +71,7 @@ def take_turns(parts: Parts) -> Open:
     does a thread of an earlier epoch that has not ended.
     """
     innermost = parts.dataset
-    while (wrapped := getattr(innermost, "dataset", None)) is not None:
+    while (wrapped := _dataset_within(innermost)) is not None:
         innermost = wrapped
     # `parts` keeps the Dataset alive, so no other object can get its id.
     holder = _LOCKS.setdefault(id(innermost), _Lock())
@@ -82,6 +82,15 @@ def take_turns(parts: Parts) -> Open:
             yield parts
 
     return open_parts
+
+
+def _dataset_within(dataset: Any) -> Any:
+    """The attribute `dataset` that a Subset and other wrappers have, if it is there already.
+
+    A property of this name is not asked: it may open a file, which worker processes would share.
+    """
+    wrapped = getattr(dataset, "__dict__", {}).get("dataset")
+    return None if wrapped is dataset else wrapped
 
 
 def copy_for_threads(parts: Parts) -> Open:

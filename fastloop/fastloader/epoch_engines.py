@@ -77,6 +77,9 @@ class Reading:
     """The stages by which Python makes batches from groups of indices; it also has the number of
     threads, which the core uses too."""
     moments: DrawMoments
+    is_unbatched: bool
+    asks_for_lists: bool
+    """These two as the settings say them, see LoaderSettings."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle all but the source, which another process opens anew."""
@@ -90,6 +93,11 @@ class Reading:
         """Open the source anew, to be read as before."""
         source = open_source(settings)
         return replace(self, source=source, native=open_natively(source))
+
+    def is_of(self, settings: LoaderSettings) -> bool:
+        """True if these settings ask the source for batches, samples or lists, as this does."""
+        asked = settings.is_unbatched, settings.asks_for_lists
+        return asked == (self.is_unbatched, self.asks_for_lists)
 
     def settings_in_use(self, engine: NativeEpochs | PythonEpochs) -> Sequence[str]:
         """The settings of DataLoader's worker processes that have an effect."""
@@ -122,7 +130,15 @@ def open_reading(settings: LoaderSettings) -> Reading:
     # An iterable's end is known only when all of its samples before it have come.
     in_order = settings.is_in_order or isinstance(source, IterableSource)
     pipeline = Pipeline(tuning, target, settings.pins, in_order)
-    return Reading(source, native, processes, pipeline, choose_moments(settings))
+    return Reading(
+        source,
+        native,
+        processes,
+        pipeline,
+        choose_moments(settings),
+        settings.is_unbatched,
+        settings.asks_for_lists,
+    )
 
 
 def choose_engine(

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterDataPipe, graph_settings
 
 from fastloop.core.seeds import epoch_seed
-from fastloop.fastloader.checkpoint import STREAMED, State
+from fastloop.fastloader.checkpoint import HAS_ENDED, STREAMED, State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, Unstoppable, try_batch
 from fastloop.fastloader.loader_settings import WorkerProcesses
@@ -114,22 +114,27 @@ class IterableSource:
         """
         size, first = order.batch_size or 1, int(state["delivered"])
         skipped = self._restore(state, first)
+        if state.get(HAS_ENDED):
+            return
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
             # A batch that is skipped is read, too, as only this advances the iterable. Each sample
             # has the seed of its number in the epoch.
             group = try_batch(list, islice(samples, size))
             has_failed = isinstance(group, FailedBatch)
-            if not has_failed and (not group or (order.drop_last and len(group) < size)):
+            has_ended = not has_failed and len(group) < size
+            if has_ended and (not group or order.drop_last):
                 return
-            if number < first:
-                continue
-            self._note_state(state, number + 1)
-            if has_failed:
-                yield group  # a generator has ended with its error, another iterator may go on
-                continue
-            begin(COLLATE, range(number * size, number * size + len(group)))
-            yield try_batch(self._collate, group[0] if order.batch_size is None else group)
+            if number >= first:
+                self._note_state(state, number + 1, has_ended=has_ended)
+                if has_failed:
+                    yield group  # a generator has ended with its error, another iterator may go on
+                else:
+                    begin(COLLATE, range(number * size, number * size + len(group)))
+                    yield try_batch(self._collate, group[0] if order.batch_size is None else group)
+            # An iterator that has ended is not asked again: it might begin anew.
+            if has_ended:
+                return
 
     def _restore(self, state: State, first: int) -> int:
         """Bring the iterable to the state's position. Returns how many batches must be skipped from
@@ -144,13 +149,16 @@ class IterableSource:
         if hasattr(self.iterable, "set_epoch"):
             self.iterable.set_epoch(state["epoch"])
 
-    def _note_state(self, state: State, number: int) -> None:
+    def _note_state(self, state: State, number: int, *, has_ended: bool = False) -> None:
         if not (hasattr(self.iterable, "state_dict") and hasattr(self.iterable, "load_state_dict")):
             return
         # The thread is ahead of the loop: the state after each batch is kept until that one is
         # delivered.
         states = state.setdefault(STREAMED, {})
-        states[number] = deepcopy(self.iterable.state_dict())
+        states[number] = {"dataset": deepcopy(self.iterable.state_dict())}
+        # At its end an iterable may have the state with which it begins anew.
+        if has_ended:
+            states[number][HAS_ENDED] = True
         for done in [other for other in list(states) if other < int(state["delivered"])]:
             del states[done]
 

@@ -163,7 +163,11 @@ class FastLoader(Generic[T_co]):
         warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
+        """Assign to a setting, with effect on the next epoch.
+
+        An invalid value of those in READING is not kept. The others may exclude each other until
+        all are assigned: they are checked when they are used.
+        """
         # __init__ assigns before the source is opened for the first time.
         if name not in READING or "_reading" not in self.__dict__:
             super().__setattr__(name, value)
@@ -269,8 +273,12 @@ class FastLoader(Generic[T_co]):
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
-            last = open_epochs(self._settings, self._reading)
-            self._last_epochs = last
+            settings, reading = self._settings, self._reading
+            # batch_size=None, and a sampler of lists, say how the source is read.
+            if not reading.is_of(settings):
+                reading = open_reading(settings)
+            last = open_epochs(settings, reading)
+            self._last_epochs, self._reading = last, reading
         return last
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ imported. Arrow's numbers are not copied: they stay in memory or in a mapped fil
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -278,8 +279,12 @@ def _arrow_rows(name: str, array: Any) -> np.ndarray:
 
 
 def _columns_of_pandas(table: Any) -> Any:
-    columns = table.items() if hasattr(table, "columns") else [(table.name, table)]
-    arrays = {str(name): column.to_numpy() for name, column in columns}
+    columns = [*table.items()] if hasattr(table, "columns") else [(table.name, table)]
+    names = [str(name) for name, _ in columns]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{count} columns are named {name!r}: rename or drop them")
+    arrays = {name: column.to_numpy() for name, (_, column) in zip(names, columns, strict=True)}
     for name, values in arrays.items():
         if values.dtype.kind not in "buif":
             raise ValueError(_describe_column(name, values.dtype))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
@@ -31,6 +32,7 @@ from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
+from fastloop.fastloader.thread_modes import ThreadModes, read_modes
 from fastloop.fastloader.tuning import Tuning
 
 Group = Sequence[np.ndarray]
@@ -136,12 +138,20 @@ class ApplyTransform:
 
 def pin(staged: StagedGroup) -> StagedGroup:
     """Move each batch to pinned memory, unless it was gathered there."""
-    pinned = [pytree.tree_map_only(torch.Tensor, _pin_tensor, batch) for batch in staged.made]
+    pinned = [pytree.tree_map(_pin_leaf, batch, is_leaf=_pins_itself) for batch in staged.made]
     return staged.after(pinned)
 
 
-def _pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_pinned() else tensor.pin_memory()
+def _pins_itself(node: Any) -> bool:
+    return hasattr(node, "pin_memory")
+
+
+def _pin_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf if leaf.is_pinned() else leaf.pin_memory()
+    # A class of the user may have a pin_memory(), and a mapping may be no dict: DataLoader's
+    # function knows both.
+    return pin_memory(leaf)
 
 
 @dataclass(frozen=True)
@@ -288,6 +298,7 @@ class Pipeline:
             nullcontext if copies is None else copies.on_stream,
             self.draws if draws else None,
             self.in_order,
+            read_modes(),
         )
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, groups)
@@ -335,6 +346,8 @@ class Work:
     """The generators that these stages draw from; None: nothing is drawn in them."""
     in_order: bool
     """False: groups come as they get ready."""
+    modes: ThreadModes
+    """Those of the thread that begins the epoch."""
 
     def map(self, groups: Groups) -> Results:
         """All stages of each group; a thread makes one group at a time."""
@@ -410,9 +423,11 @@ class Work:
 
     def _finish(self, staged: StagedGroup) -> StagedGroup:
         """Do the stages that the group has not passed."""
+        if not self.num_threads:
+            with self.on_stream():
+                return pass_stages(staged, self.stages)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
-        single = one_torch_thread() if self.num_threads else nullcontext()
-        with single, self.on_stream():
+        with one_torch_thread(), self.modes.apply(), self.on_stream():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:

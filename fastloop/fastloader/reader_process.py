@@ -114,6 +114,9 @@ def run_reader(
     """
     # Ctrl-C reaches the whole process group: the parent gets it too, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A fork has the program's handlers: that of SIGTERM may write a checkpoint, and would keep the
+    # process.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
     # torch gets one thread, as in DataLoader's workers, because several processes use the cores.
@@ -138,7 +141,7 @@ def _start(settings: ReaderSettings) -> _Reader:
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
     # A collate_fn of the user may call default_collate for tensors that it does not return: these
     # go to neither the batch's memory nor /dev/shm.
-    _collate_into(reader.writer if settings.parts.collate_fn is default_collate else None)
+    _collate_into(reader, is_batch=settings.parts.collate_fn is default_collate)
     _seed(settings.seed)
     # get_worker_info() tells a Dataset its number, as under DataLoader.
     torch_worker._worker_info = torch_worker.WorkerInfo(
@@ -162,13 +165,18 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _collate_into(writer: BatchWriter | None) -> None:
-    """Let default_collate stack tensors in the batch's memory; None: in this process's own.
+def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
+    """Let default_collate stack tensors in the batch's memory; is_batch=False: in this process's
+    own.
 
     torch's own function for a worker process would take new memory from /dev/shm for each tensor.
     default_collate looks functions up in a map of the whole process, which belongs to this loader
     alone.
     """
+    # A function that the program has put there, as torch's documentation proposes, is kept.
+    if default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn:
+        return
+    writer = reader.writer
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first, out = batch[0], None
@@ -176,7 +184,12 @@ def _collate_into(writer: BatchWriter | None) -> None:
             # torch's function refuses them, with its own message.
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
-        if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
+        # A Dataset may call default_collate for a sample, and keep the result: the batch's memory
+        # is used again for later batches.
+        is_of_batch = is_batch and reader.making[0] == COLLATE
+        if is_of_batch and all(
+            is_plain(each) and (each.dtype, each.shape) == kind for each in batch
+        ):
             # torch.stack refuses other dtypes and shapes, or converts them: only what it would
             # stack as it is may be written to memory of this shape.
             out = writer.take((len(batch), *first.shape), first.dtype)

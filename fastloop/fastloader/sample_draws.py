@@ -164,11 +164,13 @@ def find_global_draws(found: set[str]) -> Iterator[None]:
 
 @contextmanager
 def _following(follow: Callable[[], None]) -> Iterator[None]:
+    # A sample may itself iterate over a loader: afterwards it goes on as before.
+    before = _current.follow, _current.key, _current.seed
     _current.follow = follow
     try:
         yield
     finally:
-        _current.follow = _current.key = None
+        _current.follow, _current.key, _current.seed = before
 
 
 @contextmanager

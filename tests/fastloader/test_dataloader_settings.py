@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset, get_worker_info
 
 from fastloop import FastLoader, converted
 
@@ -214,3 +214,22 @@ def test_accelerate_skips_the_first_batches(settings):
     loader.set_epoch(1)
     rest = [repr(batch) for batch in skip_first_batches(loader, 2)]
     assert rest == [repr(batch) for batch in loader][2:]
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_single_samples_and_batches_may_be_assigned(source):
+    loader = FastLoader(source, 3)
+    list(loader)
+    for batch_size in (None, 4):
+        loader.batch_size = batch_size
+        expected = FastLoader(source, batch_size)
+        assert len(loader) == len(expected)
+        assert repr(list(loader)) == repr(list(expected))
+
+
+def test_a_sampler_of_lists_may_be_assigned():
+    loader = FastLoader(torch.arange(20), None)
+    loader.sampler = BatchSampler(range(20), 8, drop_last=False)
+    assert [len(batch) for batch in loader] == [8, 8, 4]
+    loader.sampler = [3]
+    assert list(loader) == [torch.tensor(3)]

@@ -184,3 +184,25 @@ def test_dataset_property_indexes_the_samples():
         with pytest.raises(IndexError):
             dataset[4]
     assert torch.equal(FastLoader(rows).dataset[2], rows[2])
+
+
+class Opening(SquaresDataset):
+    """A Dataset that opens a file when it is first asked for it."""
+
+    @property
+    def dataset(self):
+        raise OSError("no such file")
+
+
+def test_a_property_is_not_read_to_find_a_wrapped_dataset():
+    assert len(list(FastLoader(Opening(9), 3))) == 3
+
+
+class WithoutLength(torch.utils.data.Dataset):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_dataset_without_a_length_is_told_so():
+    with pytest.raises(ValueError, match=r"WithoutLength .*: it has no __len__, which is needed"):
+        FastLoader(WithoutLength(), 2, sampler=[0, 1])

@@ -234,3 +234,40 @@ def test_a_pipe_of_torch_is_shuffled_where_dataloader_shuffles_it():
         pipe = IterableWrapper(range(20)).shuffle()
     with pytest.raises(ValueError, match="shuffle=True with an IterableDataset"):
         FastLoader(Stream(int, 20), shuffle=True)
+
+
+class Restarting(OwnIterator):
+    """An iterator that begins anew after its end."""
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self.next = 0
+            raise
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_threads": 0}, {"drop_last": True}], ids=str)
+@pytest.mark.parametrize("make", [lambda: Restarting(restarts=False), Stateful])
+def test_the_end_of_an_iterable_is_the_end_of_the_epoch(make, settings):
+    loader = FastLoader(make(), 3, **settings)
+    for _ in range(2):
+        assert [len(batch) for batch in islice(loader, 20)][:6] == [3] * 6
+    loader = FastLoader(make(), 3, **settings)
+    sizes = [len(batch) for batch in islice(loader, 20)]
+    assert sizes == ([3] * 6 if settings.get("drop_last") else [*[3] * 6, 2])
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("make", [lambda: Restarting(restarts=False), Stateful])
+def test_state_of_the_last_batch_resumes_an_epoch_without_a_rest(make, size):
+    loader = FastLoader(make(), size)
+    running = iter(loader)
+    delivered = [*islice(running, len(range(0, 20, size)))]
+    state = loader.state_dict()
+    assert sum(map(len, delivered)) == 20
+    resumed = FastLoader(make(), size)
+    resumed.load_state_dict(state)
+    assert numbers(islice(resumed, 1)) == []
+    following = numbers(islice(resumed, len(delivered)))
+    assert [number % 100 for batch in following for number in batch] == [*range(20)]

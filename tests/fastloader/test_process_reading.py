@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import random
+import signal
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parents_garbage import make_garbage
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from usual_sources import (
@@ -494,3 +496,47 @@ def test_processes_and_threads_end(tmp_path):
                 del batch
     assert os_threads.falls_to(threads)
     assert os_threads.falls_to(before, num_children)
+
+
+class Keeping(Samples):
+    """Samples that the Dataset collates itself, and keeps."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda index: torch.full((2,), index), 5)
+        self.kept = {}
+
+    def __getitem__(self, index: int):
+        if index not in self.kept:
+            self.kept[index] = default_collate([self.make(index), self.make(index)])
+        return self.kept[index], index
+
+
+def test_tensors_that_a_dataset_has_collated_and_keeps_stay_as_they_are():
+    order = [0, 0, 0, 0, *[1, 2, 3, 4] * 10]
+    for frames, labels in FastLoader(Keeping(), 2, sampler=order, num_workers=1):
+        assert (frames == labels.view(-1, 1, 1)).all()
+        del frames, labels  # their memory is used for a later batch
+
+
+def pad(tensors: list[torch.Tensor], *, collate_fn_map=None) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+
+def test_processes_collate_by_functions_that_the_program_has_registered(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, pad)
+    loader = FastLoader(Samples(lambda index: torch.ones(index + 1), 6), 2, num_workers=1)
+    assert [tuple(batch.shape) for batch in loader] == [(2, 2), (2, 4), (2, 6)]
+
+
+def test_processes_do_not_run_the_programs_handler_of_sigterm(tmp_path):
+    """It may write a checkpoint, and a scheduler sends the signal to all processes of a job."""
+    before = signal.signal(signal.SIGTERM, lambda *_: (tmp_path / str(os.getpid())).touch())
+    try:
+        running = iter(FastLoader(Pids(), 2, num_workers=1))
+        _, pids, _ = next(running)
+        os.kill(int(pids[0]), signal.SIGTERM)
+        with pytest.raises(RuntimeError, match="has ended: killed by SIGTERM"):
+            list(running)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())

@@ -152,3 +152,12 @@ def test_equal_store_is_kept_and_another_refused(tmp_path):
             write_store(Samples(make), root, **words)
     write_store(Samples(make_sample), root, ragged=True, overwrite=True)
     assert set(open_store(root)) == {"sound", "same", "label"}
+
+
+def test_samples_are_counted_from_the_end_as_those_of_a_list(tmp_path):
+    tree = open_store(write_store(Samples(make_sample), tmp_path / "store", ragged=True))
+    dataset = FastLoader(tree).dataset
+    assert repr(dataset[-1]) == repr(dataset[COUNT - 1])
+    for index in (COUNT, -COUNT - 1):
+        with pytest.raises(IndexError):
+            dataset[index]

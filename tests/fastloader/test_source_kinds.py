@@ -84,3 +84,11 @@ def test_table_is_read_by_columns():
 def test_table_with_other_values_than_numbers_is_refused_by_name(values):
     with pytest.raises(ValueError, match="the column 'word' has values of type"):
         FastLoader(pandas.DataFrame({"x": [1, 2], "word": values}))
+
+
+@pytest.mark.parametrize("names", [["a", "a"], [1, "1"]])
+def test_columns_of_one_name_are_refused(names):
+    with pytest.raises(
+        ValueError, match=f"^2 columns are named '{names[1]}': rename or drop them$"
+    ):
+        FastLoader(pandas.DataFrame([[1, 2], [3, 4]], columns=names))

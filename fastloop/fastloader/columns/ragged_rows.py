@@ -80,10 +80,14 @@ class RaggedTree(Dataset):
 
     def __getitem__(self, index: int | list[int]) -> Tree:
         """Return a sample as the dataset had it, or the batch of a list of indices, in which a
-        ragged leaf is (padded, lengths), or a list of texts."""
+        ragged leaf is (padded, lengths), or a list of texts.
+
+        Raises IndexError for an index out of bounds; -1 is the last sample.
+        """
         if isinstance(index, list):
             return pytree.tree_map(lambda leaf: _take(leaf, index), self.tree)
-        return pytree.tree_map(lambda leaf: _row(leaf, index), self.tree)
+        place = range(len(self))[index]
+        return pytree.tree_map(lambda leaf: _row(leaf, place), self.tree)
 
 
 def is_ragged_tree(source: Tree) -> bool:
