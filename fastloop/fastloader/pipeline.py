@@ -20,20 +20,27 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from fastloop.core.spans import now_ns
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.column_source import ColumnSource, RowsToFill
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.running_epoch import Running
-from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
+from fastloop.fastloader.sample_draws import (
+    GlobalDraws,
+    draw_globally,
+    draw_privately,
+    find_global_draws,
+    make_seeded,
+)
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
-from fastloop.fastloader.tuning import Tuning
+from fastloop.fastloader.tuning import Pace, Tuning
 
 Group = Sequence[np.ndarray]
 """The indices of batches that are made together."""
@@ -245,15 +252,6 @@ class DividedGather:
         return _replace_failed(self._source, batches, self._group)
 
 
-@dataclass
-class GlobalDraws:
-    """The global generators that a loader's samples and transforms draw from."""
-
-    names: set[str] | None = None
-    """Owners of the generators that threads would have to share, see find_global_draws; None: not
-    known yet."""
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """The steps from groups of indices to batches, of all epochs of a loader."""
@@ -266,6 +264,7 @@ class Pipeline:
     in_order: bool = True
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def is_plain(self) -> bool:
@@ -274,7 +273,8 @@ class Pipeline:
 
     def copy(self) -> Pipeline:
         """A pipeline for another process, or for another loader."""
-        return replace(self, draws=replace(self.draws))
+        draws = replace(self.draws, seeded={*self.draws.seeded})
+        return replace(self, draws=draws, pace=replace(self.pace))
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
@@ -299,6 +299,10 @@ class Pipeline:
             self.draws if draws else None,
             self.in_order,
             read_modes(),
+            can_repeat=isinstance(source, ColumnSource | DatasetSource),
+            pace=self.pace
+            if self.tuning.is_adaptive and isinstance(source, DatasetSource)
+            else None,
         )
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, groups)
@@ -348,18 +352,24 @@ class Work:
     """False: groups come as they get ready."""
     modes: ThreadModes
     """Those of the thread that begins the epoch."""
+    can_repeat: bool = False
+    """True if a group can be read twice, which an iterable's can't."""
+    pace: Pace | None = None
+    """Decides when a thread begins to make batches; None: it does at once."""
 
     def map(self, groups: Groups) -> Results:
         """All stages of each group; a thread makes one group at a time."""
         if self.draws is None:
             return self._map(self._finish, groups, self.num_threads)
+        # The first group of the loader shows which generators the samples draw from.
+        if self.draws.shared is None:
+            return self._find_and_map(groups)
         # The loop makes all batches itself if there are no threads, or if threads would have to
         # share these generators.
-        if not self.num_threads or self.draws.names:
+        if not self.num_threads or self.draws.shared:
             return self._map(self._finish_globally, groups, 0)
-        # The first group of the loader shows which generators the samples draw from.
-        if self.draws.names is None:
-            return self._find_and_map(groups)
+        if self.pace is not None and not self.pace.is_thread_worthwhile:
+            return self._map_at_pace(self.pace, groups)
         return self._map(self._finish_privately, groups, self.num_threads)
 
     def _map(
@@ -382,6 +392,24 @@ class Work:
                 yield from rest
             return
 
+    def _map_at_pace(self, pace: Pace, groups: Groups) -> Results:
+        """The loop's thread makes groups until a thread would save time."""
+        here = replace(self, num_threads=0)
+        for group in groups:
+            begin_ns = now_ns()
+            staged = here._finish_globally(StagedGroup(group))
+            made_ns = now_ns()
+            yield staged
+            # Otherwise this frame would hold the batches while it makes the next ones.
+            del staged, group
+            if pace.note(made_ns - begin_ns, now_ns() - made_ns):
+                break
+        else:
+            return
+        rest = self.map(groups)
+        with closing(rest):
+            yield from rest
+
     def divide(self, source: ColumnSource, groups: Groups) -> Results:
         """All stages of each group of slow columns; each thread makes a part of the group.
 
@@ -402,7 +430,7 @@ class Work:
             return self._finish(gathered)
         # The loop does the other stages if threads would have to share generators, or if that is
         # not known yet.
-        if self.draws.names is None or self.draws.names:
+        if self.draws.shared is None or self.draws.shared:
             return gathered
         return self._finish_privately(gathered)
 
@@ -418,7 +446,7 @@ class Work:
         assert self.draws is not None
         if staged.num_done == len(self.stages):
             return staged
-        is_first = self.draws.names is None
+        is_first = self.draws.shared is None
         return self._finish_and_find(staged) if is_first else self._finish_globally(staged)
 
     def _finish(self, staged: StagedGroup) -> StagedGroup:
@@ -435,16 +463,18 @@ class Work:
             return self._finish(staged)
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
+        # A transform may have changed batches in place that were gathered before.
+        if self.can_repeat and not staged.num_done and self.draws is not None:
+            return make_seeded(partial(self._finish, staged), self.draws)
         with draw_globally():
             return self._finish(staged)
 
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
-        found: set[str] = set()
-        with find_global_draws(found):
-            finished = self._finish(staged)
         assert self.draws is not None
-        self.draws.names = found
-        _warn(found)
+        with find_global_draws(self.draws, for_threads=bool(self.num_threads)):
+            finished = self._finish(staged)
+        if self.num_threads:
+            _warn(self.draws.shared)
         return finished
 
 
@@ -458,7 +488,7 @@ def _end_nothing() -> None:
     return
 
 
-def _warn(found: set[str]) -> None:
+def _warn(found: set[str] | None) -> None:
     if found:
         names = " and ".join(sorted(found))
         problem = f"samples are drawn from the global generators of {names}, which threads share"

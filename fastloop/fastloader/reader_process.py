@@ -10,6 +10,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -23,7 +24,13 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.dataset_source import DatasetSource, Parts, share
 from fastloop.fastloader.failed_batch import describe_samples
-from fastloop.fastloader.sample_draws import COLLATE, SampleDraws, draw_globally
+from fastloop.fastloader.sample_draws import (
+    COLLATE,
+    GlobalDraws,
+    SampleDraws,
+    find_global_draws,
+    make_seeded,
+)
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain, send_file
 
 PARENT_S = 5.0
@@ -77,6 +84,7 @@ class _Reader:
     writer: BatchWriter = field(default_factory=BatchWriter)
     failure: ExceptionWrapper | None = None
     """The error of worker_init_fn, which each task gets as its reply."""
+    draws: GlobalDraws = field(default_factory=GlobalDraws)
     making: tuple[int, Sequence[int]] = (COLLATE, ())
     """The kind of user code that runs, and its samples' indices, for the text of an error."""
 
@@ -87,14 +95,21 @@ class _Reader:
         self.making = COLLATE, task.indices.tolist()
         self.writer.open(task.memory, task.left)
         try:
-            with draw_globally():
-                batch = replace(self.source, begin=self._note(task.draws)).batch(task.indices)
+            batch = self._read(task)
             begin, nbytes = self.writer.write(batch)
         except Exception:
             self.writer.discard()
             return _wrap(f"{self.where}, at {_describe(*self.making)}")
         assert self.writer.number is not None
         return Reply(self.writer.number, self.writer.new_file is not None, begin, nbytes)
+
+    def _read(self, task: Task) -> Any:
+        read = partial(replace(self.source, begin=self._note(task.draws)).batch, task.indices)
+        if self.draws.shared is not None:
+            return make_seeded(read, self.draws)
+        # The first batch shows which generators the samples draw from.
+        with find_global_draws(self.draws, for_threads=False):
+            return read()
 
     def _note(self, draws: SampleDraws) -> Callable[[int, Sequence[int]], None]:
         def begin(kind: int, indices: Sequence[int]) -> None:

@@ -1,11 +1,12 @@
 """Random draws of a sample: from generators that (seed, epoch, index) seed, in whatever thread.
 
 Augmentations draw from the global generators of torch, numpy and `random`, of which a process has
-one each. If samples are read in the loop's own thread, these are seeded for each sample and
-restored after each batch. In other threads, beside which the loop may draw from them at any moment,
-they are left alone. There torch's functions are redirected to a generator of the thread, see
-PrivateDraws. numpy's and random's can't be redirected: their draws are noticed in the first batch,
-which the loop always reads itself.
+one each. The loader's first batch, which the loop always reads itself, shows which of these its
+samples draw from. If samples are read in the loop's own thread, those are seeded for each sample
+and restored after each batch. In other threads, beside which the loop may draw from them at any
+moment, they are left alone. There torch's functions are redirected to a generator of the thread,
+see PrivateDraws. numpy's and random's can't be redirected: samples that draw from them are read in
+the loop.
 
 torchvision's transforms draw once for each call: a RandomHorizontalFlip of a batch flips all of its
 images, or none. So they are applied to each sample of a batch by itself. Other callables get the
@@ -14,17 +15,16 @@ batch: they can draw for each of its samples.
 
 from __future__ import annotations
 
-import random
+import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -32,7 +32,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.global_generators import GENERATORS
 
+T = TypeVar("T")
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
@@ -95,9 +97,10 @@ class SampleDraws:
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread draw for these samples from now on."""
         # Making the seed itself takes longer, so it is made only when something draws.
-        _current.key, _current.seed = (self.epoch_seed, kind, indices), None
-        if _current.follow is not None:
-            _current.follow()
+        current = _current
+        current.key, current.seed = (self.epoch_seed, kind, indices), None
+        if current.follow is not None:
+            current.follow()
 
 
 def sample_seed() -> int:
@@ -116,7 +119,8 @@ def sample_seed() -> int:
     if _current.seed is None:
         epoch, kind, indices = _current.key
         # A batch has many indices: its seed is their hash.
-        digest = blake2b(np.array([epoch, kind, *indices], np.int64).tobytes(), digest_size=8)
+        numbers = struct.pack(f"<{2 + len(indices)}q", epoch, kind, *indices)
+        digest = blake2b(numbers, digest_size=8)
         _current.seed = int.from_bytes(digest.digest(), "little") >> 1
     return _current.seed
 
@@ -129,41 +133,102 @@ def draw_privately() -> Iterator[None]:
         yield
 
 
+@dataclass
+class GlobalDraws:
+    """The global generators that a loader's samples and transforms draw from, by library."""
+
+    shared: set[str] | None = None
+    """Those that threads would have to share: "numpy", "random", and "torch" for draws that can't
+    be redirected. None: no batch has shown it yet."""
+    seeded: set[str] = field(default_factory=set)
+    """All of them, also torch's if its draws can be redirected. They are seeded for each sample."""
+
+
+def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
+    """make(), which reads samples, with the generators of `draws.seeded` seeded for each sample.
+
+    If a sample has drawn from another generator, that is seeded from now on, and everything is made
+    once more.
+    """
+    while True:
+        unforeseen: set[str] = set()
+        with _draw_globally(draws.seeded, unforeseen):
+            made = make()
+        if not unforeseen:
+            return made
+        draws.seeded |= unforeseen
+        # torch's draws can be redirected to a generator of a thread, in nearly all cases.
+        draws.shared = (draws.shared or set()) | (unforeseen - {"torch"})
+
+
+@contextmanager
+def _draw_globally(seeded: Collection[str], unforeseen: set[str]) -> Iterator[None]:
+    """Seed these generators for each sample. Others that were drawn from are added to `unforeseen`.
+    At the end all have the states of the beginning."""
+    states = {name: GENERATORS[name].save() for name in seeded}
+    others = {name: each for name, each in GENERATORS.items() if name not in seeded}
+    watched = {name: each.watch() for name, each in others.items()}
+    try:
+        with _following(partial(_seed, seeded) if seeded else None):
+            yield
+    finally:
+        for name, state in states.items():
+            GENERATORS[name].restore(state)
+        for name, generator in others.items():
+            if generator.watch() != watched[name]:
+                generator.rewind(watched[name])
+                unforeseen.add(name)
+
+
 @contextmanager
 def draw_globally() -> Iterator[None]:
     """Seed the global generators for each sample; they are restored at the end."""
-    with _restoring(), _following(_seed_all):
+    with _draw_globally(GENERATORS, set()):
         yield
 
 
 @contextmanager
-def find_global_draws(found: set[str]) -> Iterator[None]:
-    """Seed the global generators as draw_globally does, and add to `found` the owners of those that
-    samples draw from, which threads would have to share: "numpy", "random", and "torch" for draws
-    that can't be redirected."""
+def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None]:
+    """Seed the global generators as draw_globally does, and note in `found` those that samples draw
+    from.
+
+    for_threads: redirect torch's functions, as threads do. Draws that can't be redirected then
+    raise RuntimeError, or belong to the shared ones.
+    """
+    shared: set[str] = set()
     after: dict[str, Any] = {}
+    draws = PrivateDraws(sample_seed)
 
     def compare() -> None:
-        states = _states()
         # If a state has changed since it was seeded, the sample has drawn from it.
-        found.update(name for name in after if not _equals(after[name], states[name]))
+        for name, state in after.items():
+            if GENERATORS[name].watch() != state:
+                shared.add(name)
+        if draws.has_drawn:
+            found.seeded.add("torch")
 
     def follow() -> None:
         compare()
         draws.restart()
-        _seed_all()
-        after.update(_states())
+        _seed(GENERATORS)
+        after.update({name: each.watch() for name, each in GENERATORS.items()})
 
-    draws = PrivateDraws(sample_seed)
-    # `draws` redirects torch's functions meanwhile, so that torch's global generator changes only
-    # by draws that can't be redirected.
-    with _restoring(), _following(follow), draws:
-        yield
-        compare()
+    # If `draws` redirects torch's functions, torch's global generator changes only by draws that
+    # can't be redirected.
+    states = {name: each.save() for name, each in GENERATORS.items()}
+    try:
+        with _following(follow), draws if for_threads else nullcontext():
+            yield
+            compare()
+    finally:
+        for name, state in states.items():
+            GENERATORS[name].restore(state)
+    found.shared = shared if for_threads else shared - {"torch"}
+    found.seeded |= shared
 
 
 @contextmanager
-def _following(follow: Callable[[], None]) -> Iterator[None]:
+def _following(follow: Callable[[], None] | None) -> Iterator[None]:
     # A sample may itself iterate over a loader: afterwards it goes on as before.
     before = _current.follow, _current.key, _current.seed
     _current.follow = follow
@@ -173,38 +238,10 @@ def _following(follow: Callable[[], None]) -> Iterator[None]:
         _current.follow, _current.key, _current.seed = before
 
 
-@contextmanager
-def _restoring() -> Iterator[None]:
-    before = _states()
-    try:
-        yield
-    finally:
-        random.setstate(before["random"])
-        np.random.set_state(before["numpy"])
-        torch.default_generator.set_state(before["torch"])
-
-
-def _states() -> dict[str, Any]:
-    return {
-        "random": random.getstate(),
-        "numpy": np.random.get_state(),
-        # torch.get_rng_state would read the generator of this thread.
-        "torch": torch.default_generator.get_state(),
-    }
-
-
-def _equals(state: Any, other: Any) -> bool:
-    if isinstance(state, torch.Tensor):
-        return torch.equal(state, other)
-    return all(np.array_equal(part, its) for part, its in zip(state, other, strict=True))
-
-
-def _seed_all() -> None:
+def _seed(names: Iterable[str]) -> None:
     seed = sample_seed()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # torch.manual_seed would seed the generators of all devices as well.
-    torch.default_generator.manual_seed(seed)
+    for name in names:
+        GENERATORS[name].seed(seed)
 
 
 TAKES_GENERATOR = frozenset(
@@ -318,6 +355,11 @@ class PrivateDraws(TorchFunctionMode):
     def restart(self) -> None:
         """Seed the generator anew at the next draw."""
         self._is_seeded = False
+
+    @property
+    def has_drawn(self) -> bool:
+        """True if something was drawn since `restart`."""
+        return self._is_seeded
 
     def generator(self) -> torch.Generator:
         """The thread's generator, seeded."""

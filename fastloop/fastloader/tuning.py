@@ -17,6 +17,14 @@ GROUP_BYTES = 4 << 20
 AHEAD_BYTES = 64 << 20
 UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
+HANDOVER_NS, HANDOVER_SHARE = 100_000, 0.3
+"""The cost of a batch that comes from a thread: for its hand-over, and as a share of the time that
+reading it takes in the loop. Python's lock, and torch's redirected functions, take it. Measured in
+experiments/fastloader."""
+LONG_NS = 20_000_000
+"""If a thread saves as much as this, it begins at once."""
+CONFIRMED = 3
+"""Batches in a row for which a thread has to save time."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,31 @@ class Tuning:
     prefetch_factor: int
     group_rows: int = 1
     """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
+    is_adaptive: bool = False
+    """True: the thread begins only if it saves time, see Pace."""
+
+
+@dataclass
+class Pace:
+    """Whether a thread that reads ahead of the loop saves time, by the batches of a loader so far.
+
+    A thread can read while the loop does its step. It saves the shorter one of these two times, and
+    costs its hand-overs. If samples are cheap or the loop only traverses, the loop reads faster
+    itself. Batches are the same in both cases.
+    """
+
+    is_thread_worthwhile: bool = False
+    num_saving: int = 0
+    """Batches in a row for which a thread would have saved time."""
+
+    def note(self, reading_ns: int, step_ns: int) -> bool:
+        """Note the times of a batch: to read it, and until the next one was asked for. Returns
+        whether a thread is worthwhile."""
+        saved_ns = min(reading_ns, step_ns) - HANDOVER_NS - HANDOVER_SHARE * reading_ns
+        self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
+        if saved_ns > LONG_NS or self.num_saving >= CONFIRMED:
+            self.is_thread_worthwhile = True
+        return self.is_thread_worthwhile
 
 
 @dataclass(frozen=True)
@@ -80,7 +113,8 @@ def tune(
     is_rows = isinstance(source, ColumnSource)
     # More threads would take turns to read the one Dataset, or need copies of it, which is for the
     # user to ask for.
-    if not is_rows and not source.is_thread_safe and num_threads is None:
+    is_adaptive = not is_rows and not source.is_thread_safe and num_threads is None
+    if is_adaptive:
         num_threads = 1
     is_cheap = is_rows and not source.is_slow and is_copied
     workload = Workload(
@@ -91,7 +125,9 @@ def tune(
         is_native=is_cheap and by_core and target is None,
         is_grouped=is_cheap and target is not None,
     )
-    return choose_tuning(workload, num_threads, settings.prefetch_factor)
+    tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
+    # A thread that copies batches to a device is worthwhile in any case.
+    return replace(tuning, is_adaptive=is_adaptive and target is None and not settings.pins)
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:

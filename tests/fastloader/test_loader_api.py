@@ -403,7 +403,16 @@ def test_fastloader_imports_only_torch_and_numpy():
     package_modules = {name for name in process.stdout.split() if name.startswith("fastloop.")}
     core = {
         f"fastloop.core{module}"
-        for module in ("", ".cgroup", ".fork", ".seeds", ".sharding", ".text", ".torch_threads")
+        for module in (
+            "",
+            ".cgroup",
+            ".fork",
+            ".seeds",
+            ".sharding",
+            ".spans",
+            ".text",
+            ".torch_threads",
+        )
     }
     assert all(name in core or name.startswith("fastloop.fastloader") for name in package_modules)
     assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*process.stdout.split()}

@@ -1,0 +1,125 @@
+"""The global generators of torch, numpy and `random`: seeded, saved, restored, and watched.
+
+Saving numpy's or random's whole state takes tens of microseconds, as long as many samples. A
+generator that nobody is expected to draw from is only watched: a copy of its memory takes less than
+a microsecond, and changes with each draw.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+WORDS = 624
+"""32-bit words of the state of a Mersenne Twister, which is behind all three generators."""
+NUMPY_BYTES = 4 * WORDS + 4
+"""numpy's state in memory: the words, and the place of the next one."""
+RANDOM_BYTES = 4 + 4 * WORDS
+"""random's state in memory, after the head of its object: the place, and the words."""
+
+
+@dataclass(frozen=True)
+class GlobalGenerator:
+    """A generator that all of a process's threads share."""
+
+    seed: Callable[[int], None]
+    save: Callable[[], Any]
+    restore: Callable[[Any], None]
+    """Set the state that `save` has returned."""
+    watch: Callable[[], Any]
+    """Something that compares equal until a number is drawn."""
+    rewind: Callable[[Any], None]
+    """Set the state at the time of a result of `watch`."""
+
+
+# torch.manual_seed would seed the generators of all devices as well, and torch.get_rng_state would
+# read the generator of this thread, see PrivateDraws.
+def _seed_torch(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+
+
+def _save_torch() -> torch.Tensor:
+    return torch.default_generator.get_state()
+
+
+def _restore_torch(state: torch.Tensor) -> None:
+    torch.default_generator.set_state(state)
+
+
+def _watch_torch() -> bytes:
+    state = _save_torch()
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+def _rewind_torch(watched: bytes) -> None:
+    _restore_torch(torch.frombuffer(bytearray(watched), dtype=torch.uint8))
+
+
+def _seed_numpy(seed: int) -> None:
+    np.random.seed(seed % 2**32)
+
+
+def _numpy_generator() -> Any:
+    return np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _watch_numpy() -> bytes:
+    generator = _numpy_generator()
+    if type(generator) is np.random.MT19937:
+        return ctypes.string_at(generator.ctypes.state_address, NUMPY_BYTES)
+    # A program may have set a generator of another kind, with a state of another size.
+    return pickle.dumps(generator.state)
+
+
+def _rewind_numpy(watched: bytes) -> None:
+    generator = _numpy_generator()
+    if type(generator) is np.random.MT19937:
+        ctypes.memmove(generator.ctypes.state_address, watched, NUMPY_BYTES)
+    else:
+        generator.state = pickle.loads(watched)
+
+
+def _random_memory() -> tuple[bytes, float | None]:
+    """The state of `random` as CPython keeps it, and the normal number that is kept for later."""
+    shared: Any = random._inst  # pyright: ignore[reportAttributeAccessIssue]
+    memory = ctypes.string_at(id(shared) + object.__basicsize__, RANDOM_BYTES)
+    return memory, shared.gauss_next
+
+
+def _is_readable() -> bool:
+    """True if the state of `random` lies where CPython keeps it."""
+    _, words, gauss = random.getstate()
+    expected = struct.pack(f"<i{WORDS}I", words[-1], *words[:-1])
+    return _random_memory() == (expected, gauss)
+
+
+def _rewind_random(watched: tuple[bytes, float | None]) -> None:
+    place, *words = struct.unpack(f"<i{WORDS}I", watched[0])
+    random.setstate((random.getstate()[0], (*words, place), watched[1]))
+
+
+# Other interpreters than CPython, and future versions of it, may keep the state elsewhere.
+_reads_memory = hasattr(random, "_inst") and _is_readable()
+
+GENERATORS = {
+    "torch": GlobalGenerator(_seed_torch, _save_torch, _restore_torch, _watch_torch, _rewind_torch),
+    "numpy": GlobalGenerator(
+        _seed_numpy, np.random.get_state, np.random.set_state, _watch_numpy, _rewind_numpy
+    ),
+    "random": GlobalGenerator(
+        random.seed,
+        random.getstate,
+        random.setstate,
+        _random_memory if _reads_memory else random.getstate,
+        _rewind_random if _reads_memory else random.setstate,
+    ),
+}
+"""The generators by the name of their library."""

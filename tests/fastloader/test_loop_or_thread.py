@@ -1,0 +1,141 @@
+"""A Dataset is read by the loop itself until a thread saves time; batches are the same."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from fastloop import FastLoader
+from fastloop.fastloader.global_generators import GENERATORS
+from fastloop.fastloader.tuning import Pace
+
+MS = 1_000_000
+
+
+class Threads(Dataset):
+    """The index of each sample, and the threads that read it."""
+
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
+        self.count, self.seconds = count, seconds
+        self.readers: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.readers.append(threading.get_ident())
+        time.sleep(self.seconds)
+        return index
+
+
+def test_cheap_samples_are_read_by_the_loop():
+    dataset = Threads(400)
+    loader = FastLoader(dataset, 8, shuffle=True)
+    for _ in range(2):
+        assert sorted(torch.cat(list(loader)).tolist()) == list(range(400))
+    assert {*dataset.readers} == {threading.get_ident()}
+
+
+def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_from_the_second_batch_on():
+    dataset = Threads(12, seconds=0.04)
+    loader = FastLoader(dataset, 2)
+    for _ in loader:
+        time.sleep(0.08)
+    assert dataset.readers[:2] == [threading.get_ident()] * 2
+    assert threading.get_ident() not in dataset.readers[4:]
+    # The loader remembers it.
+    assert [batch.tolist() for batch in loader] == [[k, k + 1] for k in range(0, 12, 2)]
+    assert threading.get_ident() not in dataset.readers[12:]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads):
+    dataset = Threads(40)
+    list(FastLoader(dataset, 4, num_threads=num_threads, thread_safe=True))
+    assert {*dataset.readers[:4]} == {threading.get_ident()}
+    assert threading.get_ident() not in dataset.readers[4:]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        # (reading, step) in ms of successive batches -> whether a thread begins
+        ([(50, 50)], True),
+        ([(50, 0.01)] * 20, False),  # the loop only traverses
+        ([(0.1, 50)] * 20, False),  # reading takes no time
+        ([(5, 5)] * 2, False),  # not confirmed yet
+        ([(5, 5)] * 3, True),
+        ([(5, 5), (5, 0), (5, 5), (5, 5)], False),
+    ],
+)
+def test_thread_begins_if_it_saves_more_than_it_costs(times, expected):
+    pace = Pace()
+    for reading_ms, step_ms in times:
+        worthwhile = pace.note(int(reading_ms * MS), int(step_ms * MS))
+    assert worthwhile is pace.is_thread_worthwhile is expected
+
+
+class Seldom(Dataset):
+    """Samples that draw from `first` on."""
+
+    def __init__(self, draw: Callable[[], Any], first: int) -> None:
+        self.draw, self.first = draw, first
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, float(self.draw()) if index >= self.first else -1.0
+
+
+KINDS = {
+    "torch": lambda: torch.rand(()),
+    "numpy": np.random.rand,
+    "random": random.random,
+    "two": lambda: np.random.rand() + torch.rand(()).item(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.parametrize("num_threads", [None, 0])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_draws_that_begin_after_the_first_batch_are_seeded_by_the_sample(
+    kind, batch_size, num_threads
+):
+    settings = {"batch_size": batch_size, "shuffle": False, "num_threads": num_threads, "seed": 3}
+    later = FastLoader(Seldom(KINDS[kind], 30), **settings)
+    always = FastLoader(Seldom(KINDS[kind], 0), **settings)
+    watched = {name: each.watch() for name, each in GENERATORS.items()}
+    for _ in range(2):
+        pairs = list(zip(later, always, strict=True))
+        drawn = np.concatenate([np.atleast_1d(first[1]) for first, _ in pairs])
+        expected = np.concatenate([np.atleast_1d(second[1]) for _, second in pairs])
+        assert (drawn[30:] == expected[30:]).all()
+        assert (drawn[:30] == -1).all()
+        assert len({*expected}) == 40
+    assert {name: each.watch() for name, each in GENERATORS.items()} == watched
+
+
+def test_numbers_of_the_program_go_on_as_beside_dataloader():
+    """Samples that draw nothing leave the program's generators to it."""
+    dataset = Threads(20)
+    numbers = {}
+    for make in (DataLoader, FastLoader):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        drawn = [
+            (torch.rand(()).item(), np.random.randn(), random.gauss(0, 1))
+            for _ in make(dataset, 4, shuffle=True)
+        ]
+        numbers[make.__name__] = drawn
+    assert numbers["DataLoader"] == numbers["FastLoader"]
