@@ -118,7 +118,8 @@ def remove(path: Path) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write a file atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
-        beside.write_text(text)
+        # Paths may have names that are no UTF-8; their bytes are written as they are.
+        beside.write_bytes(text.encode(errors="surrogateescape"))
 
 
 def fingerprint(*parts: object) -> str:
