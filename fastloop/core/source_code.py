@@ -22,7 +22,7 @@ INSTALLED_IN = {"site-packages", "dist-packages"}
 def source_fingerprint(thing: object) -> str:
     """Fingerprint of the source files of an object's class, of the `target` that it names, and of
     the modules that these import, except installed ones; empty if none has a file."""
-    names = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
+    names = [type(thing).__module__, _module_of(str(getattr(thing, "target", "")))]
     files: dict[str, Path] = {}
     for name in names:
         path = _file_of(sys.modules.get(name))
@@ -38,6 +38,14 @@ def source_fingerprint(thing: object) -> str:
         if name in files
     ]
     return fingerprint(*texts) if texts else ""
+
+
+def _module_of(target: str) -> str:
+    """The imported module of a dotted name, which may go on with a class and a method of it."""
+    name = target.rpartition(".")[0]
+    while name and name not in sys.modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
