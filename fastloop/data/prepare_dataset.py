@@ -303,7 +303,9 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
     if root.exists():
         return None
     # A change of code changes the fingerprint in the folder's name, but seldom the samples. They
-    # are equal if the references of both have the same hashes.
+    # are equal if the references of both have the same hashes, and the same form: hashes are of
+    # bytes, which another shape or tree may have in the same order.
+    now = read_seal(reference) or {}
     name, data = reference.stem.rsplit("-", 1)
     kind = root.name.removeprefix(reference.stem)
     hashes = (reference / HASHES).read_bytes()
@@ -312,7 +314,8 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
         facts, reference_facts = read_seal(folder), read_seal(earlier)
         if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
             continue
-        if (earlier / HASHES).read_bytes() == hashes:
+        is_alike = all(reference_facts.get(each) == now.get(each) for each in ("leaves", "tree"))
+        if is_alike and (earlier / HASHES).read_bytes() == hashes:
             return folder, facts
     return None
 
