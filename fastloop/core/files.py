@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from filelock import FileLock
 
 from fastloop.core.types import UsageError
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
 
@@ -140,6 +142,11 @@ def edge_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest.update(file.read(EDGE_BYTES))
         # If the file is smaller than 2 MiB, its middle is read twice, which does no harm.
+def stable_repr(value: object) -> str:
+    """The value's repr without addresses of objects, which differ from process to process."""
+    return ADDRESS.sub("", repr(value))
+
+
         file.seek(max(0, size - EDGE_BYTES))
         digest.update(file.read(EDGE_BYTES))
     return fingerprint(size, digest.hexdigest())
