@@ -79,13 +79,15 @@ def write_beside(target: Path) -> Iterator[Path]:
     The caller must hold the target's lock: remains of an earlier, killed writer are removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".{target.name}.partial"
+    beside, replaced = (target.parent / f".{target.name}.{end}" for end in ("partial", "replaced"))
+    _finish_replacing(target, replaced)
     remove(beside)
     try:
         yield beside
-        # os.replace replaces a file in one step, but no folder that has content
-        if beside.is_dir():
-            remove(target)
+        # os.replace replaces a file in one step, but no folder that has content. Such a folder gets
+        # another name until the new one is there: removing it takes long, and may be interrupted.
+        if beside.is_dir() and os.path.lexists(target):
+            os.replace(target, replaced)
         os.replace(beside, target)
     except OSError as error:
         if error.filename:
@@ -95,7 +97,18 @@ def write_beside(target: Path) -> Iterator[Path]:
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
+        _finish_replacing(target, replaced)
         remove(beside)
+
+
+def _finish_replacing(target: Path, replaced: Path) -> None:
+    """Remove the folder that was replaced or, if nothing has taken its place, put it back."""
+    if not os.path.lexists(replaced):
+        return
+    if os.path.lexists(target):
+        remove(replaced)
+    else:
+        os.replace(replaced, target)
 
 
 def remove_partial(folder: Path) -> None:
@@ -129,6 +142,11 @@ def fingerprint(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
+def stable_repr(value: object) -> str:
+    """The value's repr without addresses of objects, which differ from process to process."""
+    return ADDRESS.sub("", repr(value))
+
+
 def flush_to_disk(path: Path) -> None:
     """Return once the file is on disk."""
     # fsync writes all dirty pages of the file, also those written through other descriptors
@@ -142,11 +160,6 @@ def edge_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest.update(file.read(EDGE_BYTES))
         # If the file is smaller than 2 MiB, its middle is read twice, which does no harm.
-def stable_repr(value: object) -> str:
-    """The value's repr without addresses of objects, which differ from process to process."""
-    return ADDRESS.sub("", repr(value))
-
-
         file.seek(max(0, size - EDGE_BYTES))
         digest.update(file.read(EDGE_BYTES))
     return fingerprint(size, digest.hexdigest())
