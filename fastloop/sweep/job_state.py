@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastloop.core.explanation import EXPLANATION_FILE
+from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
 from fastloop.core.files import remove, write_text
 from fastloop.core.looks import fewest_trials
 from fastloop.core.plan import PreparedData
@@ -78,7 +78,7 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self.has_begun = True
         remove(self.entry.folder / DETAILS)
-        # Without an explanation in the result, the file is from trials that the job does not keep.
+        # Without an explanation in the result, these are of trials that the job does not keep.
         if self.result.explanation is None:
             for name in (EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE):
                 remove(self.entry.folder / name)
