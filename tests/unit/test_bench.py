@@ -212,6 +212,23 @@ def test_bench_all_passes_every_batch_to_the_step():
 
 
 def test_bench_all_calls_set_epoch_of_the_sampler():
+class Sizes(list):
+    """A step that keeps the sizes of batches; false before the first one."""
+
+    def __call__(self, batch):
+        self.append(len(batch[0]))
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [fastloop.bench, lambda a, step, trials: fastloop.bench_all({"a": a}, step, trials=trials)],
+)
+def test_a_step_may_be_an_object_that_is_false(measure):
+    sizes = Sizes()
+    measure(DataLoader(DATA, batch_size=10), sizes, trials=1)
+    assert {*sizes} == {10}
+
+
     class Sampler(torch.utils.data.SequentialSampler):
         epochs: list[int] = []  # noqa: RUF012
 
