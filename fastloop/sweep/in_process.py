@@ -119,7 +119,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         ).samples_per_s
     return BenchResult(
         seconds=trial_s,
-        epochs=epochs,
+        epochs=int(epochs),  # JSON has no integers of numpy
         repeats=timer.repeats,
         samples=len(hashes),
         device=str(target),
@@ -173,7 +173,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     """
     if not isinstance(loaders, Mapping):
         raise ValueError(f"loaders={type(loaders).__name__}: allowed: a dict of loaders by name")
-    is_auto = trials == AUTO
+    is_auto = bool(trials == AUTO)  # numpy compares its numbers to a bool of its own
     check_trials(trials)
     check_numbers(loaders=len(loaders), epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
@@ -250,7 +250,7 @@ def _summarize(
         seconds=seconds,
         rounds=order,
         samples=samples,
-        epochs=epochs,
+        epochs=int(epochs),
         ranking=rank_jobs(seconds, in_looks=in_looks),
         ratios={
             name: stats.ratio_or_range(seconds[name], seconds[base], in_looks=in_looks)

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -211,7 +212,6 @@ def test_bench_all_passes_every_batch_to_the_step():
     assert sum(sizes) == 30 * (1 + 3 * 2)
 
 
-def test_bench_all_calls_set_epoch_of_the_sampler():
 class Sizes(list):
     """A step that keeps the sizes of batches; false before the first one."""
 
@@ -229,6 +229,7 @@ def test_a_step_may_be_an_object_that_is_false(measure):
     assert {*sizes} == {10}
 
 
+def test_bench_all_calls_set_epoch_of_the_sampler():
     class Sampler(torch.utils.data.SequentialSampler):
         epochs: list[int] = []  # noqa: RUF012
 
@@ -266,6 +267,15 @@ def test_bench_names_an_invalid_number(arguments):
         fastloop.bench_all({"a": DataLoader(DATA)}, **arguments)
     with pytest.raises(ValueError, match="=0"):
         fastloop.bench(DataLoader(DATA), **arguments)
+
+
+def test_results_of_numbers_of_numpy_become_json(clock):
+    numbers = {"trials": np.int64(3), "epochs": np.int64(2)}
+    for result in (
+        fastloop.bench(clock.loader(1_000_000), **numbers),
+        fastloop.bench_all({"a": clock.loader(1_000_000)}, **numbers),
+    ):
+        assert json.loads(result.to_json())["epochs"] == 2
 
 
 @pytest.mark.parametrize("trials", [2.5, "3"])
