@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -496,14 +497,15 @@ class OtherStore(OwnStore):
 
 
 def test_a_users_stores_are_told_apart_by_class_and_settings(outputs):
-    stores = [OwnStore("a"), OtherStore("a"), OwnStore("a", factor=2), OwnStore("a", factor=3)]
+    kinds = (OwnStore, OtherStore, partial(OwnStore, factor=2), partial(OwnStore, factor=3))
+    stores = [kind(str(outputs / "stores")) for kind in kinds]
     dataset = Form("row")
     opened = [each.open(prepare(dataset, each).folder) for each in stores]
     assert [rows[1].tolist() for rows in opened] == [
         [factor * value for value in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)] for factor in (1, -1, 2, 3)
     ]
-    first, again = (prepare(dataset, OwnStore("a", factor=2)) for _ in range(2))
-    assert first.folder == again.folder
+    again = prepare(dataset, OwnStore(str(outputs / "stores"), factor=2))
+    assert again.folder == prepare(dataset, stores[2]).folder
 
 
 def test_a_users_datasets_of_one_module_are_told_apart(outputs):
