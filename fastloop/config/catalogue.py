@@ -82,13 +82,15 @@ def takes_several(group: str) -> bool:
     """True for a group from which a job may have several options, such as benchmark."""
     # each of these options is a dict with a key of its own; any other has a _target_ at its top
     files = (resource_folder("conf") / group).glob("*.yaml")
-    return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)
+    return not any(
+        re.search(r"^_target_:", file.read_text(encoding="utf-8"), re.M) for file in files
+    )
 
 
 def options_with_store() -> list[str]:
     """Names of the loaders that read a store."""
     files = sorted((resource_folder("conf") / "loader").glob("*.yaml"))
-    return [path.stem for path in files if "/store@store:" in path.read_text()]
+    return [path.stem for path in files if "/store@store:" in path.read_text(encoding="utf-8")]
 
 
 def groups() -> list[Group]:
@@ -145,11 +147,11 @@ def tune_space() -> tuple[Setting, ...]:
 
 
 def _tune_text() -> str:
-    return (resource_folder("conf") / "tune.yaml").read_text()
+    return (resource_folder("conf") / "tune.yaml").read_text(encoding="utf-8")
 
 
 def _config_text() -> str:
-    return (resource_folder("conf") / "config.yaml").read_text()
+    return (resource_folder("conf") / "config.yaml").read_text(encoding="utf-8")
 
 
 def _group(name: str, default: str, meaning: str) -> Group:
@@ -160,7 +162,7 @@ def _group(name: str, default: str, meaning: str) -> Group:
 
 
 def _option(name: str, path: Path) -> Option:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     meaning = re.match(r"# (.*)\n", text)
     option_settings = _settings(text) if "_target_:" in text else ()
     return Option(name=name, meaning=meaning.group(1) if meaning else "", settings=option_settings)

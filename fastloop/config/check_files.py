@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from fastloop.config.messages import validation_message
 from fastloop.core.files import write_text
 from fastloop.core.result import Result
-from fastloop.core.text import shorten_words, without_passwords
+from fastloop.core.text import shorten_words, without_address_users
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -81,7 +81,7 @@ def read_check_file(path: Path) -> CheckSettings:
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
         # aliases may nest without an end, and its interpolations may read the environment.
-        values: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())
+        values: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
     except RecursionError:
@@ -160,7 +160,7 @@ def save_base(results: Sequence[Result], path: Path) -> None:
     compares."""
     # the file is meant for a user's repository: explanations and spans would make it large
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
-    write_text(path, without_passwords(_BASE.dump_json(kept, indent=1).decode()) + "\n")
+    write_text(path, without_address_users(_BASE.dump_json(kept, indent=1).decode()) + "\n")
 
 
 def check_base_path(path: Path) -> None:

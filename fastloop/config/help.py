@@ -149,4 +149,4 @@ def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python -m fastloop.config.help docs/options.md")
-    Path(sys.argv[1]).write_text(options_page())
+    Path(sys.argv[1]).write_text(options_page(), encoding="utf-8")

@@ -111,7 +111,7 @@ def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Folders of the process's cgroup and of all above it, innermost first, for each hierarchy that
     may have the controller."""
     try:
-        lines = membership.read_text().splitlines()
+        lines = os.fsdecode(membership.read_bytes()).splitlines()
     except OSError:
         return
     for line in lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from filelock import FileLock
 
 from fastloop.core.types import UsageError
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
 
@@ -77,13 +79,15 @@ def write_beside(target: Path) -> Iterator[Path]:
     The caller must hold the target's lock: remains of an earlier, killed writer are removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".{target.name}.partial"
+    beside, replaced = (target.parent / f".{target.name}.{end}" for end in ("partial", "replaced"))
+    _finish_replacing(target, replaced)
     remove(beside)
     try:
         yield beside
-        # os.replace replaces a file in one step, but no folder that has content
-        if beside.is_dir():
-            remove(target)
+        # os.replace replaces a file in one step, but no folder that has content. Such a folder gets
+        # another name until the new one is there: removing it takes long, and may be interrupted.
+        if beside.is_dir() and os.path.lexists(target):
+            os.replace(target, replaced)
         os.replace(beside, target)
     except OSError as error:
         if error.filename:
@@ -93,7 +97,18 @@ def write_beside(target: Path) -> Iterator[Path]:
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
+        _finish_replacing(target, replaced)
         remove(beside)
+
+
+def _finish_replacing(target: Path, replaced: Path) -> None:
+    """Remove the folder that was replaced or, if nothing has taken its place, put it back."""
+    if not os.path.lexists(replaced):
+        return
+    if os.path.lexists(target):
+        remove(replaced)
+    else:
+        os.replace(replaced, target)
 
 
 def remove_partial(folder: Path) -> None:
@@ -118,12 +133,18 @@ def remove(path: Path) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write a file atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
-        beside.write_text(text)
+        # Paths may have names that are no UTF-8; their bytes are written as they are.
+        beside.write_bytes(text.encode(errors="surrogateescape"))
 
 
 def fingerprint(*parts: object) -> str:
     """32 hexadecimal digits that change with the repr of any part."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def stable_repr(value: object) -> str:
+    """The value's repr without addresses of objects, which differ from process to process."""
+    return ADDRESS.sub("", repr(value))
 
 
 def flush_to_disk(path: Path) -> None:

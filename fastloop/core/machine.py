@@ -86,14 +86,15 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
     """Start and stop of all mapped addresses of this process, ascending, and True if they are
     mapped to a file on a disk; None if unknown."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
     except OSError:
         return None
     # Paths that begin like these have no file on a disk: they are shared memory of POSIX, of torch,
     # of memfd_create and of System V.
     in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
     mappings = []
-    for line in lines:
+    # A path may hold characters at which splitlines would break it; its line ends are escaped.
+    for line in filter(None, text.split("\n")):
         # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks
         row = line.split(maxsplit=5)
         start, stop = row[0].split("-")
@@ -107,7 +108,7 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
 def code_version() -> str:
     """Fingerprint of the source of all of fastloop's modules and of its native core."""
     sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
-    return fingerprint(*[(path.name, path.read_text()) for path in sources])
+    return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
 
 
 @cache
@@ -124,15 +125,15 @@ def git_commit() -> str:
 def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(PACKAGE), *arguments]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        process = subprocess.run(command, capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return process.stdout.strip()
+    return process.stdout.decode(errors="replace").strip()
 
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_bytes().decode(errors="replace").splitlines()
     except OSError:
         return platform.processor()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -13,7 +13,7 @@ import pydantic
 from fastloop.core.explanation import TIMELINE_SVG
 from fastloop.core.files import write_text
 from fastloop.core.result import Result
-from fastloop.core.text import without_passwords
+from fastloop.core.text import without_address_users, without_passwords
 from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"
@@ -31,9 +31,15 @@ def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write <folder>/result.json atomically, without the passwords of addresses."""
-    text = _adapter.dump_json(result, indent=1, by_alias=True).decode()
-    write_text(folder / RESULT_FILE, without_passwords(text))
+    """Write <folder>/result.json atomically, without the passwords of addresses and messages."""
+    told = replace(
+        result,
+        status_reason=without_passwords(result.status_reason),
+        caveats=[*map(without_passwords, result.caveats)],
+        skipped=[*map(without_passwords, result.skipped)],
+    )
+    text = _adapter.dump_json(told, indent=1, by_alias=True).decode()
+    write_text(folder / RESULT_FILE, without_address_users(text))
 
 
 def load(folder: Path) -> Result:

@@ -22,7 +22,7 @@ INSTALLED_IN = {"site-packages", "dist-packages"}
 def source_fingerprint(thing: object) -> str:
     """Fingerprint of the source files of an object's class, of the `target` that it names, and of
     the modules that these import, except installed ones; empty if none has a file."""
-    names = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
+    names = [type(thing).__module__, _module_of(str(getattr(thing, "target", "")))]
     files: dict[str, Path] = {}
     for name in names:
         path = _file_of(sys.modules.get(name))
@@ -31,15 +31,28 @@ def source_fingerprint(thing: object) -> str:
             _add_imported(path, sys.modules[name].__package__ or "", files)
     # sorted, so that the fingerprint does not depend on the order in which imports are found
     helpers = sorted(files.keys() - set(names))
-    texts = [files[name].read_text() for name in [*dict.fromkeys(names), *helpers] if name in files]
+    texts = [
+        # a source file may declare another encoding than UTF-8
+        files[name].read_bytes().decode(errors="surrogateescape")
+        for name in [*dict.fromkeys(names), *helpers]
+        if name in files
+    ]
     return fingerprint(*texts) if texts else ""
+
+
+def _module_of(target: str) -> str:
+    """The imported module of a dotted name, which may go on with a class and a method of it."""
+    name = target.rpartition(".")[0]
+    while name and name not in sys.modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
     """Add the files of the modules that a file imports, and that these import, by module name."""
     if not is_own(path):
         return
-    for name in _names_in(path.read_text(), package):
+    for name in _names_in(path.read_bytes(), package):
         imported = None if name in files else _find_module(name)
         if imported and is_own(imported):
             files[name] = imported
@@ -62,12 +75,12 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 
 @cache
-def _names_in(text: str, package: str) -> tuple[str, ...]:
+def _names_in(source: bytes, package: str) -> tuple[str, ...]:
     """Names in import statements that are or may be modules: `from a import b` gives a and a.b."""
     # A helper that is imported lazily, or written for another version of Python, may not parse.
     try:
-        nodes = [*ast.walk(ast.parse(text))]
-    except SyntaxError:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):
         return ()
     imported = [name for node in nodes for name in _names_of(node, package)]
     # Importing a.b.c runs the __init__.py of a and of a.b as well.

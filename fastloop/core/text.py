@@ -54,15 +54,33 @@ def plain_reason(reason: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text without users and passwords of addresses, and without secrets of MLflow's variables.
+    """A message without users and passwords of addresses, and without the secrets of MLflow's
+    variables.
 
     >>> without_passwords("http://user:secret@host/?token=abcd")
     'http://host/?token=***'
     """
     # The environment's secrets first: a message may name a password alone, without its address.
     for secret in _secrets_of_environment():
-        text = text.replace(f"{secret}@", "").replace(secret, "***")
+        text = re.sub(_pattern_of(secret), "***", re.sub(f"{_pattern_of(secret)}@", "", text))
+    return without_address_users(text)
+
+
+def without_address_users(text: str) -> str:
+    """A file's text without users and passwords of addresses.
+
+    Unlike in a message, other words stay as they are, also one that is a password by chance: the
+    file has to be read again.
+    """
+    for secret in _secrets_of_environment():
+        text = re.sub(f"{_pattern_of(secret)}@", "", text)
     return SECRET_PARAMETER.sub(r"\1=***", ADDRESS_USER.sub("", text))
+
+
+def _pattern_of(secret: str) -> str:
+    """The regular expression of a secret; a password such as `data` is no part of a longer word."""
+    escaped = re.escape(secret)
+    return rf"\b{escaped}\b" if secret.isalnum() else escaped
 
 
 def _secrets_of_environment() -> list[str]:

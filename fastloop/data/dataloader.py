@@ -91,7 +91,7 @@ def copy_settings(
     """
     # DataLoader refuses these arguments if there are no workers
     workers = loader.num_workers if num_workers is None else num_workers
-    names = ("timeout", "worker_init_fn", *worker_settings(prefetches_by_process=False))
+    names = ("timeout", "worker_init_fn", "in_order", *worker_settings(prefetches_by_process=False))
     of_workers = {name: getattr(loader, name) for name in names}
     return DataLoader(
         dataset,

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from fastloop.core.files import fingerprint
+from fastloop.core.seeds import INCREMENT
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Leaves, Tree
 from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
@@ -32,6 +33,8 @@ HELD_BATCHES = 8
 """Each batch is looked at again after this many further batches. This detects a loader that reuses
 the buffer of a batch still in use, or fills a batch after it has delivered it."""
 
+INT16 = 1 << 15
+"""Integers of 16 bits are below this number."""
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
 """An epoch counts as endless after the first number of samples, if each has been repeated the
 second number of times on average."""
@@ -254,11 +257,23 @@ def _canonical(
         # torch rounds even the smallest batch by several threads. If the cores have other work,
         # these wait for each other for a time slice; np.rint gives the same bits in this thread.
         np.rint(scaled.numpy(), out=scaled.numpy())
-        # int16, not uint8: a value outside of 0 to 255 must not wrap around into this range
-        leaf = scaled.clamp(-32768, 32767).to(torch.int16)
+        leaf = torch.from_numpy(_to_int16(scaled.numpy()))
     # not view(len, -1), which is ambiguous for a leaf without any bytes
     width = math.prod(leaf.shape[1:])
     return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
+
+
+def _to_int16(values: np.ndarray) -> np.ndarray:
+    """Whole float64 numbers as int16; one outside of its range becomes a negative number that
+    depends on all of its bits, and so does NaN."""
+    # int16, not uint8: a number outside of 0 to 255 must not become one in this range. min and max
+    # are NaN if a number is.
+    if not values.size or (values.min() >= -INT16 and values.max() < INT16):
+        return values.astype(np.int16)
+    is_outside = ~(np.abs(values) < INT16)
+    mixed = (values[is_outside].view(np.uint64) * np.uint64(INCREMENT)) >> np.uint64(49)
+    values[is_outside] = mixed.astype(np.float64) - INT16
+    return values.astype(np.int16)
 
 
 def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:

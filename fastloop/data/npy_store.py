@@ -83,7 +83,7 @@ def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
 
 
 def _read_structure(path: Path) -> pytree.TreeSpec:
-    text = path.read_text(errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
     try:
         return pytree.treespec_loads(text)
     # torch's parser documents no errors, and raises whatever the broken text leads to

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastloop.core.files import fingerprint, outputs_folder, remove_partial
+from fastloop.core.files import fingerprint, outputs_folder, remove_partial, stable_repr
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import (
     Collate,
@@ -81,7 +81,7 @@ def prepare(
     # should be downloaded.
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
-    data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
+    data = fingerprint(dataset.fetch(), source_fingerprint(dataset), *_class_of(dataset))
     prepared = _prepare_reference(dataset, data, tolerant, collate, whole)
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
@@ -277,7 +277,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
     # Stores with other settings have folders of their own, as one sweep may measure several.
-    settings = _settings(store)
+    settings = [*_class_of(store), *_settings(store)]
     if settings:
         root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
     code = getattr(store, "format_version", None) or source_fingerprint(store)
@@ -303,7 +303,9 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
     if root.exists():
         return None
     # A change of code changes the fingerprint in the folder's name, but seldom the samples. They
-    # are equal if the references of both have the same hashes.
+    # are equal if the references of both have the same hashes, and the same form: hashes are of
+    # bytes, which another shape or tree may have in the same order.
+    now = read_seal(reference) or {}
     name, data = reference.stem.rsplit("-", 1)
     kind = root.name.removeprefix(reference.stem)
     hashes = (reference / HASHES).read_bytes()
@@ -312,7 +314,8 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
         facts, reference_facts = read_seal(folder), read_seal(earlier)
         if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
             continue
-        if (earlier / HASHES).read_bytes() == hashes:
+        is_alike = all(reference_facts.get(each) == now.get(each) for each in ("leaves", "tree"))
+        if is_alike and (earlier / HASHES).read_bytes() == hashes:
             return folder, facts
     return None
 
@@ -333,10 +336,21 @@ def _write_store(
     return {"code": code}
 
 
+def _class_of(option: Any) -> list[str]:
+    """The class of a dataset or store of the user's: a module may have several, which name_of does
+    not tell apart; empty for fastloop's own."""
+    kind = type(option)
+    is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
+    return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []
+
+
 def _settings(store: Any) -> list[tuple[str, Any]]:
     """The store's settings except its root."""
-    fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
-    return [(field.name, getattr(store, field.name)) for field in fields if field.name != "root"]
+    if not dataclasses.is_dataclass(store):
+        values = sorted(getattr(store, "__dict__", {}).items())
+        return [(name, stable_repr(value)) for name, value in values if name != "root"]
+    names = [field.name for field in dataclasses.fields(store) if field.name != "root"]
+    return [(name, getattr(store, name)) for name in names]
 
 
 def check_storable(dataset: Dataset, store: Store | None) -> None:

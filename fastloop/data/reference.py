@@ -27,7 +27,7 @@ from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
-REFERENCE = 5
+REFERENCE = 6
 """Version of the reference's contents. Increase it with every change of them, so that older
 references are written again."""
 
@@ -64,6 +64,7 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     return {
         "num_samples": count,
         "leaves": leaves,
+        "tree": str(tree),
         "sample_nbytes": mean_nbytes,
         "broken": broken,
         "num_classes": classes.count,

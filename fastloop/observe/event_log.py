@@ -238,7 +238,7 @@ class EventLog:
         """The facts of each process, by its id."""
         facts = {}
         for path in sorted(self.folder.glob(f"*{FACTS}")):
-            lines = path.read_text().splitlines(keepends=True)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             # A process that was killed may have left half a line.
             whole = [line for line in lines if line.endswith("\n")]
             facts[int(path.stem)] = [json.loads(line) for line in whole]

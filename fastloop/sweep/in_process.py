@@ -95,7 +95,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_seconds(seconds=seconds, min_window_s=min_window_s)
     check_step(step)
     target = resolve_device(device)
-    consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
+    consume, epoch_of = _step_of(step, target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
     trial_s: list[float] = []
@@ -119,7 +119,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         ).samples_per_s
     return BenchResult(
         seconds=trial_s,
-        epochs=epochs,
+        epochs=int(epochs),  # JSON has no integers of numpy
         repeats=timer.repeats,
         samples=len(hashes),
         device=str(target),
@@ -173,13 +173,13 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     """
     if not isinstance(loaders, Mapping):
         raise ValueError(f"loaders={type(loaders).__name__}: allowed: a dict of loaders by name")
-    is_auto = trials == AUTO
+    is_auto = bool(trials == AUTO)  # numpy compares its numbers to a bool of its own
     check_trials(trials)
     check_numbers(loaders=len(loaders), epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
     check_step(step)
     target = resolve_device(device)
-    consume = step or default_step(target)
+    consume = _step_of(step, target)
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
@@ -251,7 +251,7 @@ def _summarize(
         seconds=seconds,
         rounds=order,
         samples=samples,
-        epochs=epochs,
+        epochs=int(epochs),
         ranking=ranking,
         ratios={
             name: stats.ratio_or_range(seconds[name], seconds[base], share=ranking.share)
@@ -305,6 +305,11 @@ def check_no_dataset(loader: object) -> None:
         raise ValueError(
             f"loader={type(loader).__name__}: a Dataset yields samples, not batches; {allowed}"
         )
+
+
+def _step_of(step: Callable[[Tree], Any] | None, device: torch.device) -> Callable[[Tree], Any]:
+    # A step may be an object that is false, such as an empty container that can be called.
+    return default_step(device) if step is None else step
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:

@@ -6,14 +6,14 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastloop.core.explanation import EXPLANATION_FILE
+from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
 from fastloop.core.files import remove, write_text
 from fastloop.core.looks import fewest_trials
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher
 from fastloop.core.result import Result, Status
 from fastloop.core.result_io import save
-from fastloop.core.text import without_passwords
+from fastloop.core.text import without_address_users, without_passwords
 from fastloop.core.types import Failure, FailureKind
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.job import Job
@@ -78,10 +78,15 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self.has_begun = True
         remove(self.entry.folder / DETAILS)
-        # Without an explanation in the result, the file is from trials that the job does not keep.
+        # Without an explanation in the result, these are of trials that the job does not keep.
         if self.result.explanation is None:
-            remove(self.entry.folder / EXPLANATION_FILE)
-        write_text(self.entry.folder / "config.yaml", without_passwords(self.entry.config_yaml))
+            for name in (EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE):
+                remove(self.entry.folder / name)
+        # A profile that is there is not made again, so one of other code would stay.
+        if not self.result.trials:
+            for path in self.entry.folder.glob("profile-*"):
+                remove(path)
+        write_text(self.entry.folder / "config.yaml", without_address_users(self.entry.config_yaml))
         self.update(recorded=False)
         self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
 

@@ -116,7 +116,7 @@ def _read_holder(path: Path) -> str:
     """The process and the folder that the file names, safe to print."""
     # any user may have written anything to it
     try:
-        text = path.read_text(errors="replace")[:HOLDER_LENGTH]
+        text = path.read_text(encoding="utf-8", errors="replace")[:HOLDER_LENGTH]
     except OSError:
         return "unknown"
     return printable(" ".join(text.split()))

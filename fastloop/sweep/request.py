@@ -23,9 +23,12 @@ NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
 """Overrides that a job's name does not repeat, as it begins with their values."""
 LOADER_BATCH_SIZE = "its own"
 """Value of the parameter batch_size for a loader that does not honour the setting."""
-NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment", ".root")
-"""Ends of the names of settings that do not distinguish trials: their number, their time limit, who
-builds their environment, and the folders of files."""
+NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
+"""Settings that do not distinguish trials: their number, their time limit, and who builds their
+environment."""
+ROOT = ".root"
+"""End of the names of settings of folders. A default one follows the outputs folder, and does not
+distinguish trials; one that the command names does: it may be on another disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,4 +174,9 @@ def _identity(request: JobRequest) -> dict[str, str]:
     # The launcher is the sweep's, but the number of its processes changes a trial.
     if (size := request.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
-    return {name: repr(value) for name, value in values.items() if not name.endswith(NON_IDENTITY)}
+    named = {override.lstrip("+").partition("=")[0] for override in request.overrides}
+    return {
+        name: repr(value)
+        for name, value in values.items()
+        if name not in NON_IDENTITY and (name in named or not name.endswith(ROOT))
+    }

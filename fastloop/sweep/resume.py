@@ -77,7 +77,8 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     # Folders are numbered, so that a shorter name is an older job: 2 before 10. Jobs with equal
     # hashes, such as a job that was typed twice, take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
-    for path in sorted(folder.glob(f"*/{RESULT_FILE}"), key=lambda path: len(path.parent.name)):
+    paths = folder.glob(f"*/{RESULT_FILE}")
+    for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):
         result = load_result(path, "resume")
         results.setdefault(result.tags.get("config_hash", ""), []).append((path.parent, result))
     continued = []

@@ -115,10 +115,10 @@ def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane
     trace, table = profile_paths(folder, name)
     with write_beside(trace) as beside:
         result.profiler.export_chrome_trace(str(beside))
-        text = add_to_profile(beside.read_text(), lanes, unix_offset_ns())
+        text = add_to_profile(beside.read_text(encoding="utf-8"), lanes, unix_offset_ns())
         beside.write_bytes(gzip.compress(text.encode()))
     with write_beside(table) as beside:
-        beside.write_text(_format_table(result, name))
+        beside.write_text(_format_table(result, name), encoding="utf-8")
 
 
 def _format_table(result: Profile, name: str) -> str:

@@ -164,7 +164,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     trials = LoopTrials(
         make_loader=make_loader,
         settings=settings,
-        step=step or default_step(resolve_device(device)),
+        step=default_step(resolve_device(device)) if step is None else step,
         device=resolve_device(device),
         same_data=same_data,
         min_window_s=min_window_s,

@@ -117,4 +117,4 @@ def _busy_step(seconds: float) -> Callable[[Any], None]:
 
 
 def _tell(path: Path, name: str) -> None:
-    path.write_text(name)
+    path.write_text(name, encoding="utf-8")

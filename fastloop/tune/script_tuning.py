@@ -210,7 +210,7 @@ def _follow(
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
             return
-        step = path.read_text() if path.exists() else ""
+        step = path.read_text(encoding="utf-8") if path.exists() else ""
         if step and step != told:
             told = step
             begin_step(step)

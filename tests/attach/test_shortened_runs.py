@@ -56,6 +56,19 @@ class KnownRun:
         return "batch"
 
 
+def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    run = KnownRun(tmp_path, monkeypatch, batches=1)
+    seen = []
+    monkeypatch.setattr(cut_run.Path, "replace", lambda path, to: seen.append((path, to)))
+    begun = run.begin()
+    run.ask(begun)
+    with pytest.raises(SystemExit):
+        run.ask(begun)
+    ((written, result),) = seen
+    assert written.parent == result.parent == tmp_path
+    assert read_results(tmp_path) == []
+
+
 def test_time_of_passes_that_the_loop_breaks_off_counts(tmp_path, monkeypatch):
     """As of `for batch in loader: ...; if number == 1: break`."""
     run = KnownRun(tmp_path, monkeypatch, batches=4)

@@ -7,7 +7,9 @@ import pickle
 import pytest
 import torch
 from options import MYDATASET
+from torch.utils.data import DataLoader
 
+from fastloop.data.dataloader import copy_settings
 from fastloop.explain.rung_loaders import ReadyBatches, ReadyFiles, ReadySamples
 from fastloop.explain.rung_passes import MOST_TIMED, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of
@@ -78,6 +80,14 @@ def test_ready_samples_and_batches_are_repeated():
         first, (second,) = ready.__getitems__([*range(rows)])
         assert torch.equal(first, torch.full((rows, 2), float(turn % 2)))
         assert torch.equal(second, torch.arange(rows))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_copied_loader_keeps_the_order_of_its_batches(in_order):
+    loader = DataLoader(torch.zeros(4), num_workers=1, in_order=in_order, prefetch_factor=3)
+    copied = copy_settings(loader, loader.dataset, loader.collate_fn)
+    assert (copied.in_order, copied.prefetch_factor) == (in_order, 3)
+    assert copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0).num_workers == 0
 
 
 def test_epochs_may_be_cut(prepared_job):

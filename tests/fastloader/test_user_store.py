@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +139,36 @@ def test_write_store_keeps_equal_data_and_replaces_other_data_on_request(tmp_pat
     write_store(torch.arange(5), root, overwrite=True)
     assert_equal_store(open_store(root), torch.arange(5))
     assert len(list(root.iterdir())) == 2  # the leaves of the replaced store are gone
+
+
+def test_interrupted_removal_of_a_replaced_store_leaves_a_whole_one(tmp_path, monkeypatch):
+    root = tmp_path / "squares"
+    write_store(SquaresDataset(10), root)
+    remove_tree = shutil.rmtree
+
+    def interrupt(path, *arguments, **named):
+        if not os.path.exists(path):
+            return
+        next(Path(path).glob("*.npy")).unlink()
+        monkeypatch.setattr(shutil, "rmtree", remove_tree)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_store(SquaresDataset(12), root, overwrite=True)
+    assert len(open_store(root)["x"]) in (10, 12)
+    write_store(SquaresDataset(14), root, overwrite=True)
+    assert len(open_store(root)["x"]) == 14
+    assert {path.name for path in tmp_path.iterdir()} == {"squares", ".squares.lock"}
+
+
+def test_a_store_that_a_killed_writer_has_put_aside_is_put_back(tmp_path):
+    root = tmp_path / "squares"
+    write_store(SquaresDataset(10), root)
+    root.rename(tmp_path / ".squares.replaced")
+    with pytest.raises(BadData):
+        write_store(SquaresDataset(12, fails=ValueError("no")), root, overwrite=True)
+    assert len(open_store(root)["x"]) == 10
 
 
 def test_write_store_never_replaces_a_folder_that_is_no_store(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -211,6 +212,23 @@ def test_bench_all_passes_every_batch_to_the_step():
     assert sum(sizes) == 30 * (1 + 3 * 2)
 
 
+class Sizes(list):
+    """A step that keeps the sizes of batches; false before the first one."""
+
+    def __call__(self, batch):
+        self.append(len(batch[0]))
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [fastloop.bench, lambda a, step, trials: fastloop.bench_all({"a": a}, step, trials=trials)],
+)
+def test_a_step_may_be_an_object_that_is_false(measure):
+    sizes = Sizes()
+    measure(DataLoader(DATA, batch_size=10), sizes, trials=1)
+    assert {*sizes} == {10}
+
+
 def test_bench_all_calls_set_epoch_of_the_sampler():
     class Sampler(torch.utils.data.SequentialSampler):
         epochs: list[int] = []  # noqa: RUF012
@@ -249,6 +267,15 @@ def test_bench_names_an_invalid_number(arguments):
         fastloop.bench_all({"a": DataLoader(DATA)}, **arguments)
     with pytest.raises(ValueError, match="=0"):
         fastloop.bench(DataLoader(DATA), **arguments)
+
+
+def test_results_of_numbers_of_numpy_become_json(clock):
+    numbers = {"trials": np.int64(3), "epochs": np.int64(2)}
+    for result in (
+        fastloop.bench(clock.loader(1_000_000), **numbers),
+        fastloop.bench_all({"a": clock.loader(1_000_000)}, **numbers),
+    ):
+        assert json.loads(result.to_json())["epochs"] == 2
 
 
 @pytest.mark.parametrize("trials", [2.5, "3"])

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -442,6 +443,82 @@ def test_store_is_reused_after_the_code_of_its_dataset_has_changed(outputs):
     first = prepare(Triples(), store)
     assert prepare(ChangedCodeTriples(), store).folder == first.folder
     assert prepare(ReversedTriples(), store).folder != first.folder
+
+
+class Form:
+    """Samples with the same bytes in any of several forms."""
+
+    label, num_classes, uint8_scale = "form", None, None
+
+    def __init__(self, form):
+        self.form = form
+
+    def fetch(self):
+        return self.form
+
+    def open(self):
+        rows = [torch.arange(6.0) + index for index in range(5)]
+        made = {
+            "row": lambda row: row,
+            "matrix": lambda row: row.view(2, 3),
+            "dict": lambda row: {"a": row},
+            "two": lambda row: (row[:3], row[3:]),
+            "bits": lambda row: row.view(torch.int32),
+        }
+        return [made[self.form](row) for row in rows]
+
+
+@pytest.mark.parametrize("form", ["matrix", "dict", "two", "bits"])
+def test_store_is_not_reused_for_samples_of_the_same_bytes_in_another_form(outputs, form):
+    store = compose_job("loader=np_memmap").loader.store
+    first, second = prepare(Form("row"), store), prepare(Form(form), store)
+    hashes = [(each.reference / "hashes.npy").read_bytes() for each in (first, second)]
+    assert hashes[0] == hashes[1]
+    assert second.folder != first.folder
+    assert prepare(Form(form), store).folder == second.folder
+
+
+class OwnStore:
+    """A store of a user's: a class without fields."""
+
+    def __init__(self, root, factor=1, codec=None):
+        self.root, self.factor, self.codec = root, factor, codec or object()
+
+    def write(self, folder, chunks, num_samples):
+        np.save(folder / "rows.npy", self.factor * np.concatenate([*chunks]))
+
+    def open(self, folder):
+        return np.load(folder / "rows.npy")
+
+
+class OtherStore(OwnStore):
+    def write(self, folder, chunks, num_samples):
+        np.save(folder / "rows.npy", -np.concatenate([*chunks]))
+
+
+def test_a_users_stores_are_told_apart_by_class_and_settings(outputs):
+    kinds = (OwnStore, OtherStore, partial(OwnStore, factor=2), partial(OwnStore, factor=3))
+    stores = [kind(str(outputs / "stores")) for kind in kinds]
+    dataset = Form("row")
+    opened = [each.open(prepare(dataset, each).folder) for each in stores]
+    assert [rows[1].tolist() for rows in opened] == [
+        [factor * value for value in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)] for factor in (1, -1, 2, 3)
+    ]
+    again = prepare(dataset, OwnStore(str(outputs / "stores"), factor=2))
+    assert again.folder == prepare(dataset, stores[2]).folder
+
+
+def test_a_users_datasets_of_one_module_are_told_apart(outputs):
+    class First(Form):
+        def fetch(self):
+            return "version 1"
+
+    class Second(First):
+        pass
+
+    first, second = (prepare(kind(form), None) for kind, form in ((First, "row"), (Second, "two")))
+    assert first.fingerprint != second.fingerprint
+    assert len(second.sample) == 2
 
 
 def test_store_is_written_again_after_its_own_format_has_changed(outputs, monkeypatch):

@@ -35,6 +35,22 @@ def test_result_is_read_under_former_field_names(tmp_path):
     assert load(tmp_path) == result
 
 
+@pytest.mark.parametrize(
+    "password", ["data", "dataset", "seconds", "1000", "FINISHED", "raw photos"]
+)
+def test_a_password_that_is_a_common_word_leaves_a_result_as_it_is(tmp_path, monkeypatch, password):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
+    result = replace(
+        result_of([1.0, 1.1], samples=1000, limit=2000),
+        name="raw photos",
+        status="FINISHED",
+        params={"dataset": "data", "count": 1000},
+        status_reason=f"ValueError: {password}",
+    )
+    save(result, tmp_path)
+    assert load(tmp_path) == replace(result, status_reason="ValueError: ***")
+
+
 SHORT = Attribution(seconds=0.00046, first_batch_s=0.1, wait_s=[0.0], place_s=[0.0], cpu_s=0.01)
 
 

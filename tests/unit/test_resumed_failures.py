@@ -42,6 +42,15 @@ def test_failed_job_runs_once_its_library_is_installed(state, environment, runs)
     assert state.is_running == runs
 
 
+def test_a_job_that_is_measured_anew_keeps_no_profile_of_other_code(state, tmp_path):
+    names = ["explain.json", "timeline.json", "timeline.svg", "profile-training.txt"]
+    for name in names:
+        (tmp_path / name).write_text("of earlier trials")
+    state.continue_from(PLAIN)
+    state.begin()
+    assert not {path.name for path in tmp_path.iterdir()} & {*names}
+
+
 def test_job_that_fails_again_has_the_present_environment(state):
     failure = Failure(kind=FailureKind.UNSUPPORTED, message="needs a library")
     fail_job(state, replace(PLAIN, environment=WITH), failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,24 @@ def test_import_beyond_the_top_of_a_package_is_passed_over(own_code):
     folder, loader = own_code
     (folder / "mixed" / "near.py").write_text("def late():\n    from ...nowhere import x\n")
     assert source_fingerprint(loader)
+
+
+def test_code_of_a_target_that_is_a_method_of_a_class_counts(own_code):
+    folder, _ = own_code
+    wrapper = SimpleNamespace(target="mixed.loader.Load.__init__")
+    before = source_fingerprint(wrapper)
+    with (folder / "helper.py").open("a") as file:
+        file.write("# changed\n")
+    assert source_fingerprint(wrapper) != before
+
+
+def test_code_may_have_another_encoding(own_code):
+    folder, loader = own_code
+    text = "# -*- coding: latin-1 -*-\nimport helper\nname = 'caf\xe9'\n"
+    (folder / "other.py").write_bytes(text.encode("latin-1"))
+    before = source_fingerprint(loader)
+    (folder / "other.py").write_bytes(text.replace("\xe9", "\xe8").encode("latin-1"))
+    assert source_fingerprint(loader) != before
 
 
 def test_fingerprint_of_an_option_of_fastloop_is_of_its_file_alone():

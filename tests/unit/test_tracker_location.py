@@ -81,6 +81,7 @@ SECRET = "s%C3%A9cret%2Fhush"
             '{"a": "http://host/", "mail": "me@host"}',
         ),
         ("", "file:///home/me/a@b/c.db", "file:///home/me/a@b/c.db"),
+        ("http://user:data@host/", "no dataset, wrong data", "no dataset, wrong ***"),
     ],
 )
 def test_passwords_are_not_in_texts(monkeypatch, uri, text, shown):

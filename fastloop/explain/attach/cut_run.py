@@ -196,7 +196,11 @@ class CutLoop:
     def _end_script(self) -> None:
         """Write the result, and end the script by `sys.exit`, so that it can clean up."""
         path = self.folder / RESULT.format(os.getpid())
-        path.write_text(json.dumps(asdict(self.result)))
+        # A process may be killed while it writes, as when another rank has ended: then the file is
+        # missing, and not half of one.
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self.result)))
+        partial.replace(path)
         end_script()
 
 

@@ -115,7 +115,7 @@ def read_effects(
     lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
     lines |= {f"removes {path}" for path in before if path not in after}
     for path in records.glob(RECORDED.format("*")):
-        lines |= {*path.read_text().splitlines()}
+        lines |= {*path.read_text(encoding="utf-8").splitlines()}
     return _count_files(sorted(lines))
 
 

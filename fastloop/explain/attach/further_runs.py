@@ -42,7 +42,7 @@ def run_again(
 
 def read_last_line(output: Path) -> str:
     """The last line that a run has printed, which usually tells why it has failed."""
-    lines = output.read_text(errors="replace").split("\n")
+    lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
     # torchrun ends its report with a rule.
     said = (line.strip() for line in reversed(lines))
     return next((line for line in said if any(map(str.isalnum, line))), "it printed nothing")

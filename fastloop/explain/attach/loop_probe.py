@@ -48,8 +48,8 @@ MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
-LOADERS, PASSES = itertools.count(), itertools.count()
-"""Numbers of the loaders of this process, and of the passes over them."""
+LOADERS, PASSES, DATASETS = itertools.count(), itertools.count(), itertools.count()
+"""Numbers of the loaders of this process, of the passes over them, and of their datasets."""
 SETTINGS = (
     *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
     "in_order",
@@ -155,6 +155,7 @@ class LoopProbe:
         # This is no attribute of the DataLoader, which may be pickled or copied with its
         # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
+        self.datasets: ByIdentity[int] = ByIdentity()
         self.last = local()
         """`state`: the pass that the thread has asked for a batch last."""
 
@@ -167,10 +168,22 @@ class LoopProbe:
             self._follow_derived(loader)
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
-            facts = _name_loader(loader) | {"dataset_id": id(loader.dataset)}
+            facts = _name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
         return __init__
+
+    def _number_of(self, dataset: Any) -> int:
+        """A number that no other dataset has, also none at the same place in memory later on."""
+        number = self.datasets.get(dataset)
+        if number is None:
+            number = next(DATASETS)
+            try:
+                self.datasets[dataset] = number
+            # A list can't be followed. Its id may be that of another list later on.
+            except TypeError:
+                return -id(dataset)
+        return number
 
     def _follow_derived(self, loader: DataLoader[Any]) -> None:
         # A derived class may start its iterators in its own way.

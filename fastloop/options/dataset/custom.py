@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, model_validator
 from torch.utils.data import IterableDataset
 
-from fastloop.core.files import fingerprint
+from fastloop.core.files import fingerprint, stable_repr
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported, option
 from fastloop.core.user_code import call, check_arguments, check_usable, error_line
 from fastloop.data.random_samples import sample_fingerprint
 
 PROBED_SAMPLES = 16
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @option
@@ -53,8 +51,7 @@ class CustomDataset:
         first, second = (
             [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )
-        # The address of an object in an argument differs from process to process.
-        kwargs = ADDRESS.sub("", repr(self.kwargs))
+        kwargs = stable_repr(self.kwargs)
         rows = first if first == second else []
         return fingerprint(
             "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows

@@ -25,7 +25,7 @@ from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
-from fastloop.core.text import without_passwords
+from fastloop.core.text import without_address_users, without_passwords
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import UsageError, option
 from fastloop.options.tracker._charts_view import (
@@ -141,7 +141,7 @@ class MlflowTracker:
         tags = result.tags | {COMMAND_TAG: _this_command()}
         run = client.create_run(experiment_id, run_name=result.name, tags=tags)
         params = [
-            Param(name, without_passwords(str(value))) for name, value in result.params.items()
+            Param(name, without_address_users(str(value))) for name, value in result.params.items()
         ]
         client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
