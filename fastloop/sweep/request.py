@@ -23,9 +23,11 @@ NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
 """Overrides that a job's name does not repeat, as it begins with their values."""
 LOADER_BATCH_SIZE = "its own"
 """Value of the parameter batch_size for a loader that does not honour the setting."""
-NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment", ".root")
-"""Ends of the names of settings that do not distinguish trials: their number, their time limit, who
-builds their environment, and the folders of files."""
+NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
+"""Settings that do not distinguish trials: their number, their time limit, and who builds their
+environment."""
+FOLDERS = ".root"
+"""End of the names of settings that are folders of files, which don't distinguish trials either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class JobRequest:
     tracker: Tracker
     choices: dict[str, str]
     overrides: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    """Flags of the command line that name the user's own yaml files, which another command line for
+    this job needs as well."""
     config: dict[str, Any]
     """The resolved configuration."""
     config_yaml: str
@@ -86,6 +91,9 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
             parents, dot, last = setting.rpartition(".")
             is_clear = last_parts.count(last) == 1
             word = overrides[setting].lstrip("+")
+            # `~loader.num_threads=2` leaves the setting out, whatever its value
+            if setting.startswith("~"):
+                word = f"~{last.lstrip('~')}" if is_clear else setting
             words.append(word.removeprefix(f"{parents}{dot}") if is_clear else word)
         names.append(" ".join([beginning, *words]))
     return names
@@ -171,4 +179,8 @@ def _identity(request: JobRequest) -> dict[str, str]:
     # The launcher is the sweep's, but the number of its processes changes a trial.
     if (size := request.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
-    return {name: repr(value) for name, value in values.items() if not name.endswith(NON_IDENTITY)}
+    return {
+        name: repr(value)
+        for name, value in values.items()
+        if name not in NON_IDENTITY and not name.endswith(FOLDERS)
+    }
