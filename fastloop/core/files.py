@@ -116,9 +116,11 @@ def remove(path: Path) -> None:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a file atomically: a reader sees either the old or the new text."""
+    """Write a file as UTF-8, atomically: a reader sees either the old or the new text."""
+    # by default Python uses the encoding of the locale, which may lack characters of the text, and
+    # results are read as UTF-8
     with write_beside(target) as beside:
-        beside.write_text(text)
+        beside.write_text(text, encoding="utf-8")
 
 
 def fingerprint(*parts: object) -> str:
