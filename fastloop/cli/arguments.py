@@ -48,7 +48,8 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
         return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
     if name.startswith("-"):
         return f"{command} {name}: {usual}"
-    if not Path(name).exists():
+    # Path("") is the working folder
+    if not name or not Path(name).exists():
         shown = _show(name)
         return f"{command} {shown}: no such file; allowed: a Python script, or -m <module>"
     return ""

@@ -147,7 +147,8 @@ def _software() -> Iterator[tuple[str, str]]:
     from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
     from fastloop.fastloader.columns.native_rows import has_core
 
-    compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
+    # CC may have options, and may be set but empty
+    compiler = shutil.which((os.environ.get("CC", "").split() or ["cc"])[0])
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield "C compiler", compiler or "none: apt-get install gcc, for FastLoader's native core"
     without = "Python, without the native core: install a C compiler, then fastloop again"

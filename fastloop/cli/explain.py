@@ -104,7 +104,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
     print(f"        {TIMELINE_SVG} and {TIMELINE_TRACE} (for ui.perfetto.dev) are next to it")
     if explanation.best and _write_best(explanation.best, folder):
-        print(f"best:   python -m fastloop.run -cd {folder} experiment=best")
+        print(f"best:   python -m fastloop.run -cd {shlex.quote(str(folder))} experiment=best")
 
 
 def _check_asked(request: JobRequest) -> None:
@@ -130,7 +130,7 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
     if read_command_line(sys.argv[1:]).config_dir:
         return False
     # without `python -m fastloop.run`
-    overrides = shlex.split(best.command)[3:]
+    overrides = read_command_line(shlex.split(best.command)[3:]).overrides
     question = f"What does {best.change} gain, as `fastloop explain` has found?"
     if text := experiment_yaml(overrides, question):
         (folder / "experiment").mkdir(exist_ok=True)

@@ -285,7 +285,7 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     from fastloop.tune.paste import explain_no_code, paste_code
 
     overrides = outcome.change.apply(request.overrides)
-    print(f"run:    python -m fastloop.run {shlex.join(overrides)}")
+    print(f"run:    python -m fastloop.run {shlex.join([*request.flags, *overrides])}")
     question = "Which settings are the fastest, as `fastloop tune` has found?"
     # The file is found by -cd, and Hydra takes only one -cd.
     in_folder = read_command_line(sys.argv[1:]).config_dir
@@ -293,7 +293,7 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     if text:
         (folder / "experiment").mkdir(exist_ok=True)
         write_text(folder / "experiment" / "tuned.yaml", text)
-        print(f"or:     python -m fastloop.run -cd {folder} experiment=tuned")
+        print(f"or:     python -m fastloop.run -cd {shlex.quote(str(folder))} experiment=tuned")
     job = _compose_job(overrides)
     code = paste_code(job)
     if code:

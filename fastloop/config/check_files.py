@@ -81,7 +81,7 @@ def read_check_file(path: Path) -> CheckSettings:
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
         # aliases may nest without an end, and its interpolations may read the environment.
-        values: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
+        values: Any = yaml.load(path.read_bytes(), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
     except RecursionError:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Override, Quote, QuotedString, RangeSweep
 
 from fastloop.config.catalogue import (
     default_options,
@@ -50,8 +50,8 @@ HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 """A value, or one of several values, that begins with the home folder."""
 TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
-PLAIN_PATH = re.compile(r"[\w/.+-]*")
-"""A path that needs no quotes in Hydra's grammar."""
+PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
+"""A path that needs no quotes in Hydra's grammar, which knows ASCII letters alone."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -76,6 +76,16 @@ class CommandLine:
         # Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all positional arguments
         # at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
         return [*self.flags, *self.overrides]
+
+    @property
+    def config_flags(self) -> tuple[str, ...]:
+        """The flags that name the user's own yaml files, with their values."""
+        given = {
+            "--config-path": self.config_path,
+            "--config-name": self.config_name,
+            "--config-dir": self.config_dir,
+        }
+        return tuple(word for flag, value in given.items() if value for word in (flag, value))
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -212,6 +222,8 @@ def _check_count(override: Override) -> None:
     start, stop, step = values.start or 0, values.stop, values.step
     if not step or stop is None:
         raise ConfigError(f"{override.input_line}: allowed: range(start,stop,step) with a step")
+    if not math.isfinite((stop - start) / step):
+        raise ConfigError(f"{override.input_line}: allowed: finite numbers")
     count = math.ceil((stop - start) / step)
     if count > MOST_JOBS:
         reason = f"these are {count:,} values; allowed: at most {MOST_JOBS:,}"
@@ -247,6 +259,15 @@ def expand_homes(values: Any) -> Any:
     return _expand(values) if isinstance(values, str) and values.startswith("~/") else values
 
 
+def quote(text: str) -> str:
+    """The text as a value of Hydra's command line, which commas and brackets do not end.
+
+    >>> quote("a, b")
+    "'a, b'"
+    """
+    return QuotedString(text=text, quote=Quote.single).with_quotes()
+
+
 def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
     """Each override in Hydra's grammar, see read_spelling."""
     return tuple(read_spelling(override) for override in overrides)
@@ -254,7 +275,7 @@ def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
 
 def _expand_quoted(match: re.Match[str]) -> str:
     path = _expand(match[0])
-    return path if PLAIN_PATH.fullmatch(path) else f"'{path}'"
+    return path if PLAIN_PATH.fullmatch(path) else quote(path)
 
 
 def _expand(path: str) -> str:

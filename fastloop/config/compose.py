@@ -34,7 +34,7 @@ from fastloop.config.combinations import (
     compose_values,
     register_resolvers,
 )
-from fastloop.config.command_line import CommandLine, prepare_completion, read_command_line
+from fastloop.config.command_line import CommandLine, prepare_completion, quote, read_command_line
 from fastloop.config.experiments import register_experiments
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
@@ -84,7 +84,7 @@ def compose_all(
         jobs = [combination.values for combination in combinations]
         _check_and_tell(jobs, describe)
         _start_server(jobs, modules)
-        requests = colour_jobs([build_request(combination) for combination in combinations])
+        requests = _build_requests(line, combinations)
         _tell_concerns(composed)
         if combinations[0].launcher == BASIC:
             return requests
@@ -181,8 +181,13 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
-    combinations = compose_each(read_command_line(sys.argv[1:]), jobs, folder)
-    return colour_jobs([build_request(combination) for combination in combinations])
+    line = read_command_line(sys.argv[1:])
+    return _build_requests(line, compose_each(line, jobs, folder))
+
+
+def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> list[JobRequest]:
+    built = [build_request(combination) for combination in combinations]
+    return colour_jobs([replace(request, flags=line.config_flags) for request in built])
 
 
 def refuse_several(arguments: Sequence[str], refusal: str) -> None:
@@ -266,7 +271,7 @@ def _run_hydra_launcher(
     # the launcher has processes to end
     handle_signals()
     # the default folder contains the time, which has gone on since the jobs were composed
-    same_folder = f"hydra.sweep.dir={first.sweep_folder}"
+    same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
     try:
         _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
     # a launcher may raise anything: there is no cluster, a job is lost

@@ -16,8 +16,10 @@ from hydra.errors import (
 )
 from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from fastloop.config.suggestions import option_hint, setting_hint
+from fastloop.core.files import outputs_folder
 from fastloop.core.text import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line
@@ -97,20 +99,30 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
         return _unknown_option(error) if "/" in file else _unknown_config(file)
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
         return _hydra_message(error, known_names)
-    if isinstance(error, OSError):
-        return _system_message(error)
+    if isinstance(error, OSError | YAMLError | UnicodeDecodeError):
+        return _file_message(error)
     if "Config group override must be" in str(error):
         return f"overrides have the form name=value: {type(error).__name__}: {error}"
     return None
 
 
-def _system_message(error: OSError) -> str:
+def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
+    # of a yaml file of the user's, which most of these errors name
+    if isinstance(error, YAMLError):
+        return f"a yaml file can't be read: {' '.join(str(error).split())}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"a yaml file can't be read, as it is not UTF-8: {error}"
     # Hydra looks for a file with the name of the option
     if error.errno == errno.ENAMETOOLONG:
         name = Path(str(error.filename)).stem
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
-    return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}"
+    # a file of another folder, such as a yaml of the user's, or a limit on open files
+    path, outputs = Path(str(error.filename or "")).absolute(), outputs_folder()
+    is_of_outputs = error.filename and (
+        path in (outputs, *outputs.parents) or outputs in path.parents
+    )
+    return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}" if is_of_outputs else reason
 
 
 def instantiation_message(group: str, error: InstantiationException) -> str:

@@ -131,8 +131,9 @@ def remove(path: Path) -> None:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a file atomically: a reader sees either the old or the new text."""
+    """Write a file as UTF-8, atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
+        # By default Python uses the encoding of the locale, which may lack characters of the text.
         # Paths may have names that are no UTF-8; their bytes are written as they are.
         beside.write_bytes(text.encode(errors="surrogateescape"))
 

@@ -18,8 +18,9 @@ def significant(value: float, digits: int = 3) -> str:
 
     Zeros at the end of a fraction are left out.
     """
+    # the sum turns -0.0 into 0.0
     if not value or not math.isfinite(value):
-        return f"{value:g}"
+        return f"{value + 0.0:g}"
     # The magnitude is taken after rounding: 9.996 becomes 10.0, with one decimal less than 9.99.
     magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"

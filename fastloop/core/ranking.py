@@ -17,6 +17,7 @@ from fastloop.core.looks import (
     share_of_last_look,
     share_of_look,
 )
+from fastloop.core.number_text import significant
 from fastloop.core.pair_tests import (
     equal_pairs,
     pairs,
@@ -225,7 +226,7 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     seen = abs(float(np.median(logs[-1] - logs[0])))
     large = seen >= math.log1p(MINIMUM_EFFECT)
     # exp overflows above 709, so the exponent is limited
-    times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
+    times = f"the difference seen ({significant(math.exp(min(seen, 700)))} times)"
     difference = times if large else "a difference of 2 %"
     trials = _count_needed(logs)
     equal = most if fewest < most else FEWEST_FOR_RANKING

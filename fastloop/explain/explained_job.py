@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastloop.core import stats
 from fastloop.core.epochs import num_batches
 from fastloop.core.interleave import rounds, within
+from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher
@@ -101,7 +102,9 @@ class ExplainedJob:
         if traits_of(LoaderTraits, self.job.loader).shuffles_itself:
             epoch_s = batch_s * self.whole_batches
             if epoch_s > LONGEST_EPOCH_S:
-                reason = f"shuffles the samples itself, in epochs of about {epoch_s:.2g} s"
+                reason = (
+                    f"shuffles the samples itself, in epochs of about {significant(epoch_s, 2)} s"
+                )
                 allowed = f"epochs up to {LONGEST_EPOCH_S:g} s, for example of fewer samples"
                 loader = f"loader={name_of(self.job.loader)}"
                 raise UsageError(f"{loader} {reason}; allowed: {allowed}")

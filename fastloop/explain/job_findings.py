@@ -58,7 +58,8 @@ def format_explanation(explanation: Explanation) -> str:
 
 def _timeline_text(epoch: InstrumentedEpoch) -> str:
     shares = ", ".join(f"{stage} {show_percent(share)}" for stage, share in epoch.shares.items())
-    text = f"timeline: a recorded epoch of {epoch.batches:,} batches took {epoch.seconds:,.3g} s"
+    length = f"{epoch.batches:,} batches took {significant(epoch.seconds)} s"
+    text = f"timeline: a recorded epoch of {length}"
     return f"{text}; its lanes account for {100 * epoch.coverage:.1f} % of it: {shares}"
 
 

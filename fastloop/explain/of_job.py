@@ -140,7 +140,7 @@ def explain(
     candidates, model_ratio = _predict(explained, found, measured, findings.ladder)
     chosen = choose(candidates, request.sweep.tries)
     gains = try_candidates(explained, chosen, request.job.most_trials, seconds)
-    what_ifs = list_what_ifs(candidates, gains, request.overrides)
+    what_ifs = list_what_ifs(candidates, gains, request)
     around = look_after(
         explained.job, beginning, measured if is_close(model_ratio) else None, findings.times[0]
     )

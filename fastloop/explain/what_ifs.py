@@ -34,6 +34,7 @@ from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, uses_dataloader
 from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
@@ -199,13 +200,14 @@ def try_candidates(
 
 
 def list_what_ifs(
-    candidates: Sequence[ChangedJob], gains: dict[str, Estimate], overrides: Sequence[str]
+    candidates: Sequence[ChangedJob], gains: dict[str, Estimate], request: JobRequest
 ) -> tuple[WhatIf, ...]:
     """All changes: first the tried ones by their gain, then the others by prediction."""
     what_ifs = [
         WhatIf(
             change=each.name,
-            command="python -m fastloop.run " + shlex.join(each.change.apply(overrides)),
+            command="python -m fastloop.run "
+            + shlex.join([*request.flags, *each.change.apply(request.overrides)]),
             predicted_gain=each.predicted_gain,
             realised_gain=gains.get(each.name),
         )

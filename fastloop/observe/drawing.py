@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import MAIN, QUEUE_LANE, WORKER, Event
 from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
@@ -255,7 +256,7 @@ def _tick_step(length_ms: float) -> float:
 
 
 def _duration(event: Event) -> str:
-    return f"{_duration_ns(event) / 1e6:,.3g} ms"
+    return f"{significant(_duration_ns(event) / 1e6)} ms"
 
 
 def _wrap_svg(elements: list[str], size: tuple[int, int], title: str, description: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import site
@@ -49,6 +50,8 @@ SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py"
 """The parts of a folder of fastloop that its wheel is built from."""
 QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
 """Options with which pip asks nothing and leaves out warnings that do not matter here."""
+ELSEWHERE = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
+"""Environment variables with which pip would install to another place, or nothing."""
 DESCRIBE = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
@@ -230,7 +233,8 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     if _run([str(python), "-I", "-c", "import pip"]).returncode:
         _check([str(python), "-I", "-m", "ensurepip"])
     for arguments in _pip_calls(environment):
-        _check([str(python), "-I", "-m", "pip", "install", *QUIET, *arguments])
+        # with PIP_USER=1, or `user = true` in a pip.conf, pip refuses to install to an environment
+        _check([str(python), "-I", "-m", "pip", "install", "--no-user", *QUIET, *arguments])
     described = json.loads(_check([str(python), "-I", "-c", DESCRIBE]))
     text = json.dumps(asdict(environment) | described, default=str, ensure_ascii=False)
     (beside / DESCRIPTION).write_text(text.replace(str(beside), str(folder)), encoding="utf-8")
@@ -271,6 +275,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     # If this command is killed, pip ends with it; otherwise it would go on writing to the folder.
     return subprocess.run(
         command,
+        env={name: value for name, value in os.environ.items() if name not in ELSEWHERE},
         capture_output=True,
         text=True,
         check=False,

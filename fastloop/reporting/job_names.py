@@ -14,6 +14,10 @@ LOADER, DATASET = "loader", "dataset"
 NAME = re.compile(r"(?!(?:true|false|null|none)$)[a-z_][\w.:-]*", re.IGNORECASE)
 """A value that is understood without its setting, such as an option's name; `true` is not."""
 NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
+SETTING = re.compile(r"\+{0,2}[\w.@/]+=|~[\w.@/]+$")
+"""The beginning of a setting in a job's name; `~count` is one that the job leaves out."""
+OPEN_QUOTE = re.compile(r"[^=]*=(['\"])(?!.*(?<!\\)\1$)")
+"""A setting with a quoted value, up to a blank inside of the quotes."""
 Names = Mapping[str, str]
 """The loader of each job by the job's name, `<loader> <dataset> <setting=value>...`."""
 
@@ -44,9 +48,25 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
     return short if len({*short.values()}) == len(short) else {name: name for name in short}
 
 
+def split_name(name: str) -> list[str]:
+    """The loader, the dataset and each setting of a job's name; a value may contain blanks.
+
+    >>> split_name("raw mydataset root='/my data' num_workers=2")
+    ['raw', 'mydataset', "root='/my data'", 'num_workers=2']
+    """
+    words: list[str] = []
+    for piece in name.split(" "):
+        in_value = words and SETTING.match(words[-1])
+        if in_value and (OPEN_QUOTE.match(words[-1]) or not SETTING.match(piece)):
+            words[-1] += f" {piece}"
+        else:
+            words.append(piece)
+    return words
+
+
 def _settings(result: Result) -> dict[str, str]:
     """The parts of the job's name, `<loader> <dataset> <setting>=<value> ...`, by setting."""
-    loader, _, *words = [*result.name.split(" "), ""]
+    loader, _, *words = [*split_name(result.name), ""]
     settings = [word.lstrip("+").partition("=") for word in words if word]
     return {LOADER: loader, DATASET: result.dataset} | {key: value for key, _, value in settings}
 
@@ -60,12 +80,16 @@ def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
 def _label(key: str, keys: Sequence[str]) -> str:
     """The key's last part, or the whole key if another key has the same last part."""
     last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+    is_clear = sum(other.rpartition(".")[2] == last for other in keys) == 1
+    left_out = "~" if key.startswith("~") else ""
+    return f"{left_out}{last.lstrip('~')}" if is_clear else key
 
 
 def _describe(label: str, value: str, is_unique: bool) -> str:
     if label in (LOADER, DATASET) or (is_unique and NAME.fullmatch(value)):
         return value
+    if label.startswith("~"):
+        return label
     if not NUMBER.fullmatch(value):
         return f"{label}={value}"
     if label.startswith("num_"):
@@ -86,13 +110,13 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
         return [name for name, loader in names.items() if loader == baseline]
     # A row of a table has only the words that differ among the rows. Words that fit several jobs of
     # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
-    loader, *words = baseline.split(" ")
+    loader, *words = split_name(baseline)
     fitting = [
         name
         for name in names
-        if name.split(" ")[0] == loader and set(words) <= {*name.split(" ")[1:]}
+        if split_name(name)[0] == loader and set(words) <= {*split_name(name)[1:]}
     ]
-    datasets = [name.split(" ")[1:2] for name in fitting]
+    datasets = [split_name(name)[1:2] for name in fitting]
     return fitting if all(datasets.count(dataset) == 1 for dataset in datasets) else []
 
 

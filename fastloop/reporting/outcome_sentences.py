@@ -226,8 +226,10 @@ def shuffling_sentence(comparison: Comparison) -> str:
     described = [(row.label, _shuffling(row.result)) for row in faster]
     names = ", ".join(f"{label} ({describe_shuffling(own)})" for label, own in described if own)
     verb = "shuffles" if len(faster) == 1 else "shuffle"
-    # Without ranks the order of the jobs is that of their medians, which proves nothing.
-    quality = "has the lowest median" if comparison.undetermined else "is fastest"
+    # The order of the jobs is that of their medians, which proves nothing: not without ranks, nor
+    # among jobs that can't be told apart.
+    is_sure = all(best[0].label in row.faster for row in best[1:]) and not comparison.undetermined
+    quality = "is fastest" if is_sure else "has the lowest median"
     return f"{names} {verb} less; of the jobs that shuffle most, {best[0].label} {quality}."
 
 

@@ -18,7 +18,7 @@ from fastloop.reporting.comparable import (
     brings_data,
     partition,
 )
-from fastloop.reporting.job_names import find_baseline, no_baseline, short_names
+from fastloop.reporting.job_names import find_baseline, no_baseline, short_names, split_name
 
 DEFAULT_COLOUR = "#0072b2"
 """Colour of jobs without a colour in their result."""
@@ -125,18 +125,9 @@ def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
-    groups = [_group(members, reference, several) for members in partition(finished)]
-    return _shorten_titles(groups)
-
-
-def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
-    """The groups with titles that omit the settings which all titles share."""
-    words = [{word for word in group.title.split(" ") if "=" in word} for group in groups]
-    shared = set.intersection(*words) if words else set()
-    return [
-        replace(group, title=" ".join(w for w in group.title.split(" ") if w not in shared))
-        for group in groups
-    ]
+    # titles omit the settings that all jobs share
+    of_all = set.intersection(*({*_settings(result)} for result in finished)) if finished else set()
+    return [_group(members, reference, several, of_all) for members in partition(finished)]
 
 
 def _reference(results: Sequence[Result], finished: list[Result], baseline: str) -> Result | None:
@@ -164,9 +155,14 @@ def _find_named(finished: list[Result], baseline: str) -> list[Result]:
     return [by_name[name] for name in names]
 
 
-def _group(results: list[Result], reference: Result | None, several: bool) -> JobGroup:
+def _group(
+    results: list[Result], reference: Result | None, several: bool, of_all: set[str]
+) -> JobGroup:
+    """The group of these jobs. several: True if there are several sweeps. of_all: settings of all
+    jobs of all groups."""
     settings = [_settings(result) for result in results]
     shared = [word for word in settings[0] if all(word in others for others in settings)]
+    shared = [word for word in shared if word not in of_all]
     sweep = [f"({results[0].tags['sweep']})"] if several else []
     labels = short_names(results)
     base = _baseline_name(results, reference)
@@ -193,7 +189,7 @@ def _data_name(results: list[Result]) -> str:
 
 def _settings(result: Result) -> list[str]:
     """The `setting=value` words of a job's name, which follow loader and dataset."""
-    return result.name.split(" ")[2:]
+    return split_name(result.name)[2:]
 
 
 def _baseline_name(results: list[Result], reference: Result | None) -> str:

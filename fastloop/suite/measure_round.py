@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastloop.config.catalogue import options_of, options_with_store
+from fastloop.config.command_line import quote
 from fastloop.config.compose import compose_requests, usage_errors
 from fastloop.config.experiments import register_experiments
 from fastloop.core.machine import describe_machine
@@ -194,15 +195,6 @@ def _compose(
     register_experiments()
     with usage_errors():
         return compose_requests(jobs, folder) if jobs else []
-
-
-def quote(text: str) -> str:
-    """The text as a value of Hydra's command line, which commas and brackets do not end.
-
-    >>> quote("a, b")
-    "'a, b'"
-    """
-    return "'" + text.replace("'", "\\'") + "'"
 
 
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:

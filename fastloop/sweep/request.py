@@ -41,6 +41,9 @@ class JobRequest:
     tracker: Tracker
     choices: dict[str, str]
     overrides: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    """Flags of the command line that name the user's own yaml files, which another command line for
+    this job needs as well."""
     config: dict[str, Any]
     """The resolved configuration."""
     config_yaml: str
@@ -89,6 +92,9 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
             parents, dot, last = setting.rpartition(".")
             is_clear = last_parts.count(last) == 1
             word = overrides[setting].lstrip("+")
+            # `~loader.num_threads=2` leaves the setting out, whatever its value
+            if setting.startswith("~"):
+                word = f"~{last.lstrip('~')}" if is_clear else setting
             words.append(word.removeprefix(f"{parents}{dot}") if is_clear else word)
         names.append(" ".join([beginning, *words]))
     return names

@@ -19,7 +19,7 @@ from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.settings import SweepSettings
 
 LAST = "last"
-PLAIN = re.compile(r"[\w./-]+")
+PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 """Paths that neither the shell nor Hydra takes for anything else."""
 KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
 """Fields of a result that hold the measurements of an interrupted sweep."""

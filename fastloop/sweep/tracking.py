@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 
 from tqdm import tqdm
 
@@ -52,7 +53,7 @@ class SweepTracker:
         with self._report_failure():
             if not self.is_lost:
                 return self.tracker.where(sweep)
-        return f"later:  fastloop log {self.sweep_folder}"
+        return f"later:  fastloop log {quote(str(self.sweep_folder))}"
 
     @contextlib.contextmanager
     def _report_failure(self) -> Iterator[None]:

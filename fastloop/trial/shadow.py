@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.number_text import significant
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
@@ -216,7 +217,8 @@ def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
         is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
         if is_enough and unforeseen_s <= FASTER * foreseen_s + LEAST_GAIN_S:
             return
-    times = f"epoch 0 takes {foreseen_s:.2g} s, one of random number {unforeseen_s:.2g} s"
+    first, random_one = significant(foreseen_s, 2), significant(unforeseen_s, 2)
+    times = f"epoch 0 takes {first} s, one of random number {random_one} s"
     raise Invalid(f"works outside the window: {times}")
 
 

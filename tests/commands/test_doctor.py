@@ -41,6 +41,13 @@ def test_a_source_folder_that_is_not_installed_is_told(monkeypatch):
     assert "fastloop itself is not installed" in line
 
 
+def test_empty_compiler_variable_means_the_default(monkeypatch):
+    expected = dict(doctor._software())["C compiler"]
+    for value in ("", " "):
+        monkeypatch.setenv("CC", value)
+        assert dict(doctor._software())["C compiler"] == expected
+
+
 def test_environments_of_options_are_listed(tmp_path):
     folder = tmp_path / "outputs" / "environments" / "0123456789abcdef"
     folder.mkdir(parents=True)

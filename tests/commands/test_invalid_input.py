@@ -62,6 +62,7 @@ LOADERS = ", ".join(options("loader"))
             "(0,1000000000): these are 1,000,000,000 values; allowed: at most 10,000",
         ),
         ("-m num_workers=range(0,4,0)", "allowed: range(start,stop,step) with a step"),
+        ("-m epochs=range(0,inf)", "epochs=range(0,inf): allowed: finite numbers"),
         (
             "-m batch_size=range(1,200) epochs=range(1,200)",
             "these overrides make 39,601 jobs; allowed: at most 10,000",

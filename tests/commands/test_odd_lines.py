@@ -34,6 +34,7 @@ LONG = "x" * 100_000
         ("check", ("record=true", "record=true"), "record=true: record= is given twice"),
         ("attach", ("mine.py\n",), "attach 'mine.py\\n': no such file; allowed: a Python script"),
         ("attach", (LONG,), "xxxxxxxx"),
+        ("attach", ("",), "attach : no such file; allowed: a Python script"),
         ("log", ("",), "usage: fastloop log <folder of a sweep or of a job>"),
         ("log", (LONG,), "xxxxxxxx"),
         ("run", (f"loader={LONG}",), "the name is too long for a file"),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from options import CONF
 
+from fastloop.config.compose import compose_all
 from fastloop.explain.change import Change, change_from
+from fastloop.explain.what_ifs import list_what_ifs
 
 OF_JOB = Change(overrides=("loader=np_memmap", "num_workers=0"), is_asked=True)
 OF_SCRIPT = Change(settings={"num_workers": 2, "multiprocessing_context": "spawn"}, torch_threads=1)
@@ -54,3 +61,16 @@ def test_change_that_can_not_be_carried_out_is_refused(values: dict[str, Any], n
 @pytest.mark.parametrize("change", [Change(), OF_JOB, OF_SCRIPT])
 def test_change_is_equal_after_its_way_through_json(change):
     assert change_from(json.loads(json.dumps(asdict(change)))) == change
+
+
+def test_command_of_a_change_has_the_flags_of_the_present_one(tmp_path, monkeypatch):
+    (tmp_path / "dataset").mkdir()
+    shutil.copy(CONF / "dataset" / "digits.yaml", tmp_path / "dataset" / "mine.yaml")
+    arguments = ["-cd", str(tmp_path), "dataset=mine", "num_workers=0"]
+    monkeypatch.setattr(sys, "argv", ["fastloop", *arguments])
+    (request,) = compose_all(lambda _: 0)
+    change = Change(overrides=("num_workers=2",))
+    candidate = SimpleNamespace(name=change.name, change=change, predicted_gain=None)
+    (found,) = list_what_ifs([candidate], {}, request)
+    words = ["--config-dir", str(tmp_path), "dataset=mine", "num_workers=2"]
+    assert shlex.split(found.command) == ["python", "-m", "fastloop.run", *words]

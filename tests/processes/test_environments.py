@@ -116,6 +116,17 @@ def test_a_requirement_may_have_options_of_pip(index):
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("variable", ["PIP_USER", "PIP_TARGET", "PIP_DRY_RUN"])
+def test_pip_installs_to_the_environment_whatever_its_variables_say(
+    index, monkeypatch, tmp_path, variable
+):
+    value = str(tmp_path / "elsewhere") if variable == "PIP_TARGET" else "1"
+    monkeypatch.setenv(variable, value)
+    built = build_environment(Environment(requirements=("pins_demo==1.0",)))
+    assert built.packages == {"pins_demo": "1.0"}
+
+
+@pytest.mark.heavy
 def test_scripts_start_with_the_interpreter_of_the_environment(index):
     environment = Environment(requirements=("pins_demo==1.0",))
     build_environment(environment)

@@ -95,6 +95,8 @@ def test_submitit_jobs_form_one_sweep(folder, database):
 
 
 def test_failed_submitit_job_is_a_row_and_a_lost_one_has_no_result(folder):
+    # the launcher gets the sweep's path in Hydra's grammar, which takes it for two paths
+    folder = shutil.copytree(folder, folder / "müller,1")
     jobs = ("-m", "loader._target_=mine.Fine,mine.Failing", *INLINE, *SUBMITIT)
     process = run_fastloop(*jobs, cwd=folder)
     assert process.returncode == 1

@@ -38,6 +38,13 @@ class Squares(Dataset):
         return torch.full((2, 3), float(index * index)), index % 4
 
 
+class Recordings(Squares):
+    """A Dataset with an argument that ends like one of fastloop's own settings."""
+
+    def __init__(self, num_trials: int) -> None:
+        super().__init__(num_trials)
+
+
 class DictSamples(Squares):
     """Samples as dicts with HuggingFace's keys; the label's key sorts first."""
 

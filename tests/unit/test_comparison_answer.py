@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from fastloop.core.stats import Ratio
-from fastloop.reporting.comparison import CostChange, comparison_answer, format_changes
+from fastloop.reporting.comparison import (
+    CostChange,
+    comparison_answer,
+    format_changes,
+    other_differences,
+)
 
 FINISHED, FAILED = SimpleNamespace(status="FINISHED"), SimpleNamespace(status="FAILED")
 
@@ -50,8 +56,8 @@ def change(job: str, times: float, *, base_s: float = 1e-5, known: bool = True) 
         ),
         (
             [change("raw", 9.0, known=False), change("b", 1.0)],
-            "No job has become slower by more than 5 %. "
-            "1 of 2 are not judged: each set needs 5 trials or more.",
+            "No job has surely become slower by more than 5 %. "
+            "1 of 2 is not judged: each set needs 5 trials or more.",
         ),
         ([], "No answer: no job has finished in both sets."),
     ],
@@ -61,10 +67,32 @@ def test_first_sentence_is_the_answer(changes, answer):
     assert comparison_answer(pairs, changes, 5) == answer
 
 
+def test_regression_that_noise_may_hide_is_not_denied():
+    ratio = Ratio(estimate=1.3, low=0.8, high=2.1, p_value=0.2)
+    noisy = replace(change("raw", 1.3), ratio=ratio, is_significant=False)
+    pairs = {"raw": (FINISHED, FINISHED), "b": (FINISHED, FINISHED)}
+    assert comparison_answer(pairs, [noisy, change("b", 1.0)], 5) == (
+        "No job has surely become slower by more than 5 %. "
+        "1 of 2 may have: training of raw takes 0.8 to 2.1 times as long (95 %)."
+    )
+
+
 def test_job_that_no_longer_finishes_comes_first():
     pairs = {"raw": (FINISHED, FAILED), "b": (FINISHED, FINISHED)}
     text = comparison_answer(pairs, [change("b", 1.0)], 5)
     assert text == "raw no longer finishes."
+
+
+def test_setting_that_only_ends_like_a_condition_is_a_difference():
+    before, after = (
+        SimpleNamespace(
+            status="FINISHED",
+            params={"loader.page_cache": n, "dataset.max_trials": n, "cache": n, "trials": n},
+        )
+        for n in (1, 2)
+    )
+    lines = other_differences({"raw": (before, after)}, {"raw": before}, {"raw": after})
+    assert lines == ["differs: dataset.max_trials 1 -> 2", "differs: loader.page_cache 1 -> 2"]
 
 
 def test_times_of_a_table_share_the_unit_that_fits_them():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import OmegaConf
 
 from fastloop.config.combinations import _hydra_compose, compose_api, compose_values
-from fastloop.config.command_line import read_command_line
+from fastloop.config.command_line import read_command_line, read_spelling
+
+parse = OverridesParser.create().parse_override
 
 
 def compose_by_hydra(overrides):
@@ -31,6 +34,14 @@ def compose_by_hydra(overrides):
 def test_changed_values_are_those_that_hydra_composes(overrides):
     composed = [compose_values(*overrides), compose_values(*overrides[:1])]
     assert composed == [compose_by_hydra(overrides), compose_by_hydra(overrides[:1])]
+
+
+@pytest.mark.parametrize("home", ["/home/anna", "/home/müller", "/home/o'neil", "/a b,c"])
+def test_home_folder_of_any_name_is_one_value(monkeypatch, home):
+    monkeypatch.setenv("HOME", home)
+    assert parse(read_spelling("dataset.root=~/x")).value() == f"{home}/x"
+    each = parse(read_spelling("dataset.root=~/x,~/y")).sweep_string_iterator()
+    assert [parse(f"x={value}").value() for value in each] == [f"{home}/x", f"{home}/y"]
 
 
 @pytest.mark.parametrize("override", ["epochs=1,2", "dataset.nope=1", "epochs=[", "epochs.x=1"])

@@ -47,6 +47,27 @@ def test_wrong_values_name_the_setting_and_the_range(overrides, message):
 
 
 @pytest.mark.parametrize(
+    "content", [b"_target_: [a\n  b: : c\n", b"# gr\xfc\xdfe\n_target_: x.y\n"]
+)
+def test_yaml_file_that_can_not_be_read_is_told(tmp_path, content):
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "mine.yaml").write_bytes(content)
+    message = message_of("-cd", str(tmp_path), "dataset=mine")
+    assert message.startswith("a yaml file can't be read")
+
+
+def test_system_error_names_the_outputs_folder_only_if_it_concerns_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path / "out"))
+    for path in (tmp_path, tmp_path / "out", tmp_path / "out" / "a" / "b"):
+        message = usage_message(PermissionError(13, "Permission denied", str(path)), [])
+        assert message == f"the outputs folder (FASTLOOP_OUTPUTS): Permission denied: '{path}'"
+    path = tmp_path / "conf" / "mine.yaml"
+    message = usage_message(PermissionError(13, "Permission denied", str(path)), [])
+    assert message == f"Permission denied: '{path}'"
+    assert usage_message(OSError(24, "Too many open files"), []) == "Too many open files"
+
+
+@pytest.mark.parametrize(
     "override",
     [
         *("über=1", "loader=räw", "batch_size=\uff16\uff14", "batch_size=6\n4", 'batch_size="64'),

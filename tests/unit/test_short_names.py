@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,12 +19,16 @@ from fastloop.reporting.job_names import short_names
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
-from fastloop.sweep.request import job_names
+from fastloop.sweep.request import JobRequest, config_hash, job_names
+
+
+def requests_of(folder, *jobs: tuple[str, ...]) -> list[JobRequest]:
+    combinations = compose_each(read_command_line([]), jobs, folder)
+    return [build_request(combination) for combination in combinations]
 
 
 def names_of_jobs(folder, *jobs: tuple[str, ...]) -> list[str]:
-    combinations = compose_each(read_command_line([]), jobs, folder)
-    return job_names([build_request(combination) for combination in combinations])
+    return job_names(requests_of(folder, *jobs))
 
 
 def jobs(*names: str) -> list[Result]:
@@ -62,6 +67,11 @@ def jobs(*names: str) -> list[Result]:
             ["dataset.count 5, loader.count 1", "dataset.count 7, loader.count 2"],
         ),
         (["raw a", "fastloop a num_workers=2"], ["raw", "fastloop, 2 workers"]),
+        (
+            ["raw a root='/my x=1/a' seed=1", "raw a root=/my b seed=2"],
+            ["root='/my x=1/a', seed 1", "root=/my b, seed 2"],
+        ),
+        (["raw a ~count", "raw b ~loader.size"], ["a, ~count", "b, ~size"]),
         (
             ["raw a order=raw x=b", "spdl a order=random x=random"],
             ["raw, order=raw, b", "spdl, order=random, x=random"],
@@ -122,6 +132,35 @@ def test_names_begin_with_what_tells_jobs_of_a_loader_and_dataset_apart(tmp_path
         "raw digits num_workers=2 seed=1",
         "python_loop digits seed=2",
     ]
+
+
+def test_argument_of_own_code_distinguishes_jobs_whatever_its_name(tmp_path):
+    own = "dataset._target_=my_code.Recordings"
+    jobs = [(own, f"+dataset.num_trials={count}", f"trials={count}") for count in (5, 6)]
+    one, other = map(config_hash, requests_of(tmp_path, *jobs))
+    assert one != other
+    jobs = [(own, "+dataset.num_trials=5", f"trials={trials}") for trials in (5, 6)]
+    one, other = map(config_hash, requests_of(tmp_path, *jobs))
+    assert one == other
+
+
+def test_setting_that_a_job_leaves_out_is_no_value_of_it():
+    choices = {"loader": "raw", "dataset": "a"}
+    requests = [
+        SimpleNamespace(choices=choices, overrides=overrides)
+        for overrides in (("~dataset.count=9",), ("seed=1",))
+    ]
+    assert job_names(requests) == ["raw a ~count", "raw a seed=1"]
+
+
+def test_job_with_a_blank_in_a_value_is_a_baseline_and_a_title():
+    results = jobs("raw a root='/my x' n=1", "raw a root='/my x' n=2", "raw b root='/my x'")
+    check_baseline(results, "raw root='/my x' n=2")
+    results = [
+        replace(each, params={"epochs": epochs})
+        for epochs, each in enumerate(jobs("raw a root='/my x'", "raw a root='/my y'"), 1)
+    ]
+    assert [group.title for group in summarize(results)] == ["a root='/my x'", "a root='/my y'"]
 
 
 def test_short_name_is_a_baseline():

@@ -10,6 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from known_results import result_of
 
+from fastloop.config.command_line import quote
 from fastloop.core.result import Result
 from fastloop.core.result_io import save
 from fastloop.options.launcher.single import SingleLauncher
@@ -87,7 +88,7 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     assert found.results == [(rows[0][0], *first), (rows[1][0], None, "left out")]
 
 
-@pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b"])
+@pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b", "/müller"])
 def test_any_folder_is_one_value_of_the_command_line(text):
-    override = OverridesParser.create().parse_override(f"resume={measure_round.quote(text)}")
+    override = OverridesParser.create().parse_override(f"resume={quote(text)}")
     assert override.value() == text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,15 @@ def test_traceback_is_shown_on_demand(monkeypatch):
 def test_reader_that_has_gone_is_no_system_error():
     with pytest.raises(BrokenPipeError), exit_on_system_error():
         raise BrokenPipeError
+
+
+def test_text_is_written_as_utf8_in_any_locale(tmp_path):
+    code = "import sys, pathlib; from fastloop.core.files import write_text; "
+    code += r"write_text(pathlib.Path(sys.argv[1]), 'm\xfcller\u2026')"
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, str(tmp_path / "text")]
+    subprocess.run(command, env=os.environ | ascii_alone, check=True)
+    assert (tmp_path / "text").read_bytes() == "müller…".encode()
 
 
 def test_outputs_folder_that_cannot_be_made_is_named(tmp_path):

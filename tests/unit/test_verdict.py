@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from known_results import result_of
 
+from fastloop.core.result import Shadow, Shuffling
 from fastloop.reporting.comparison import find_changes
-from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.outcome_sentences import shuffling_sentence, verdict
 from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
 from fastloop.sweep.in_process import _summarize
@@ -61,6 +62,32 @@ def test_two_trials_give_no_ranking_and_the_medians():
     text = text_of({"fast": FAST[:2], "slow": SLOW[:2]})
     assert text.startswith("No ranking yet: 2 trials; about 3 of each would tell the difference")
     assert "The lowest median is fast's, 1.05 s, the highest slow's, 6.15 s." in text
+
+
+def test_tie_of_the_jobs_that_shuffle_most_has_no_fastest_one():
+    uniform = Shuffling(
+        each_sample_once=True, new_order_each_epoch=True, distance=1.0, neighbours_kept=0.0
+    )
+    stored = replace(uniform, distance=0.1, neighbours_kept=0.9)
+
+    def sentence(**seconds: list[float]) -> str:
+        results = [
+            replace(
+                each,
+                num_samples=1797,
+                shadow=Shadow(
+                    number=0, epochs=2, shuffling=stored if each.loader == "tar" else uniform
+                ),
+            )
+            for each in finished(seconds)
+        ]
+        (group,) = summarize(results)
+        return shuffling_sentence(group.comparisons[0])
+
+    tied = sentence(tar=FAST, a=[6.0, 6.3, 6.1], b=[6.1, 6.0, 6.3])
+    assert tied.endswith(" less; of the jobs that shuffle most, a has the lowest median.")
+    told = sentence(tar=FAST, a=SLOW, b=[30.0, 31.0, 30.5])
+    assert told.endswith(" less; of the jobs that shuffle most, a is fastest.")
 
 
 def test_tie_that_is_not_proven_says_what_would_tell_it():
