@@ -37,6 +37,7 @@ from fastloop.fastloader.sample_draws import (
     draw_privately,
     find_global_draws,
     make_seeded,
+    make_seeded_once,
 )
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
@@ -300,9 +301,7 @@ class Pipeline:
             self.in_order,
             read_modes(),
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
-            pace=self.pace
-            if self.tuning.is_adaptive and isinstance(source, DatasetSource)
-            else None,
+            pace=self.pace if self.tuning.is_adaptive else None,
         )
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, groups)
@@ -463,11 +462,15 @@ class Work:
             return self._finish(staged)
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
+        assert self.draws is not None
+        finish = partial(self._finish, staged)
+        if not self.can_repeat:
+            return make_seeded_once(finish, self.draws)
         # A transform may have changed batches in place that were gathered before.
-        if self.can_repeat and not staged.num_done and self.draws is not None:
-            return make_seeded(partial(self._finish, staged), self.draws)
-        with draw_globally():
-            return self._finish(staged)
+        if staged.num_done:
+            with draw_globally():
+                return finish()
+        return make_seeded(finish, self.draws)
 
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None

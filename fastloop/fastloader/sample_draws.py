@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -159,6 +160,25 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
         draws.seeded |= unforeseen
         # torch's draws can be redirected to a generator of a thread, in nearly all cases.
         draws.shared = (draws.shared or set()) | (unforeseen - {"torch"})
+
+
+def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
+    """make(), as make_seeded does, for samples that can't be read twice, those of an iterable.
+
+    If a sample has drawn from a generator that is not seeded, a warning tells it.
+    """
+    unforeseen: set[str] = set()
+    with _draw_globally(draws.seeded, unforeseen):
+        made = make()
+    if unforeseen:
+        draws.seeded |= unforeseen
+        names = " and ".join(sorted(unforeseen))
+        warnings.warn(
+            f"an iterable has drawn from the global generators of {names}, but not for its first "
+            "batch: the seed decides these numbers from the next batch on",
+            stacklevel=2,
+        )
+    return made
 
 
 @contextmanager

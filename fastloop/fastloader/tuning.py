@@ -103,11 +103,14 @@ def tune(
     by_processes: processes read the source. Raises ValueError for several threads of an iterable.
     """
     num_threads, is_copied = settings.num_threads, settings.transform is None
+    # A thread that copies batches to a device is worthwhile in any case.
+    is_plain = target is None and not settings.pins
     if isinstance(source, IterableSource):
-        return _tune_iterable(settings, source)
+        tuning = _tune_iterable(settings, source)
+        return replace(tuning, is_adaptive=tuning.is_adaptive and is_plain)
     if num_threads is None and by_processes:
         # Processes need no thread, unless one transforms their batches or brings them elsewhere.
-        num_threads = 0 if is_copied and target is None and not settings.pins else 1
+        num_threads = 0 if is_copied and is_plain else 1
     elif num_threads is None:
         num_threads = settings.num_workers
     is_rows = isinstance(source, ColumnSource)
@@ -126,8 +129,7 @@ def tune(
         is_grouped=is_cheap and target is not None,
     )
     tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
-    # A thread that copies batches to a device is worthwhile in any case.
-    return replace(tuning, is_adaptive=is_adaptive and target is None and not settings.pins)
+    return replace(tuning, is_adaptive=is_adaptive and is_plain)
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
@@ -138,10 +140,11 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         raise ValueError(
             f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
         )
+    is_adaptive = num_threads is None and not source.workers
     if num_threads is None:
         # A thread also waits for the processes, if some read it; num_workers=0 asks for none.
         num_threads = 1 if source.workers or settings.num_workers is None else 0
-    return Tuning(num_threads, settings.prefetch_factor or 2)
+    return Tuning(num_threads, settings.prefetch_factor or 2, is_adaptive=is_adaptive)
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:

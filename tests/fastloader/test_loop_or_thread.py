@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fastloop import FastLoader
 from fastloop.fastloader.global_generators import GENERATORS
@@ -36,17 +36,29 @@ class Threads(Dataset):
         return index
 
 
-def test_cheap_samples_are_read_by_the_loop():
+class Stream(IterableDataset):
+    """The samples of a dataset, one after the other."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.dataset.__getitem__, range(len(self.dataset)))
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
+def test_cheap_samples_are_read_by_the_loop(wrap):
     dataset = Threads(400)
-    loader = FastLoader(dataset, 8, shuffle=True)
+    loader = FastLoader(wrap(dataset), 8)
     for _ in range(2):
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(400))
     assert {*dataset.readers} == {threading.get_ident()}
 
 
-def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_from_the_second_batch_on():
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
+def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_second_batch(wrap):
     dataset = Threads(12, seconds=0.04)
-    loader = FastLoader(dataset, 2)
+    loader = FastLoader(wrap(dataset), 2)
     for _ in loader:
         time.sleep(0.08)
     assert dataset.readers[:2] == [threading.get_ident()] * 2
@@ -123,6 +135,21 @@ def test_draws_that_begin_after_the_first_batch_are_seeded_by_the_sample(
         assert (drawn[:30] == -1).all()
         assert len({*expected}) == 40
     assert {name: each.watch() for name, each in GENERATORS.items()} == watched
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "random"])
+def test_stream_that_begins_to_draw_after_its_first_batch_is_told(kind):
+    """Its samples can't be read again."""
+    loader = FastLoader(Stream(Seldom(KINDS[kind], 30)), 4, num_threads=0, seed=3)
+    watched = {name: each.watch() for name, each in GENERATORS.items()}
+    with pytest.warns(UserWarning, match=f"global generators of {kind}, but not for its first"):
+        first = torch.cat([batch[1] for batch in loader])
+    assert {name: each.watch() for name, each in GENERATORS.items()} == watched
+    second = torch.cat([batch[1] for batch in loader])
+    always = FastLoader(Stream(Seldom(KINDS[kind], 0)), 4, num_threads=0, seed=3)
+    expected = [torch.cat([batch[1] for batch in always]) for _ in range(2)]
+    assert first[32:].tolist() == expected[0][32:].tolist()
+    assert second[30:].tolist() == expected[1][30:].tolist()
 
 
 def test_numbers_of_the_program_go_on_as_beside_dataloader():
