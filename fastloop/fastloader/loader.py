@@ -59,7 +59,7 @@ READING = frozenset(
 
 
 class FastLoader(Generic[T_co]):
-    """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
+    """Batches of a tree of tensors and arrays, or of a Dataset, prepared by threads or by the loop.
 
     An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
     otherwise. Parameters of DataLoader's names have its meaning, and its sequence. An error of a
@@ -96,7 +96,7 @@ class FastLoader(Generic[T_co]):
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
         num_threads: threads besides the loop's; 0 prepares batches when they are requested; None
-            chooses.
+            chooses, and begins to read a Dataset by a thread only if that saves time.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays if the order is the source's own

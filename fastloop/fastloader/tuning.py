@@ -36,7 +36,8 @@ class Tuning:
     in AHEAD_BYTES. If rows are only copied or converted, one core is left to the consumer, which
     makes batches too when none is ready. There are no threads if the whole epoch is no larger than
     UNTHREADED_BYTES: making it takes a tenth of a millisecond, as long as starting a thread and
-    waiting for it. Nor are there any if Python copies rows, without the native core.
+    waiting for it. Nor are there any if Python copies rows, without the native core. A Dataset that
+    is not thread-safe, and an iterable, have one thread, which begins if it saves time (Pace).
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. The native core counts bytes instead, see native_stream.py; a given number is one
