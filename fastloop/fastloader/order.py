@@ -302,7 +302,7 @@ def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
         batch_sampler=batch_sampler,  # pyright: ignore[reportArgumentType] - lists of its own
         drop_last=settings.drop_last,
         generator=settings.generator,
-        seed=settings.seed,
+        seed=settings.plain_seed,
         rank=rank,
         world_size=world_size,
     )
@@ -336,5 +336,5 @@ def order_of_stream(
         num_samples=num_samples,
         batch_size=settings.batch_size,
         drop_last=settings.drop_last,
-        seed=settings.seed,
+        seed=settings.plain_seed,
     )
