@@ -21,6 +21,7 @@ from fastloop.fastloader.batching import (
     group_batches,
     sampler_pieces,
     skip_indices,
+    to_array,
 )
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.native_rows import has_core
@@ -202,7 +203,7 @@ class LoaderOrder:
         """Iterate over the int64 indices of this rank's batches, without the first `delivered`."""
         if self.batch_sampler is None:
             return chain.from_iterable(self.batches_by_piece(seed, delivered))
-        batches = (check_indices(np.asarray(b), self.num_samples) for b in self.batch_sampler)
+        batches = (check_indices(to_array(b), self.num_samples) for b in self.batch_sampler)
         return islice(iterate_single_threaded(batches), delivered, None)
 
     def batches_by_piece(self, seed: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
