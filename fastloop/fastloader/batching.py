@@ -45,6 +45,14 @@ def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
     return indices
 
 
+def to_array(batch: Any) -> np.ndarray:
+    """The indices of a batch sampler's batch, which may be any iterable of them."""
+    array = np.asarray(batch)
+    # numpy takes a set or a generator for one object.
+    is_iterable = isinstance(batch, Iterable) and not isinstance(batch, ARRAYS)
+    return np.asarray(list(batch)) if array.ndim == 0 and is_iterable else array
+
+
 def _integer_array(indices: Any) -> np.ndarray:
     """The indices as an array; raises ValueError for a mask, for floats, and for more than one
     dimension.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ class Blocks:
     beginning. A rank delivers the whole blocks of its stretch, as above, and then its rows of the
     blocks that are cut at the stretch's ends. No other block is read by two ranks.
 
-    Raises ValueError for arguments below 1.
+    Raises ValueError for arguments that are no integers of 1 or more.
 
     >>> loader = FastLoader(rows, batch_size=64, shuffle=Blocks(1024, blocks_together=8))
     """
@@ -41,8 +42,9 @@ class Blocks:
 
     def __post_init__(self) -> None:
         for name in ("block_size", "blocks_together"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: allowed is 1 or more")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name}={value}: allowed is 1 or more")
 
     def pieces(
         self,

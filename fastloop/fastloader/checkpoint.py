@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from operator import index
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -65,13 +66,16 @@ class Position:
         """
         if not hasattr(epoch, "__index__") or epoch < 0:
             raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
+        epoch = index(epoch)
         # Scripts call set_epoch before each epoch, also before the one that they resume.
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
             self.epoch, self.state, self.is_loaded = epoch, None, False
 
     def load(self, state: State) -> None:
         """Let the next iteration continue this state."""
-        self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
+        # Some formats of checkpoints return arrays or tensors for numbers.
+        numbers = {name: index(state[name]) for name in ("epoch", "delivered")}
+        self.state, self.is_loaded, self.epoch = {**state, **numbers}, True, numbers["epoch"]
 
     def read_loaded(self, name: str) -> Any:
         """A number drawn by the state that the next iteration continues; None without such a

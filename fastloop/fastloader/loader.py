@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +30,7 @@ from fastloop.fastloader.loader_settings import (
 )
 from fastloop.fastloader.native_stream import PieceTimes
 from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples
-from fastloop.fastloader.order import LoaderOrder
+from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.sample_draws import draws_once
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
@@ -37,7 +38,7 @@ from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`. It is not None, because None is refused as a source."""
-GIVEN = ("num_workers", "num_threads", "collate_fn", "batch_sampler")
+GIVEN = ("num_workers", "num_threads", "collate_fn", "sampler", "batch_sampler")
 """Settings that are kept as private attributes. The public attributes of these names have the
 values that the loader uses if None is given."""
 ATTRIBUTES = [f"_{name}" if name in GIVEN else name for name in SETTINGS]
@@ -149,7 +150,7 @@ class FastLoader(Generic[T_co]):
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
-        self.shuffle, self.sampler, self._num_workers = shuffle or False, sampler, num_workers
+        self.shuffle, self._sampler, self._num_workers = shuffle or False, sampler, num_workers
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
@@ -210,6 +211,16 @@ class FastLoader(Generic[T_co]):
     def dataset(self) -> Dataset:
         """A map-style dataset of the samples, as DataLoader's: the source, or a view of a tree."""
         return as_dataset(self.source)
+
+    @property
+    def sampler(self) -> Any:
+        """The given sampler, or the indices of the next epoch; None for an IterableDataset."""
+        is_default = self._sampler is None and isinstance(self._epochs.order, LoaderOrder)
+        return EpochIndices(self) if is_default else self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Iterable[int] | torch.Tensor | PiecewiseSampler | None) -> None:
+        self._sampler = sampler
 
     @property
     def batch_sampler(self) -> Any:
@@ -336,7 +347,26 @@ class FastLoader(Generic[T_co]):
 
         With seed=None they are drawn as the batch sampler of a DataLoader draws them.
         """
+        return self._batches_of(self._epochs.order)
+
+    def single_indices(self) -> Iterator[int]:
+        """The indices of the next epoch one by one, as a DataLoader's sampler gives them, with
+        those of a batch that drop_last drops.
+        """
+        return chain.from_iterable(self._batches_of(self._whole_order))
+
+    def num_indices(self) -> int:
+        """The number of `single_indices`."""
+        order = self._whole_order
+        return order.rank_share(order.num_samples)
+
+    @property
+    def _whole_order(self) -> LoaderOrder:
         order = self._epochs.order
+        assert isinstance(order, LoaderOrder)
+        return replace(order, batch_sampler=None, drop_last=False)
+
+    def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
         if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
             return draw_batches(order, self._position.read_loaded(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
@@ -366,6 +396,22 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.loader.index_batches()
+
+
+@dataclass(frozen=True)
+class EpochIndices:
+    """The sampler of a loader that was given none: the indices of its next epoch.
+
+    DataLoader has this attribute, and programs divide by its length, the number of samples.
+    """
+
+    loader: FastLoader[Any]
+
+    def __len__(self) -> int:
+        return self.loader.num_indices()
+
+    def __iter__(self) -> Iterator[int]:
+        return self.loader.single_indices()
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,12 @@ class LoaderSettings:
             raise ValueError(f"{given}: give both, or neither")
 
     @property
+    def plain_seed(self) -> int | None:
+        """The seed as an int: numpy's integers would overflow where it is mixed, and no checkpoint
+        of plain types holds them."""
+        return None if self.seed is None else int(self.seed)
+
+    @property
     def is_unbatched(self) -> bool:
         """True: no batches are formed of samples."""
         return self.batch_size is None

@@ -21,6 +21,7 @@ from fastloop.fastloader.batching import (
     group_batches,
     sampler_pieces,
     skip_indices,
+    to_array,
 )
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.native_rows import has_core
@@ -202,7 +203,7 @@ class LoaderOrder:
         """Iterate over the int64 indices of this rank's batches, without the first `delivered`."""
         if self.batch_sampler is None:
             return chain.from_iterable(self.batches_by_piece(seed, delivered))
-        batches = (check_indices(np.asarray(b), self.num_samples) for b in self.batch_sampler)
+        batches = (check_indices(to_array(b), self.num_samples) for b in self.batch_sampler)
         return islice(iterate_single_threaded(batches), delivered, None)
 
     def batches_by_piece(self, seed: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
@@ -302,7 +303,7 @@ def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
         batch_sampler=batch_sampler,  # pyright: ignore[reportArgumentType] - lists of its own
         drop_last=settings.drop_last,
         generator=settings.generator,
-        seed=settings.seed,
+        seed=settings.plain_seed,
         rank=rank,
         world_size=world_size,
     )
@@ -336,5 +337,5 @@ def order_of_stream(
         num_samples=num_samples,
         batch_size=settings.batch_size,
         drop_last=settings.drop_last,
-        seed=settings.seed,
+        seed=settings.plain_seed,
     )

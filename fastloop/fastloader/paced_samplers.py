@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler
 
-from fastloop.fastloader.batching import check_indices, to_integers
+from fastloop.fastloader.batching import check_indices, to_array, to_integers
 from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
 from fastloop.fastloader.torch_draws import draw_seed
 
@@ -101,7 +101,7 @@ class PacedGroups:
             self._is_ended = True
             return
         self._count += 1
-        self._drawn.append([check_indices(np.asarray(batch), self._num_samples)])
+        self._drawn.append([check_indices(to_array(batch), self._num_samples)])
 
     def __iter__(self) -> Iterator[list[np.ndarray]]:
         return self

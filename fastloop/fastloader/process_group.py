@@ -37,7 +37,7 @@ def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tupl
         if not are_whole or not 0 <= rank < world_size:
             allowed = f"allowed are 0 to world_size - 1, and world_size={world_size!r}"
             raise ValueError(f"rank={rank!r}: {allowed}")
-        return rank, world_size
+        return int(rank), int(world_size)
     if group_size() == 1:
         return 0, 1
     if any(isinstance(each, DistributedSampler) for each in sampler_chain(sampler)):

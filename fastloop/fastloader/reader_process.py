@@ -7,8 +7,10 @@ import os
 import pickle
 import random
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -35,9 +37,10 @@ from fastloop.fastloader.shared_batch import BatchWriter, is_plain, send_file
 
 PARENT_S = 5.0
 """The time after which a process that has nothing to do looks whether its parent still lives."""
+SENDING_S = 0.01
+"""The time after which a process that sends an error looks for tasks meanwhile."""
 MOST_TEXT = 30_000
-"""Characters of a traceback that are sent, its last ones. A reply never fills the connection: if it
-did, each side might wait for the other to read."""
+"""Characters of a traceback that are sent, its last ones."""
 
 
 class Task(NamedTuple):
@@ -136,10 +139,10 @@ def run_reader(
         other.close()
     # torch gets one thread, as in DataLoader's workers, because several processes use the cores.
     torch.set_num_threads(1)
-    reader = _start(settings)
+    reader, tasks = _start(settings), _Tasks(connection)
     try:
-        for task in _receive_tasks(connection):
-            _send(connection, reader.make(task), reader.writer)
+        for task in tasks:
+            _send(tasks, reader.make(task), reader.writer)
     except (BrokenPipeError, ConnectionResetError):
         # The parent has closed its end: it does not wait for this batch.
         return
@@ -213,31 +216,64 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
     default_collate_fn_map[torch.Tensor] = stack
 
 
-def _receive_tasks(connection: Connection) -> Iterator[Task]:
+class _Tasks:
     """The tasks, until a None is among those that have arrived, or the parent is gone."""
-    parent, pending = os.getppid(), deque()
-    while True:
-        # All tasks that have arrived are read before one is done: the parent never waits to send,
-        # and a None ends this process without making the batches before it.
-        while not pending or connection.poll():
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection, self._parent = connection, os.getppid()
+        self._pending: deque[Task] = deque()
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Task]:
+        while True:
+            # All tasks that have arrived are read before one is done: the parent never waits to
+            # send, and a None ends this process without making the batches before it.
+            while not self._has_ended and (not self._pending or self.connection.poll()):
+                self._read(PARENT_S)
+            if self._has_ended:
+                return
+            yield self._pending.popleft()
+
+    def _read(self, wait_s: float) -> None:
+        """Read a task, if one arrives within the time."""
+        if not self.connection.poll(wait_s):
             # The connection does not tell when the parent dies if some other process holds its
             # other end.
-            if not connection.poll(PARENT_S):
-                if os.getppid() != parent:
-                    return
-                continue
-            try:
-                task = connection.recv()
-            except (EOFError, ConnectionResetError):
-                return
-            if task is None:
-                return
-            pending.append(task)
-        yield pending.popleft()
+            self._has_ended = os.getppid() != self._parent
+            return
+        try:
+            task = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            task = None
+        if task is None:
+            self._has_ended = True
+        else:
+            self._pending.append(task)
+
+    def send_error(self, error: ExceptionWrapper) -> None:
+        """Send a reply that may be long.
+
+        Several of them fill the connection if the parent draws many batches before it receives the
+        first. Tasks are read meanwhile: the parent might be waiting to send one.
+        """
+        thread = threading.Thread(target=self._send, args=(error,), daemon=True)
+        thread.start()
+        thread.join(SENDING_S)
+        while thread.is_alive() and not self._has_ended:
+            self._read(SENDING_S)
+
+    def _send(self, error: ExceptionWrapper) -> None:
+        # Without a parent there are no more tasks, which the other thread notices.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(error)
 
 
-def _send(connection: Connection, reply: Reply | ExceptionWrapper, writer: BatchWriter) -> None:
-    connection.send(reply)
+def _send(tasks: _Tasks, reply: Reply | ExceptionWrapper, writer: BatchWriter) -> None:
+    connection = tasks.connection
+    if isinstance(reply, ExceptionWrapper):
+        tasks.send_error(reply)
+    else:
+        connection.send(reply)
     if writer.new_file is not None:
         # The error of a sample may come after memory was created: the parent does not expect its
         # file.

@@ -68,6 +68,12 @@ def test_shard_divides_pieces_like_distributed_sampler(count, world_size, piece)
         assert indices == list(DistributedSampler(range(count), world_size, rank, shuffle=False))
 
 
+@pytest.mark.parametrize(("name", "value"), [("block_size", 0), ("blocks_together", 2.5)])
+def test_blocks_of_no_whole_number_of_rows_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"^{name}={value}: allowed is 1 or more$"):
+        Blocks(**{"block_size": 4, name: value})
+
+
 def test_blocks_stay_together_and_epochs_differ():
     loader = FastLoader(torch.arange(1000), 100, Blocks(10, 2))
     first, second = (torch.cat(list(loader)).tolist() for _ in range(2))

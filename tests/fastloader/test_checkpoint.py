@@ -358,3 +358,31 @@ def test_pickled_loader_maps_its_files_again(tmp_path):
         assert pool.apply(deliver_in_process, (copied,)) == rest
     part = pickle.loads(pickle.dumps(FastLoader(mapped[5:9], 4)))
     assert batches(part) == [[5, 6, 7, 8]]
+
+
+def test_integers_of_numpy_are_integers():
+    plain = FastLoader(torch.arange(20), 3, shuffle=True, seed=5, rank=1, world_size=2)
+    numbers = {name: np.int64(getattr(plain, name)) for name in ("seed", "rank", "world_size")}
+    loader = FastLoader(torch.arange(20), 3, shuffle=True, **numbers)
+    loader.set_epoch(np.int64(2))
+    plain.set_epoch(2)
+    assert loader.epoch == 2
+    for _ in range(2):
+        running = iter(loader)
+        first, expected = next(running), torch.cat(list(plain))
+        file = io.BytesIO()
+        torch.save(loader.state_dict(), file)
+        file.seek(0)
+        assert torch.load(file, weights_only=True) == loader.state_dict()
+        assert torch.cat([first, *running]).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array], ids=["tensor", "array"])
+def test_states_of_other_formats_stay_as_they_are(make):
+    loader = FastLoader(torch.arange(20), 3, transform=torch.neg)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    state["delivered"] = make(state["delivered"])
+    loader.load_state_dict(state)
+    assert torch.cat(list(loader)).tolist() == [*range(-6, -20, -1)]
+    assert int(state["delivered"]) == 2

@@ -233,3 +233,28 @@ def test_a_sampler_of_lists_may_be_assigned():
     assert [len(batch) for batch in loader] == [8, 8, 4]
     loader.sampler = [3]
     assert list(loader) == [torch.tensor(3)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"shuffle": True}, {"batch_size": 3, "drop_last": True}, {"batch_sampler": [[1, 2]]}],
+    ids=str,
+)
+def test_a_loader_has_the_sampler_that_a_dataloader_makes(settings):
+    """Programs divide by its length."""
+    drawn = []
+    for kind in (FastLoader, DataLoader):
+        torch.manual_seed(0)
+        loader = kind(Numbers(), **settings)
+        assert len(loader.sampler) == 20
+        drawn.append(list(loader.sampler))
+    assert drawn[0] == drawn[1]
+
+
+def test_the_sampler_of_a_loader_without_one_has_the_indices_of_its_next_epoch():
+    settings = {"shuffle": True, "seed": 7, "rank": 1, "world_size": 3}
+    loader = FastLoader(torch.arange(20), 3, **settings)
+    for _ in range(2):
+        indices = list(loader.sampler)
+        assert len(loader.sampler) == len(indices) == 7
+        assert torch.cat(list(loader)).tolist() == indices

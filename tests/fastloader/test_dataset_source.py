@@ -105,6 +105,17 @@ def test_collate_fn_gets_samples_and_transform_the_collated_batch():
     assert list(collated) == ["5"]
 
 
+@pytest.mark.parametrize("kind", [set, iter, dict.fromkeys, np.array, lambda b: map(int, b)])
+@pytest.mark.parametrize("settings", [{}, {"seed": 0}, {"num_workers": 1}], ids=str)
+def test_batches_of_a_batch_sampler_are_any_iterables(kind, settings):
+    lists = [[0, 1], [4, 5, 7], [2]]
+    for source in (torch.arange(9), SquaresDataset(9)):
+        expected = repr(list(FastLoader(source, batch_sampler=lists)))
+        for batches in (map(kind, lists), [*map(kind, lists)]):
+            loader = FastLoader(source, batch_sampler=batches, **settings)
+            assert repr(list(loader)) == expected
+
+
 def test_loader_accepts_batch_samplers_for_datasets():
     batches = [[3, 1], [], [2, 2, 2]]
     loader = FastLoader(SquaresDataset(5), batch_sampler=batches, collate_fn=list)

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import signal
+import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -540,3 +541,33 @@ def test_processes_do_not_run_the_programs_handler_of_sigterm(tmp_path):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not list(tmp_path.iterdir())
+
+
+class LongErrors(Pids):
+    """Numbers; each sample raises an error with a long text."""
+
+    def __getitem__(self, index: int):
+        raise LookupError(f"{index} of {'x' * 40_000}")
+
+
+def draw_slowly(count: int, size: int):
+    for _ in range(count):
+        threading.Event().wait(0.01)  # the process has made its batch before the next is drawn
+        yield [0] * size
+
+
+@pytest.mark.parametrize("transform", [None, list])
+def test_long_errors_and_long_tasks_do_not_wait_for_each_other(transform):
+    loader = FastLoader(
+        LongErrors(),
+        batch_sampler=draw_slowly(64, 1 << 13),
+        num_workers=1,
+        prefetch_factor=64,
+        seed=0,
+        transform=transform,
+    )
+    running = iter(loader)
+    for _ in range(64):
+        with pytest.raises(LookupError):
+            next(running)
+    assert list(running) == []

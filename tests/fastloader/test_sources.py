@@ -111,6 +111,21 @@ def test_loader_rejects_samplers_that_yield_no_integers(indices):
         list(FastLoader(torch.arange(9), sampler=iter(indices)))
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.Tensor.to_sparse,
+        torch.Tensor.to_sparse_csr,
+        lambda rows: torch.quantize_per_tensor(rows, 0.1, 0, torch.qint8),
+    ],
+    ids=["coo", "csr", "quantized"],
+)
+def test_tensors_with_more_than_their_rows_are_refused(make):
+    with pytest.raises(ValueError, match=r"^a source of torch.*: pass its to_dense\(\) or dequant"):
+        FastLoader((make(torch.eye(3)), torch.arange(3)), 2)
+
+
 def test_loader_rejects_tensors_that_require_grad():
     with pytest.raises(ValueError, match="pass its detach"):
         FastLoader(TensorDataset(torch.ones(4, requires_grad=True)))

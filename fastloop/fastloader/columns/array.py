@@ -58,9 +58,13 @@ class ArrayColumn:
 def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     """Make a column of the source's rows, without a copy if the source is contiguous.
 
-    Raises ValueError for a source without dimensions, not on the CPU, or that requires grad.
+    Raises ValueError for a source without dimensions, not on the CPU, that requires grad, or that
+    has its values elsewhere than in its rows.
     """
     tensor = _as_tensor(source)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = f"{tensor.dtype} and {tensor.layout}"
+        raise ValueError(f"a source of {kind}: pass its to_dense() or dequantize()")
     if tensor.dim() == 0 or tensor.device.type != "cpu":
         raise ValueError(f"a source has samples in its first dimension, on the CPU, got {tensor}")
     if tensor.requires_grad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class Windows:
         first: tokens skipped in front of each window.
         beyond: tokens that must follow each window.
 
-    Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs.
+    Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs, and for
+    numbers that are too low or no integers.
 
     >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
     >>> len(inputs)
@@ -52,10 +54,11 @@ class Windows:
     beyond: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("length", "stride", "count"):
+        least = {"length": 1, "stride": 1, "count": 1, "first": 0, "beyond": 0}
+        for name, lowest in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: allowed is 1 or more")
+            if value is not None and (not isinstance(value, Integral) or value < lowest):
+                raise ValueError(f"{name}={value}: allowed is {lowest} or more")
         if self.stride is not None and self.count is not None:
             raise ValueError("stride with count: windows are at regular or at random positions")
         if len(self.tokens.shape) != 1 or self._num_positions < 1:
