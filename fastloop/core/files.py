@@ -13,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from fastloop.core.text import encodable
 from fastloop.core.types import UsageError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -134,7 +135,12 @@ def write_text(target: Path, text: str) -> None:
     """Write a file atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
         # Paths may have names that are no UTF-8; their bytes are written as they are.
-        beside.write_bytes(text.encode(errors="surrogateescape"))
+        try:
+            data = text.encode(errors="surrogateescape")
+        # a half of a surrogate pair that is no byte of a name
+        except UnicodeEncodeError:
+            data = encodable(text).encode()
+        beside.write_bytes(data)
 
 
 def fingerprint(*parts: object) -> str:
