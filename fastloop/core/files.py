@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fastloop.core.text import encodable
 from fastloop.core.types import UsageError
 
+CLAIM = ".measured"
+"""Name of the file in a sweep's folder that the command locks that measures the sweep."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
@@ -71,6 +73,28 @@ def hold_lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
         yield
+
+
+@contextmanager
+def claim_sweep_folder(folder: Path) -> Iterator[None]:
+    """Keep other commands from writing to a sweep's folder until the context ends; raises
+    UsageError if one does."""
+    # The machine's lock does not: another machine may have the folder, and allow_concurrent=true
+    # takes no lock. Two commands would each write results without the trials of the other.
+    lock = FileLock(folder / CLAIM, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"{folder}: another command measures this sweep") from None
+    # Not every file system has locks.
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        remove(folder / CLAIM)
+        lock.release()
 
 
 @contextmanager
