@@ -103,4 +103,4 @@ def load_result(path: Path, setting: str) -> Result:
 def _natural_order(path: Path) -> tuple:
     """Sort key by which job 10 comes after job 9."""
     pieces = re.split(r"(\d+)", str(path))
-    return tuple(int(piece) if piece.isdigit() else piece for piece in pieces)
+    return tuple(int(piece) if piece.isdecimal() else piece for piece in pieces)
