@@ -122,7 +122,10 @@ def write_beside(target: Path) -> Iterator[Path]:
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
-        _finish_replacing(target, replaced)
+        # A folder with a file that another process has open can't be removed on NFS. The next
+        # writer removes it.
+        with suppress(OSError):
+            _finish_replacing(target, replaced)
         remove(beside)
 
 
