@@ -147,6 +147,10 @@ def remove_partial(folder: Path) -> None:
         # is an OSError.
         with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
             remove(path)
+    for path in folder.glob(".*.replaced"):
+        name = path.name.removesuffix(".replaced")
+        with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
+            _finish_replacing(folder / name.removeprefix("."), path)
 
 
 def remove(path: Path) -> None:
