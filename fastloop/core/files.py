@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from fastloop.core.text import encodable
 from fastloop.core.types import UsageError
 
+CLAIM = ".measured"
+"""Name of the file in a sweep's folder that the command locks that measures the sweep."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
@@ -73,6 +76,28 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def claim_sweep_folder(folder: Path) -> Iterator[None]:
+    """Keep other commands from writing to a sweep's folder until the context ends; raises
+    UsageError if one does."""
+    # The machine's lock does not: another machine may have the folder, and allow_concurrent=true
+    # takes no lock. Two commands would each write results without the trials of the other.
+    lock = FileLock(folder / CLAIM, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"{folder}: another command measures this sweep") from None
+    # Not every file system has locks.
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        remove(folder / CLAIM)
+        lock.release()
+
+
+@contextmanager
 def write_beside(target: Path) -> Iterator[Path]:
     """A path next to the target that replaces it on exit, or is removed on any error.
 
@@ -97,7 +122,10 @@ def write_beside(target: Path) -> Iterator[Path]:
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
-        _finish_replacing(target, replaced)
+        # A folder with a file that another process has open can't be removed on NFS. The next
+        # writer removes it.
+        with suppress(OSError):
+            _finish_replacing(target, replaced)
         remove(beside)
 
 
@@ -119,6 +147,10 @@ def remove_partial(folder: Path) -> None:
         # is an OSError.
         with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
             remove(path)
+    for path in folder.glob(".*.replaced"):
+        name = path.name.removesuffix(".replaced")
+        with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
+            _finish_replacing(folder / name.removeprefix("."), path)
 
 
 def remove(path: Path) -> None:
@@ -135,7 +167,12 @@ def write_text(target: Path, text: str) -> None:
     with write_beside(target) as beside:
         # By default Python uses the encoding of the locale, which may lack characters of the text.
         # Paths may have names that are no UTF-8; their bytes are written as they are.
-        beside.write_bytes(text.encode(errors="surrogateescape"))
+        try:
+            data = text.encode(errors="surrogateescape")
+        # a half of a surrogate pair that is no byte of a name
+        except UnicodeEncodeError:
+            data = encodable(text).encode()
+        beside.write_bytes(data)
 
 
 def fingerprint(*parts: object) -> str:

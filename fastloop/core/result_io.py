@@ -13,7 +13,7 @@ import pydantic
 from fastloop.core.explanation import TIMELINE_SVG
 from fastloop.core.files import write_text
 from fastloop.core.result import Result
-from fastloop.core.text import without_address_users, without_passwords
+from fastloop.core.text import encodable, without_address_users, without_passwords
 from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"
@@ -34,12 +34,20 @@ def save(result: Result, folder: Path) -> None:
     """Write <folder>/result.json atomically, without the passwords of addresses and messages."""
     told = replace(
         result,
-        status_reason=without_passwords(result.status_reason),
-        caveats=[*map(without_passwords, result.caveats)],
-        skipped=[*map(without_passwords, result.skipped)],
+        status_reason=_as_message(result.status_reason),
+        caveats=[*map(_as_message, result.caveats)],
+        skipped=[*map(_as_message, result.skipped)],
+        params={
+            name: encodable(value) if isinstance(value, str) else value
+            for name, value in result.params.items()
+        },
     )
     text = _adapter.dump_json(told, indent=1, by_alias=True).decode()
     write_text(folder / RESULT_FILE, without_address_users(text))
+
+
+def _as_message(text: str) -> str:
+    return encodable(without_passwords(text))
 
 
 def load(folder: Path) -> Result:
@@ -95,4 +103,4 @@ def load_result(path: Path, setting: str) -> Result:
 def _natural_order(path: Path) -> tuple:
     """Sort key by which job 10 comes after job 9."""
     pieces = re.split(r"(\d+)", str(path))
-    return tuple(int(piece) if piece.isdigit() else piece for piece in pieces)
+    return tuple(int(piece) if piece.isdecimal() else piece for piece in pieces)

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 
 import numpy as np
@@ -84,7 +85,10 @@ def percent(fraction: float) -> str:
     """A fraction in percent with two significant digits or more: 0.0042, 0.42, 4.2, 42, 420."""
     value = 100 * fraction
     # from 99.5 on, two significant digits would be an exponent: 1e+02
-    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+    if abs(value) >= 99.5:
+        return f"{value:.0f}"
+    # Small numbers have an exponent as a float, but none as a Decimal.
+    return f"{Decimal(f'{value:.2g}'):f}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

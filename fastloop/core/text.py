@@ -36,6 +36,16 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub("?", text)
 
 
+def encodable(text: str) -> str:
+    """The text, with halves of surrogate pairs as escapes: UTF-8 has none. Python reads the bytes
+    of a name that is no UTF-8 as such halves.
+
+    >>> encodable("caf\udce9")
+    'caf\\udce9'
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def shorten_words(text: str) -> str:
     """The text, with words of more than LONGEST_WORD characters cut off and their length added."""
     return re.sub(

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.files import make_sweep_folder, remove_unused
+from fastloop.core.files import claim_sweep_folder, make_sweep_folder, remove_unused
 from fastloop.core.text import plain_reason, shorten_words
 from fastloop.core.types import FailureKind, MachineBusy, UsageError
 from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
@@ -69,9 +69,11 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
             else lock_machine(settings.wait, lambda: check_requests(requests))
         ):
             if not reason:
-                jobs, request = _sweep_jobs(requests)
-                print_once(describe_plan([each.config for each in requests]))
-                return _run(jobs, request, explain_job)
+                folder = _sweep_folder(requests)
+                with claim_sweep_folder(folder):
+                    jobs, request = _sweep_jobs(requests, folder)
+                    print_once(describe_plan([each.config for each in requests]))
+                    return _run(jobs, request, explain_job)
     except (MachineBusy, UsageError) as error:
         reason = str(error)
     remove_unused(requests[0].sweep_folder)
@@ -163,18 +165,24 @@ def _may_be_concurrent(settings: SweepSettings) -> bool:
     return settings.allow_concurrent and not settings.wait
 
 
-def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequest]:
-    """The sweep's jobs, and a request with the sweep's folder; with `resume`, that is the earlier
-    folder."""
-    from fastloop.sweep.resume import find_earlier_sweep, with_earlier_results
+def _sweep_folder(requests: Sequence[JobRequest]) -> Path:
+    """The sweep's folder; with `resume`, that is the earlier one."""
+    from fastloop.sweep.resume import find_earlier_sweep
 
     request = requests[0]
-    folder = request.sweep_folder
-    if request.sweep.resume:
-        hashes = {config_hash(each) for each in requests}
-        folder = find_earlier_sweep(request.sweep.resume, hashes)
-        remove_unused(request.sweep_folder)
-    names = job_names(requests)
+    if not request.sweep.resume:
+        return request.sweep_folder
+    hashes = {config_hash(each) for each in requests}
+    folder = find_earlier_sweep(request.sweep.resume, hashes)
+    remove_unused(request.sweep_folder)
+    return folder
+
+
+def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[SweepJob], JobRequest]:
+    """The sweep's jobs in its folder, and a request with that folder."""
+    from fastloop.sweep.resume import with_earlier_results
+
+    request, names = requests[0], job_names(requests)
     jobs = [
         sweep_job(replace(each, sweep_folder=folder), names[index], index)
         for index, each in enumerate(requests)

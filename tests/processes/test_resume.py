@@ -23,6 +23,7 @@ from commands import (
 from filelock import FileLock
 from options import MYDATASET
 
+from fastloop.core.files import CLAIM
 from fastloop.core.result_io import load, save
 
 pytestmark = pytest.mark.slow
@@ -227,6 +228,22 @@ def test_concurrent_hydra_launcher_marks_results_as_concurrent(tmp_path):
     assert process.returncode == 0, process.stderr  # the two unsupported jobs are no error
     assert process.stderr.count("unsupported: pin_memory=true") == 2
     assert "Traceback" not in process.stderr
+
+
+@pytest.mark.heavy
+def test_only_one_command_measures_a_sweep_at_a_time(tmp_path):
+    arguments = (*SWEEP, "tracker=none", "allow_concurrent=true")
+    first = start_fastloop(*arguments, "trials=500", cwd=tmp_path)
+    first.wait_until(lambda: sum(map(len, trial_starts(tmp_path))) >= 2)
+    second = run_fastloop(*arguments, "trials=500", "resume=last", cwd=tmp_path)
+    assert second.returncode == 1
+    assert second.stderr.endswith(": another command measures this sweep\n")
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    (folder,) = tmp_path.glob("outputs/20*/*")
+    third = run_fastloop(*arguments, "trials=2", f"resume={folder}", cwd=tmp_path)
+    assert third.returncode == 0, third.stderr
+    assert not (folder / CLAIM).exists()
 
 
 @pytest.mark.heavy

@@ -6,13 +6,15 @@ import mmap
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from commands import QUICK, spawn_fastloop
+from known_results import result_of
 
 from fastloop.core.files import write_text
 from fastloop.core.machine import memory_mappings
-from fastloop.core.result_io import load
+from fastloop.core.result_io import load, save
 
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 """Variables by which Python reads and writes text as ASCII, as no locale has UTF-8."""
@@ -35,6 +37,27 @@ def test_text_is_written_as_utf_8_in_another_locale(tmp_path):
 def test_names_that_are_no_utf_8_are_written_as_they_are(tmp_path):
     write_text(tmp_path / "names.txt", os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "names.txt").read_bytes() == b"caf\xe9"
+
+
+def test_a_message_may_have_characters_that_utf_8_lacks(tmp_path):
+    message, odd = "BadData: caf\udce9.jpg \ud800", "caf\\udce9.jpg \\ud800"
+    result = replace(
+        result_of([1.0], samples=10, limit=100.0),
+        status_reason=message,
+        caveats=[message],
+        skipped=[message],
+        params={"dataset.root": message, "epochs": 1},
+    )
+    save(result, tmp_path)
+    read = load(tmp_path)
+    assert (read.status_reason, read.caveats, read.skipped) == (
+        f"BadData: {odd}",
+        [f"BadData: {odd}"],
+        [f"BadData: {odd}"],
+    )
+    assert read.params == {"dataset.root": f"BadData: {odd}", "epochs": 1}
+    write_text(tmp_path / "traceback.txt", message)
+    assert (tmp_path / "traceback.txt").read_text(encoding="utf-8") == f"BadData: {odd}"
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.npy", "a\x85b.npy".encode(), b"a\x1cb.npy"])

@@ -248,6 +248,17 @@ def test_partial_stores_of_other_data_are_removed_unless_they_are_being_written(
     assert written.exists()
 
 
+def test_replaced_stores_of_a_killed_writer_are_removed_or_put_back(outputs):
+    stores = outputs / "stores"
+    for name in ("whole", ".whole.replaced", ".missing.replaced"):
+        (stores / name).mkdir(parents=True)
+        (stores / name / "0.npy").write_text(name)
+    prepare(compose_job("loader=raw", *MYDATASET).dataset, None)
+    assert not [*stores.glob(".*.replaced")]
+    read = [(stores / name / "0.npy").read_text() for name in ("whole", "missing")]
+    assert read == ["whole", ".missing.replaced"]
+
+
 @pytest.mark.heavy
 def test_concurrent_preparations_write_one_store(outputs):
     program = (

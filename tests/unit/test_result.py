@@ -7,7 +7,7 @@ from known_results import result_of
 
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.result import Attribution, Result
-from fastloop.core.result_io import RESULT_FILE, load, save
+from fastloop.core.result_io import RESULT_FILE, load, load_results, save
 from fastloop.core.tracked_metrics import metrics
 
 
@@ -49,6 +49,14 @@ def test_a_password_that_is_a_common_word_leaves_a_result_as_it_is(tmp_path, mon
     )
     save(result, tmp_path)
     assert load(tmp_path) == replace(result, status_reason="ValueError: ***")
+
+
+def test_results_are_read_from_a_folder_of_any_name(tmp_path):
+    result = result_of([1.0], samples=10, limit=100.0)
+    for number in range(12):
+        save(replace(result, name=f"job {number}"), tmp_path / "1²2" / str(number))
+    names = [each.name for each in load_results(tmp_path, "folder")]
+    assert names == [f"job {number}" for number in range(12)]
 
 
 SHORT = Attribution(seconds=0.00046, first_batch_s=0.1, wait_s=[0.0], place_s=[0.0], cpu_s=0.01)

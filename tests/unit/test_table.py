@@ -87,6 +87,7 @@ def test_percentage_above_100_is_printed_without_an_exponent():
         *("0.042", "1.4", "42", "99", "100")
     ]
     assert [stats.percent(fraction) for fraction in (1.365, 20.0)] == ["136", "2000"]
+    assert [stats.percent(fraction) for fraction in (1e-7, 0.0, -1.5)] == ["0.00001", "0", "-150"]
     (group,) = summarize([job("raw x", [2.0] * 5, 1.365)])
     assert "136 % of what the machine can do" in verdict(group.comparisons[0])
 
