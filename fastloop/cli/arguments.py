@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fastloop.core.text import shorten_words
@@ -33,8 +34,16 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
         if name in given:
             raise UsageError(f"{argument}: {name}= is given twice; allowed: once")
         given.add(name)
-        settings[name] = str(Path(value).expanduser()) if value.startswith("~/") else value
+        settings[name] = _expand_home(value)
     return settings
+
+
+def _expand_home(value: str) -> str:
+    """The value with the home folder in the place of a ~ at its beginning, if there is one."""
+    # the user may have none
+    with suppress(RuntimeError):
+        return str(Path(value).expanduser()) if value.startswith("~/") else value
+    return value
 
 
 def explain_no_script(command: str, arguments: Sequence[str]) -> str:

@@ -11,7 +11,8 @@ paired by name. The exit status is
   is above 1, and a t test agrees at 5 %, corrected by Holm for the number of jobs and
   benchmarks) and by more than fail_above percent, or no longer finishes;
 - 2 if the sets can't be compared: they share no job, or differ in machine, library
-  versions, data or cache state, and allow= does not name that difference.
+  versions, data or cache state, and allow= does not name that difference; or if a
+  setting is wrong.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -136,6 +137,12 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
         raise ConfigError(f"{group}.requirements={given}: {hint}")
+    for each in given:
+        try:
+            shlex.split(each)
+        # a quotation mark without its partner
+        except ValueError as error:
+            raise ConfigError(f"{group}.requirements: {each}: {error}") from None
     rest = {name: value for name, value in node.items() if name != "requirements"}
     if group != "loader" or "store" not in node:
         return rest, given

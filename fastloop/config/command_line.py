@@ -52,6 +52,7 @@ TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
 """A path that needs no quotes in Hydra's grammar, which knows ASCII letters alone."""
+SURROGATE = re.compile("[\ud800-\udfff]")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -90,6 +91,10 @@ class CommandLine:
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """The command line of these arguments; raises UsageError for an invalid flag."""
+    for argument in arguments:
+        # bytes that are no UTF-8 become surrogates, which no result can hold
+        if SURROGATE.search(argument):
+            raise UsageError(f"{argument!r}: allowed: text in UTF-8")
     try:
         parsed = _parser().parse_intermixed_args(list(arguments))
     except UsageError as error:

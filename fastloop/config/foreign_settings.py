@@ -76,7 +76,7 @@ def _same_of_option(group: str, option: str, setting: str) -> str:
 
 
 def _options_with(group: str, setting: str) -> str:
-    """The options that have the setting, written as an override (loader=fastloop,spdl), or ""."""
+    """The options that have the setting, as in `loader=fastloop, spdl`, or ""."""
     if setting.startswith("store."):
         stores = _options_with("loader.store", setting.partition(".")[2])
         return stores.replace("loader.store=", "store@loader.store=")
@@ -87,7 +87,8 @@ def _options_with(group: str, setting: str) -> str:
         if setting in [known.name for known in option.settings]
         or (setting == "store" and option.name in options_with_store())
     ]
-    return f"{group}={','.join(having)}" if having else ""
+    # with blanks, as messages cut very long words off
+    return f"{group}={', '.join(having)}" if having else ""
 
 
 def leave_out(overrides: Sequence[str], name: str) -> tuple[str, ...]:

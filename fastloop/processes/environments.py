@@ -26,6 +26,7 @@ import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -339,4 +340,18 @@ def _is_satisfied(requirement: str) -> bool:
         return True
     same = SAME_MODULES.get(needed.name, needed.name)
     found = version_of(needed.name) or version_of(same)
-    return found is not None and needed.url is None and needed.specifier.contains(found, True)
+    if found is None or needed.url is not None or not needed.specifier.contains(found, True):
+        return False
+    of_extras = (each for extra in needed.extras for each in _of_extra(needed.name, extra))
+    return all(map(_is_satisfied, of_extras))
+
+
+def _of_extra(package: str, extra: str) -> list[str]:
+    """The requirements that an extra, as in `fsspec[s3]`, adds to those of an installed package."""
+    added = []
+    with suppress(PackageNotFoundError):
+        for each in map(Requirement, requires(package) or []):
+            marker, each.marker = each.marker, None
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                added.append(str(each))
+    return added

@@ -6,7 +6,9 @@ Every graphical element is labelled directly: no meaning depends on colour alone
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -47,7 +49,7 @@ class Picture:
     def svg(self) -> str:
         """An <svg> element that keeps text as text."""
         buffer = io.StringIO()
-        with mpl.rc_context(RC_PARAMS):
+        with _style():
             # without the date, so that equal results give equal files
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
         # without the XML declaration and the doctype, which an element in a page must not have
@@ -57,7 +59,7 @@ class Picture:
     def png(self) -> bytes:
         """A PNG file with a white background and the heading, for places that can't show SVG."""
         buffer = io.BytesIO()
-        with mpl.rc_context(RC_PARAMS):
+        with _style():
             # only in the file: on a page the heading is text, and the figure is drawn for both
             heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
             self.figure.savefig(
@@ -79,6 +81,15 @@ class Chart:
     """Truthy for a row that has the values to draw."""
     is_worthwhile: Callable[[Sequence[Row]], bool] = bool
     """False for rows with values that the table shows as well as a picture would."""
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """matplotlib's settings for drawing and saving."""
+    with mpl.rc_context(RC_PARAMS), warnings.catch_warnings():
+        # names may be of any script: in SVG the reader's fonts draw them
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        yield
 
 
 SMALLEST_SHARE = 0.05
@@ -156,7 +167,7 @@ def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
     ]
     if not ladders:
         return []
-    with mpl.rc_context(RC_PARAMS):
+    with _style():
         figure = draw_ladders(ladders)
     return [
         Picture(
@@ -170,5 +181,5 @@ def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
 
 
 def _draw(chart: Chart, rows: Sequence[Row]) -> Figure:
-    with mpl.rc_context(RC_PARAMS):
+    with _style():
         return chart.draw(rows)

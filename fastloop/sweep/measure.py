@@ -84,10 +84,11 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker names."""
     # This costs no time, because the first trial waits for the forkserver, which is importing
-    # still. If a module is missing, starting a run reports it.
+    # still. If a module is missing or can't be imported, starting a run reports it: MLflow's import
+    # fails for a user without a home folder, for example.
     from fastloop.core.traits import TrackerTraits, traits_of
 
-    with suppress(ImportError):
+    with suppress(Exception):
         for name in traits_of(TrackerTraits, tracker).imports:
             import_module(name)
 

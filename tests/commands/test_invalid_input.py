@@ -111,6 +111,7 @@ LOADERS = ", ".join(options("loader"))
             "-m loader=raw,preload loader.num_threads=2",
             "loader.num_threads: loader=raw has no such setting; allowed with loader=",
         ),
+        ("loader=raw loader.store=null", ", webdataset, zarr"),
         (
             "experiment=decoders dataset=image_folder dataset.root=.",
             "experiment=decoders sets dataset.count, which dataset=image_folder does not have; "

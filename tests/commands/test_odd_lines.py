@@ -38,6 +38,7 @@ LONG = "x" * 100_000
         ("log", ("",), "usage: fastloop log <folder of a sweep or of a job>"),
         ("log", (LONG,), "xxxxxxxx"),
         ("run", (f"loader={LONG}",), "the name is too long for a file"),
+        ("run", ("loader=raw\udcff",), r"'loader=raw\udcff': allowed: text in UTF-8"),
     ],
 )
 def test_odd_argument_is_refused_in_one_short_line(tmp_path, command, arguments, message):

@@ -227,6 +227,19 @@ def test_no_process_starts_from_an_environment_that_was_removed(outputs):
 def test_no_environment_is_needed_for_what_the_main_one_has(outputs):
     assert environment_for([]) is None
     assert environment_for(["numpy", "torch>=2", "absent; python_version < '3'"]) is None
+    assert environment_for(["torch[optree]"]) is None
+
+
+def test_an_extra_is_needed_if_the_main_environment_lacks_its_libraries(tmp_path, monkeypatch):
+    info = tmp_path / "half_there-1.0.dist-info"
+    info.mkdir()
+    head = "Metadata-Version: 2.1\nName: half-there\nVersion: 1.0\n"
+    lines = ["numpy", "absent-package; extra == 'cloud'", "numpy>=1; extra == 'rows'"]
+    requires = "".join(f"Requires-Dist: {line}\n" for line in lines)
+    (info / "METADATA").write_text(head + requires)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert environment_for(["half-there", "half-there[rows]>=1"]) is None
+    assert environment_for(["half-there[rows,cloud]"]) is not None
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ def _overlap(one: Bbox, other: Bbox) -> bool:
     return both is not None and both.width > 1 and both.height > 1
 
 
+def test_name_that_the_font_lacks_is_drawn_without_a_warning():
+    known = result_of([1.0, 1.1, 1.2], 10, 20.0)
+    jobs = [replace(known, name=f"{each} x", loader=each, status="FINISHED") for each in "数a"]
+    for picture in pictures(summarize(jobs)[0].comparisons[0]):
+        assert "数" in picture.svg()
+        assert picture.png()
+
+
 @pytest.mark.parametrize("count", [2, 8, 20])
 def test_texts_of_a_picture_neither_overlap_nor_leave_it(count):
     drawn = pictures(comparison_of(count))

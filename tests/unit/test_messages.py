@@ -40,6 +40,10 @@ def message_of(*overrides: str) -> str:
         ("order._target_=builtins.dict", "order: builtins.dict is no Order: it lacks complete"),
         ("placement._target_=builtins.int", "placement._target_=builtins.int: TypeError: "),
         ("hydra.searchpath=[nope]", "hydra.searchpath: there is no folder nope"),
+        (
+            """+loader.requirements=["don't"]""",
+            "loader.requirements: don't: No closing quotation",
+        ),
     ],
 )
 def test_wrong_values_name_the_setting_and_the_range(overrides, message):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fastloop.cli.arguments import parse_settings
 from fastloop.core.files import make_sweep_folder
 from fastloop.core.types import UsageError
+from fastloop.options.tracker.none import NoTracker
 from fastloop.processes.startup import exit_on_system_error
+from fastloop.sweep.measure import _import_tracker
 
 FULL = Path("/dev/full")
 needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
@@ -41,6 +45,25 @@ def test_traceback_is_shown_on_demand(monkeypatch):
 def test_reader_that_has_gone_is_no_system_error():
     with pytest.raises(BrokenPipeError), exit_on_system_error():
         raise BrokenPipeError
+
+
+def test_user_without_a_home_folder_is_no_error(monkeypatch):
+    """As in a container that runs as a user of an unknown number."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert parse_settings(["folder=~/x"], {"folder": ""}) == {"folder": "~/x"}
+
+
+def test_tracker_that_can_not_be_imported_is_reported_later(tmp_path, monkeypatch):
+    (tmp_path / "homeless.py").write_text("raise RuntimeError('no home folder')")
+    monkeypatch.syspath_prepend(tmp_path)
+    tracker = NoTracker()
+    monkeypatch.setattr(NoTracker, "imports", ("homeless",), raising=False)
+    _import_tracker(tracker)
 
 
 def test_text_is_written_as_utf8_in_any_locale(tmp_path):

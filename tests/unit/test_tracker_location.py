@@ -12,6 +12,7 @@ from commands import QUICK, run_fastloop
 from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import check_database, tracker_place
+from fastloop.options.tracker.mlflow import MlflowTracker
 
 
 @pytest.fixture
@@ -45,6 +46,27 @@ def test_database_that_cannot_be_opened_is_told_by_its_setting(monkeypatch, name
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{name}")
     with pytest.raises(UsageError, match=f"^MLFLOW_TRACKING_URI=sqlite:///{name}: "):
         check_database()
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [pytest.param("50 %, ü #1", True, marks=pytest.mark.heavy), ("a?b", False), ("%41", False)],
+)
+def test_folder_that_no_address_can_hold_is_told_and_no_other_one_is_made(
+    tmp_path, monkeypatch, name, fits
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    outputs = tmp_path / name / "outputs"
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(outputs))
+    tracker = MlflowTracker(experiment="fastloop")
+    if fits:
+        assert not tracker.holds("0" * 32)
+        assert (outputs / "mlflow.db").exists()
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        return
+    with pytest.raises(UsageError, match="FASTLOOP_OUTPUTS names another folder"):
+        tracker.holds("0" * 32)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_server_is_told_without_its_password(monkeypatch):

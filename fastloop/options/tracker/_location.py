@@ -44,6 +44,16 @@ def tracker_place() -> str:
     return str(default_database())
 
 
+def check_default_place() -> None:
+    """Raise UsageError if the path of the default database can't be a part of an address."""
+    # SQLAlchemy takes what follows a ? for a query, and decodes %41; if these were encoded, MLflow
+    # would make a folder with the encoded name
+    path = str(default_database())
+    if "?" in path or unquote(path) != path:
+        reason = "an address of a database can't hold a ? or an encoded character"
+        raise UsageError(f"{path}: {reason}; FASTLOOP_OUTPUTS names another folder")
+
+
 def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
     """Raise UsageError if the tracker is an SQLite database that can't be written, or is damaged or
     locked; return at once for any other tracker."""

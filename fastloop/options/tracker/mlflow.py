@@ -35,6 +35,7 @@ from fastloop.options.tracker._charts_view import (
 )
 from fastloop.options.tracker._location import (
     check_database,
+    check_default_place,
     default_artifacts,
     default_database,
     tracker_place,
@@ -79,6 +80,7 @@ class MlflowTracker:
         # A new client creates the database's tables. Two clients that do so at the same time, or
         # one that is killed meanwhile, leave a broken database.
         if not os.environ.get("MLFLOW_TRACKING_URI"):
+            check_default_place()
             with hold_lock(default_database()):
                 if not default_database().exists():
                     _make_database()
@@ -236,10 +238,14 @@ def _open_client() -> MlflowClient:
 
     scheme = urlsplit(tracking_uri()).scheme
     if scheme and not scheme.startswith("http"):
-        from mlflow.store.db import utils
-
-        utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
+        _limit_attempts()
     return MlflowClient(tracking_uri=tracking_uri())
+
+
+def _limit_attempts() -> None:
+    from mlflow.store.db import utils
+
+    utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
 
 
 @contextlib.contextmanager
@@ -260,6 +266,7 @@ def _make_database() -> None:
 
     with write_beside(default_database()) as path:
         with _synchronous_off():
+            _limit_attempts()
             MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
         flush_to_disk(path)
 
