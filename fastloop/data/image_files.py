@@ -33,7 +33,7 @@ Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
 class LabelledImages:
     """Samples (float32 (3, height, width) in 0..1, int), each decoded on access.
 
-    as_uint8: (uint8 (height, width, 3) array, int) instead.
+    as_uint8: deliver samples (uint8 array (height, width, 3), int) instead.
     """
 
     root: Path
@@ -161,12 +161,12 @@ def list_labelled_files(root: Path) -> list[tuple[str, int]]:
 def images_fingerprint(
     root: Path, names: Iterable[str], decoder: Decoder, size: Size, *others: object
 ) -> str:
-    """Fingerprint of image files: name, size and times of change of every file, the contents of 64
-    of them, and the decoder with its library and code.
+    """Fingerprint of image files: name, size, modification and status-change times of every file,
+    the contents of 64 of them, and the decoder with its library and code.
 
     Raises Unsupported if the decoder's library is not installed.
     """
-    # Reading all files of a large folder would take every command as long as an epoch.
+    # If every file were read, each command would take as long as an epoch.
     library, names = decoder.library(), list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
     contents = [edge_digest(root / name) for name in names[:: -(-len(names) // READ_FILES) or 1]]
@@ -176,8 +176,8 @@ def images_fingerprint(
 
 
 def _stat_key(path: Path) -> tuple[int, int, int]:
-    # ctime as well, as in git's index: a program can set mtime, but not ctime, so that a file which
-    # was replaced by one of equal size and mtime is noticed
+    # ctime as well, as in git's index: a program can set mtime, but not ctime. So a file is noticed
+    # even if it replaces one of equal size and mtime.
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
@@ -227,8 +227,8 @@ def center_crop_offset(height: int, width: int, size: tuple[int, int]) -> tuple[
 
 def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize an image to cover `size` and crop its center: (*size, 3) uint8."""
-    # torchvision's bilinear resize of uint8 with antialiasing, whichever library has decoded the
-    # image: the resizes of these libraries differ, and their samples would, too.
+    # Always torchvision's bilinear resize with antialiasing. If each decoder's library resized its
+    # own images, the samples would differ, because the resizes of these libraries do.
     from torchvision.transforms.v2 import functional
 
     height, width = covering_size(pixels.shape[0], pixels.shape[1], size)

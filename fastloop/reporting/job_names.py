@@ -1,4 +1,5 @@
-"""Names of jobs: the shortest distinct ones, as in `pil, 2 workers`, and those of `baseline=`."""
+"""The shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
+means."""
 
 from __future__ import annotations
 
@@ -75,17 +76,17 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
 
 
 def find_baseline(names: Names, baseline: str) -> list[str]:
-    """The jobs that the baseline names; the first one counts. Empty if there is none.
+    """The jobs that the text of `baseline=` means; the first one counts. Empty if there is none.
 
-    A job is named by its name, by its loader, or by its loader and some of the other words of its
-    name.
+    The text may be a job's name, its loader, or its loader and some other words of its name.
     """
     if baseline in names:
         return [baseline]
     if baseline in names.values():
         return [name for name, loader in names.items() if loader == baseline]
-    # A row of a table has only the words that differ among the rows. Words that fit several jobs of
-    # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
+    # A row of a table has only the words that differ among the rows. If the words fit two jobs of
+    # one dataset, they are ambiguous. If each dataset has one such job, that job is its dataset's
+    # baseline.
     loader, *words = baseline.split(" ")
     fitting = [
         name

@@ -82,7 +82,7 @@ def check_least_time(spending: Spending) -> None:
     for.
     """
     budget_s = spending.budget.seconds
-    least_s = spending.seconds + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
+    least_s = spending.seconds_used + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
     if budget_s is None or least_s <= budget_s:
         return
     needed = f"comparing yours with one other takes at least {math.ceil(least_s)} s"

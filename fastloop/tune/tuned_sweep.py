@@ -70,13 +70,13 @@ class RaceSchedule:
         # the price of later trials.
         run_round(states[:1], None)
         if self.file.raced_from_s is None:
-            self.file.raced_from_s = self.spending.seconds
+            self.file.raced_from_s = self.spending.seconds_used
         self.spending.continue_from(self.file.raced_from_s)
         # This is set before the race. If it changed during the first trial, it would count as a
         # part of that trial's price.
         self.spending.ending_s = ENDING_S
         try:
-            self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
+            self.outcome = race(self.surrogate, self._measure, self.spending.share_used, self.rules)
         except NoRoomError:
             raise UsageError(self._describe_no_room()) from None
         except ValueError:
@@ -96,9 +96,9 @@ class RaceSchedule:
     def _describe_no_room(self) -> str:
         """The reason for an error if no trial of the present configuration has ended in time."""
         spending, trial_s = self.spending, self._states[YOURS].entry.job.trial_timeout_s
-        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds))
-        larger = name_larger_budget(spending.budget, spending.seconds, trial_s)
-        spent = f"a trial of yours did not end within {spending.seconds:.0f} s"
+        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds_used))
+        larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
+        spent = f"a trial of yours did not end within {spending.seconds_used:.0f} s"
         given = f"budget={spending.budget.seconds:g}s is too short"
         return f"{given}: {spent}; allowed: such as {larger}, with resume=last to go on from here"
 
@@ -127,7 +127,7 @@ class RaceSchedule:
         """The cost of a trial, which an earlier session may have run; None if it failed."""
         assert self._run_round is not None
         self._limit(name, room)
-        state, before_s = self._states[name], self.spending.seconds
+        state, before_s = self._states[name], self.spending.seconds_used
         begun = sum(each.has_begun for each in self._states.values())
         self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
@@ -141,7 +141,7 @@ class RaceSchedule:
             cost = self._run_pass(name, number)
         # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
-            self.spending.add_trial(name, self.spending.seconds - before_s)
+            self.spending.add_trial(name, self.spending.seconds_used - before_s)
         self._note_spending(name, str(number))
         if cost is None and name == YOURS and self.is_present_stopped:
             raise NoRoomError
@@ -192,7 +192,7 @@ class RaceSchedule:
         if number in spent_s:
             self.spending.continue_from(spent_s[number])
             return
-        spent_s[number] = self.spending.seconds
+        spent_s[number] = self.spending.seconds_used
         self.file.save(self.folder)
 
 
@@ -237,9 +237,9 @@ def run_race(
         reasons=_find_reasons(names, results, is_stopped=schedule.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
-        seconds=spending.seconds,
-        trials=spending.trials,
-        larger_budget=name_larger_budget(settings.budget, spending.seconds, file.trial_s),
+        seconds=spending.seconds_used,
+        trials=spending.num_trials,
+        larger_budget=name_larger_budget(settings.budget, spending.seconds_used, file.trial_s),
         machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),
     )
 

@@ -248,9 +248,9 @@ TENSOR = transforms.ToTensor()
 NEAREST = transforms.InterpolationMode.NEAREST
 AS_WRITTEN = {
     "no transform": (None, "no transform"),
-    "a function": (lambda image: TENSOR(image) / 2, "<lambda> is not done"),
-    "another transform": (steps(CROP, transforms.ColorJitter(), TENSOR), "ColorJitter is not done"),
-    "a derived class": (steps(CROP, Darker()), "Darker is not done"),
+    "a function": (lambda image: TENSOR(image) / 2, "<lambda>"),
+    "another transform": (steps(CROP, transforms.ColorJitter(), TENSOR), "ColorJitter"),
+    "a derived class": (steps(CROP, Darker()), "Darker"),
     "a transform after it": (steps(CROP, TENSOR, transforms.RandomErasing()), "RandomErasing"),
     "another interpolation": (
         steps(transforms.RandomResizedCrop(8, interpolation=NEAREST), TENSOR),
@@ -263,14 +263,14 @@ AS_WRITTEN = {
     "a fixed size": (steps(transforms.Resize((72, 72)), TENSOR), "Resize"),
     "a longest side": (steps(transforms.Resize(72, max_size=99), CENTER[1], TENSOR), "Resize"),
     "padding": (steps(transforms.Resize(50), CENTER[1], TENSOR), "allowed are 64"),
-    "no crop": (steps(transforms.Resize(72), TENSOR), "no tensors by a crop"),
-    "no tensor": (steps(*CENTER), "no tensors by a crop"),
-    "flips first": (steps(FLIP, CROP, TENSOR), "RandomHorizontalFlip is not done"),
-    "two flips": (steps(CROP, FLIP, FLIP, TENSOR), "RandomHorizontalFlip is not done"),
-    "floats resized": (steps(TENSOR, CROP), "RandomResizedCrop is not done"),
+    "no crop": (steps(transforms.Resize(72), TENSOR), "tensor"),
+    "no tensor": (steps(*CENTER), "tensor"),
+    "flips first": (steps(FLIP, CROP, TENSOR), "RandomHorizontalFlip"),
+    "two flips": (steps(CROP, FLIP, FLIP, TENSOR), "RandomHorizontalFlip"),
+    "floats resized": (steps(TENSOR, CROP), "RandomResizedCrop"),
     "no antialias": (
         v2.Compose([v2.ToImage(), v2.RandomResizedCrop(8, antialias=False)]),
-        "RandomResizedCrop is not done",
+        "RandomResizedCrop",
     ),
     "not scaled": (v2.Compose([CROP, v2.ToImage(), v2.ToDtype(torch.float32)]), "ToDtype"),
     "half precision": (
@@ -279,7 +279,7 @@ AS_WRITTEN = {
     ),
     "one mean": (steps(CROP, TENSOR, transforms.Normalize(0.5, 0.5)), "Normalize"),
     "normalized by one": (steps(CROP, TENSOR, transforms.Normalize([0.5], [0.5])), "three numbers"),
-    "a random choice": (transforms.RandomApply([CROP]), "RandomApply is not done"),
+    "a random choice": (transforms.RandomApply([CROP]), "RandomApply"),
 }
 
 
@@ -342,7 +342,7 @@ def test_a_changed_transform_holds_from_the_next_epoch_on(root):
     (images, _), (expected, _) = next(iter(loader)), next(iter(DataLoader(dataset, 4)))
     assert_same_images(images, expected)
     dataset.transform = steps(CROP, transforms.ColorJitter(), TENSOR)
-    with pytest.raises(ValueError, match=r"ColorJitter is not done .* native=False"):
+    with pytest.raises(ValueError, match=r"ColorJitter.* native=False"):
         next(iter(loader))
 
 

@@ -19,8 +19,8 @@ from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16
-"""Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at
-most."""
+"""Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
+EVERY."""
 COUNTED, COUNTED_EVERY = 8, 8
 """Counters are read around the first COUNTED batches of an epoch, and later around at most one
 batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
@@ -71,8 +71,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         start_ns = now_ns()
         try:
             with _probe_samples(fetcher, log) if has_samples else nullcontext():
-                # Only the CPU time of this thread counts. Idle threads of torch may wait by running
-                # in circles (OpenMP's OMP_WAIT_POLICY), which is no work on the batch.
+                # Only the CPU time of this thread counts. Idle threads of torch may spin while they
+                # wait (OMP_WAIT_POLICY); that is not work on the batch.
                 begun_ns = cpu_ns() if has_samples else 0
                 batch = fetch(index)
                 spent_ns = cpu_ns() - begun_ns if has_samples else UNKNOWN
@@ -197,7 +197,7 @@ def probe_workers(module: ModuleType, log: EventLog) -> None:
 
 
 class NumberedIndices:
-    """A worker's queue of (number, indices): each `get` gives later events of the worker that
+    """A worker's queue of (number, indices): after each `get`, the worker's events carry that batch
     number."""
 
     def __init__(self, queue: Any, log: EventLog) -> None:

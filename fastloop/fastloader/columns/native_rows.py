@@ -1,4 +1,4 @@
-"""The native core, if it is there, and the columns of which it can make the rows."""
+"""The native core, if it is there, and the columns of rows that it can make."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DLPACK_CODES = {
 
 @runtime_checkable
 class NativeColumn(Protocol):
-    """A column of rows that the native core can make."""
+    """A column that may describe its rows for the native core."""
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the core's `Column`; None if only Python can make these rows."""

@@ -21,7 +21,7 @@ PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640
 QUALITY = 90
 SEED = 0
-OWN_DATA = "images of your own are read by dataset=image_folder"
+OWN_DATA = "to read your own images, set dataset=image_folder"
 
 
 @option

@@ -41,7 +41,7 @@ class FastloopLoader:
     No process is started, and no Python code runs per sample; without the core, rows are gathered
     in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
     samples instead; images of one size are decoded straight into the batch, and crops of images are
-    made by the native decoder, if that has the pixels of the job's decoder.
+    made by the native decoder, if it makes the same pixels as the job's decoder.
     """
 
     store: Store | None
@@ -93,8 +93,8 @@ class FastloopLoader:
 
 
 def _seeds_globally(prepared: PreparedData) -> bool:
-    """True for random samples that are compared: each is read with the generators that all threads
-    share seeded by its index."""
+    """True for random samples that are compared. Reading one seeds the global generators with its
+    index, so only one thread may read."""
     return isinstance(prepared.dataset, SeededDataset)
 
 
@@ -183,10 +183,10 @@ def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
 
 
 def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iterator[Tree]:
-    # Crops draw by the epoch's number too, in whatever order.
+    # The epoch's number also seeds the crops, whatever the order.
     loader.set_epoch(epoch)
     if not loader.shuffle:
-        # Orders are the plan's: FastLoader only reads them, as it reads a user's sampler.
+        # FastLoader reads the plan's order as it reads a user's sampler.
         loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)
