@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Dataset, Decoder
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.image_files import pixels_of

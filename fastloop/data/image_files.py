@@ -15,7 +15,7 @@ from pydantic import PositiveInt, Strict
 
 from fastloop.core.files import edge_digest, fingerprint
 from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree, Unsupported, name_of
 from fastloop.fastloader.columns import decoders, image_headers
 from fastloop.fastloader.columns.column import SampleSpec

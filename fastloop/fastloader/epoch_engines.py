@@ -36,8 +36,8 @@ from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, withou
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
 from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
+from fastloop.fastloader.thread_choice import Tuning, slow_down, tune
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
-from fastloop.fastloader.tuning import Tuning, slow_down, tune
 
 
 @dataclass

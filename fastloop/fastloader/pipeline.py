@@ -30,8 +30,8 @@ from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
+from fastloop.fastloader.thread_choice import Tuning
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
-from fastloop.fastloader.tuning import Tuning
 
 Group = Sequence[np.ndarray]
 """The indices of batches that are made together."""

@@ -22,7 +22,7 @@ from fastloop.reporting.charts import (
     draw_throughput_against_memory,
     draw_waits,
 )
-from fastloop.reporting.job_names import short_names
+from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, Row
 
 

@@ -15,7 +15,7 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
 from fastloop.core.result import Result
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS

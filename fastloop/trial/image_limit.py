@@ -39,7 +39,7 @@ from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.decoders import has_jpeg
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding
-from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
+from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
 """Bounds of reading files before the clock runs: number, bytes and time. There is at least one file

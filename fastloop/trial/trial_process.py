@@ -17,8 +17,8 @@ from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synch
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.same_data import check_counts, num_delivered
-from fastloop.observe.dataloader_probe import watch_epochs
 from fastloop.observe.event_log import open_log
+from fastloop.observe.job_probe import watch_epochs
 from fastloop.observe.lanes import build_lanes
 from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
 from fastloop.trial.earlier_trials import NOTHING, Earlier
@@ -32,7 +32,7 @@ from fastloop.trial.page_cache import (
     total_mib,
 )
 from fastloop.trial.profiling import annotate, profile_steps, write_profile
-from fastloop.trial.replay import (
+from fastloop.trial.training_limit import (
     num_replay_steps,
     replay_batches,
     replay_limit,

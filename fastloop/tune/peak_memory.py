@@ -30,7 +30,7 @@ from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import start_job
-from fastloop.trial.replay import MAX_REPLAY_BATCHES
+from fastloop.trial.training_limit import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 
 MARGIN = 0.1

@@ -28,8 +28,8 @@ from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
 from fastloop import FastLoader
-from fastloop.fastloader import native_image_folders
-from fastloop.fastloader.native_image_folders import FolderImages
+from fastloop.fastloader import recognise_image_folders
+from fastloop.fastloader.recognise_image_folders import FolderImages
 
 pytestmark = needs_jpeg
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -219,7 +219,7 @@ def _places(images: torch.Tensor) -> tuple[np.ndarray, ...]:
 
 
 def assert_as_written(dataset, reason: str, caplog, **settings) -> None:
-    native_image_folders._log_once.cache_clear()
+    recognise_image_folders._log_once.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.INFO, "fastloop"):
         loader = FastLoader(dataset, 4, **settings)
@@ -300,7 +300,7 @@ def test_other_folders_are_read_as_they_are_written(root, tmp_path, caplog, monk
     write_files(tmp_path, {"a/deep.tif": b"x"})
     assert_as_written(folder(tmp_path), "files other than", caplog)
     assert_as_written(Subset(folder(root), [99]), "no (path, label)", caplog)
-    monkeypatch.setattr("fastloop.fastloader.native_image_folders.has_jpeg", lambda: False)
+    monkeypatch.setattr("fastloop.fastloader.recognise_image_folders.has_jpeg", lambda: False)
     assert_as_written(folder(root), "decoder of JPEG is not there", caplog)
 
 
@@ -322,7 +322,7 @@ def test_derived_folders_and_single_samples(root):
 
 
 def test_the_log_says_once_what_is_read_natively(root, caplog):
-    native_image_folders._log_once.cache_clear()
+    recognise_image_folders._log_once.cache_clear()
     with caplog.at_level(logging.INFO, "fastloop"):
         for _ in range(3):
             FastLoader(folder(root), 4)

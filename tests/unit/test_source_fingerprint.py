@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastloop.core.files import fingerprint
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.options.dataset.mydataset import MyDataset
 
 FILES = {

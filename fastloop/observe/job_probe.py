@@ -1,4 +1,4 @@
-"""Probes of a DataLoader and of the loop over it, so that every process records its work.
+"""The probe of a job: its DataLoader and the loop over it record their work in every process.
 
 DataLoader itself is not changed: its dataset and functions are wrapped. In the loop every moment
 belongs to an event.
