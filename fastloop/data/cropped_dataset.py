@@ -21,7 +21,8 @@ from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData
 from fastloop.data import cropping as cropping_module
 from fastloop.data.cropping import Cropping, CropTransform
-from fastloop.data.image_files import LabelledImages, Size
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import Size
 from fastloop.fastloader.columns import crops
 from fastloop.fastloader.columns.crops import draw_cut
 

@@ -12,7 +12,8 @@ import torch
 from fastloop.core.plan import LoaderProbe
 from fastloop.core.protocols import Samples, Transform
 from fastloop.core.types import Tree
-from fastloop.data.image_files import LabelledImages, to_floats
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import to_floats
 
 
 @dataclass(frozen=True)

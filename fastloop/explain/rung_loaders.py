@@ -20,7 +20,8 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.image_files import LabelledImages, to_floats, uint8_samples
+from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
 from fastloop.data.samples import fetch_samples
 from fastloop.explain.rungs import reads_images, rungs_of

@@ -32,7 +32,7 @@ from fastloop.core.types import BadData, name_of
 from fastloop.data.crop_columns import CropColumn, native_crops
 from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.data.same_crops import ROUNDING
 from fastloop.fastloader.columns import decoders
 from fastloop.fastloader.columns.column import Column, SampleSpec

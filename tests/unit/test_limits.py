@@ -14,7 +14,8 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
 from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
-from fastloop.data.image_files import LabelledImages, pixels_of
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.trial import gather_limit, image_limit, limits, rate_on_cores

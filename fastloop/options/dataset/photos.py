@@ -15,7 +15,8 @@ from fastloop.core.files import write_beside
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
 from fastloop.data.dataset_files import create_once
-from fastloop.data.image_files import LabelledImages, Size, images_fingerprint, list_labelled_files
+from fastloop.data.image_files import LabelledImages, images_fingerprint, list_labelled_files
+from fastloop.data.image_pixels import Size
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
@@ -19,7 +20,8 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataloader import identity_collate
-from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
+from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.image_pixels import read_pixels
 from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
@@ -30,7 +32,7 @@ from fastloop.data.samples import (
     is_not_empty,
 )
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.columns.column import ColumnList, mark_columns
+from fastloop.fastloader.columns.column import ColumnList, SampleSpec, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
 
 
@@ -151,6 +153,37 @@ def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, 
     if plan.probe is None:
         return samples, collate_fn
     return plan.probe.wrap_dataset(samples), plan.probe.wrap_collate(collate_fn)
+
+
+@dataclass(frozen=True)
+class ImageFileColumn:
+    """Column of a FastLoader: the images, of one size, are decoded into the batch."""
+
+    images: LabelledImages
+    slow: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """dtype and shape of an image."""
+        assert self.images.size
+        height, width = self.images.size
+        if self.images.as_uint8:
+            return SampleSpec(torch.uint8, (height, width, 3))
+        return SampleSpec(torch.float32, (3, height, width))
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Decode these images, one by one, into `out`; raises BadData that names the file."""
+        images, rows = self.images, self.spec.view_tensor(out)
+        for index, row in zip(indices.tolist(), rows, strict=True):
+            path = images.path(index)
+            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            if images.as_uint8:
+                row.copy_(pixels)
+            else:
+                row.copy_(pixels.permute(2, 0, 1)).div_(255)
 
 
 @dataclass(frozen=True)
