@@ -14,10 +14,10 @@ from torch.utils.data import default_collate, get_worker_info
 
 from fastloop.core import stats
 from fastloop.core.epochs import epoch_indices, num_batches
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.image_files import LabelledImages, uint8_samples

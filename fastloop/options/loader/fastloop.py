@@ -127,17 +127,22 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
         # The collate of uint8 images expects a tuple, default_collate makes a list.
         pair = ImageFileColumn(samples), samples.labels
         return (pair if as_uint8 else ColumnList(pair)), None
+    return _probe(_wrap(samples, plan), collate.collate if collate else None, plan)
+
+
+def _wrap(samples: Any, plan: Plan) -> Any:
+    """The samples as FastLoader reads them: transformed, and recorded in an instrumented pass."""
     if isinstance(samples, list | tuple | dict):
         # FastLoader would take a tuple or a dict for a tree of columns.
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
-    if collate is not None and collate.tolerant:
+    if plan.collate is not None and plan.collate.tolerant:
         samples = TolerantSamples(samples)
     # Wrapped inside of the transform, so that reading and transforming are recorded separately.
     if plan.probe:
         samples = probe_reads(samples, plan.probe)
-    if transform:
-        samples = TransformedSamples(samples, probe_transform(transform, plan.probe))
-    return _probe(samples, collate.collate if collate else None, plan)
+    if plan.transform:
+        samples = TransformedSamples(samples, probe_transform(plan.transform, plan.probe))
+    return samples
 
 
 def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
