@@ -177,8 +177,8 @@ def _collate_into(writer: BatchWriter | None) -> None:
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
         if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
-            # torch.stack refuses other dtypes and shapes, or converts them: only what it would
-            # stack as it is may be written to memory of this shape.
+            # torch.stack refuses or converts tensors of different dtypes and shapes. Only tensors
+            # of one dtype and shape may be written to memory of this shape.
             out = writer.take((len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
 
@@ -211,8 +211,7 @@ def _receive_tasks(connection: Connection) -> Iterator[Task]:
 def _send(connection: Connection, reply: Reply | ExceptionWrapper, writer: BatchWriter) -> None:
     connection.send(reply)
     if writer.new_file is not None:
-        # The error of a sample may come after memory was created: the parent does not expect its
-        # file.
+        # A sample may fail after new memory was created. The parent expects no file then.
         if isinstance(reply, Reply):
             send_file(connection, writer.new_file)
         os.close(writer.new_file)

@@ -99,7 +99,10 @@ def race_of_two_s(trial_s: float) -> float:
 def trial_of_epoch_s(
     epoch_s: float, shortest_window_s: float = 0.0, start_s: float = TRIAL_S
 ) -> float:
-    """About the seconds of a trial with epochs of this length. start_s: of its process."""
+    """About the seconds of a trial with epochs of this length.
+
+    start_s: seconds that the process of the trial takes to start.
+    """
     return start_s + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
 
 

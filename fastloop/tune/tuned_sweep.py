@@ -1,5 +1,5 @@
-"""The race of a tuning as a sweep of its planned candidates: the race is the schedule of the sweep,
-so that its rounds are rounds of trials, and resume like these."""
+"""Runs the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
+so each of its rounds is a round of trials, and resumes like one."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class RaceSchedule:
         self._states = dict(zip(self.surrogate.names, states, strict=True))
         self._timeout_s = states[0].entry.job.trial_timeout_s
         self._run_round = run_round
-        # A shadow follows one trial, drawn at random; the number of a job's rounds is not known
-        # here. The winner's data is compared in a pass after the race.
+        # No trial gets a shadow: it is drawn among a job's trials, and their number is not known
+        # here. Instead, the winner's data is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
         # This prepares the data. Otherwise the first trial would, and its cost would be taken for
@@ -104,8 +104,8 @@ class RaceSchedule:
 
     def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
         """The winner and the present configuration, for the passes after the race."""
-        # A configuration is recommended only if all of its data was compared. That pass has twice
-        # the time of the longest trial, and ends soon on a busy machine, too.
+        # A configuration is recommended only if all of its data was compared. The time limit of
+        # that pass is at least twice the longest trial, because the machine may be busier now.
         if outcome.is_faster:
             longest_s = self.spending.longest_trial_s(outcome.winner)
             self._limit_s(outcome.winner, max(self.spending.rest_s, 2 * longest_s))
@@ -148,7 +148,8 @@ class RaceSchedule:
         return cost
 
     def _limit(self, name: str, room: float) -> None:
-        """Let trials take no longer than that share of a budget of time."""
+        """Let trials take no longer than the share `room` of the budget, if the budget is a
+        time."""
         budget_s = self.spending.budget.seconds
         self._limit_s(name, math.inf if budget_s is None else room * budget_s)
 
@@ -184,8 +185,8 @@ class RaceSchedule:
         return known[str(number)]
 
     def _note_spending(self, name: str, number: str) -> None:
-        """Write the seconds that are spent by now; after a trial of an earlier session, count on
-        from the seconds that it has written."""
+        """Write the seconds spent so far. If an earlier session has run this trial, go on from the
+        seconds that it wrote."""
         spent_s = self.file.spent_s.setdefault(name, {})
         # The race is repeated from its start: with the same costs and the same spending it makes
         # the same choices up to the interruption.
