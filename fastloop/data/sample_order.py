@@ -49,7 +49,7 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
     name = f"order={name_of(order)}"
     if not isinstance(order, RandpermOrder):
         raise Invalid(f"{name}: {expected.describe_difference(places[wrong[0]], wrong[0])}")
-    # Only with order=random may a loader shuffle by itself. Then any order will do that is shuffled.
+    # Only with order=random may a loader shuffle by itself: any shuffled order will do.
     shuffled = {epoch: delivered for epoch, delivered in places.items() if _can_judge(delivered)}
     for epoch, delivered in shuffled.items():
         if np.array_equal(delivered, np.sort(delivered)):
