@@ -18,7 +18,7 @@ from fastloop.data.image_pixels import to_floats
 
 @dataclass(frozen=True)
 class ReadImages:
-    """The samples of labelled images, with their files read by a function that records it."""
+    """The samples of labelled images; the function that reads their files records each call."""
 
     images: LabelledImages
     read_file: Callable[[int], bytes]
@@ -34,7 +34,7 @@ class ReadImages:
 
 @dataclass
 class RecordedTransform:
-    """A transform with a function in the place of `transform_sample` that records its calls."""
+    """A transform with another function for `transform_sample`, which records each call."""
 
     transform: Transform
     where: Literal["worker", "device"]

@@ -1,5 +1,5 @@
-"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and those of
-fastloop.watch."""
+"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and the iterables that
+fastloop.watch gets."""
 
 from __future__ import annotations
 
