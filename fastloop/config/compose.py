@@ -266,7 +266,7 @@ def _run_hydra_launcher(
 
     # On a signal, the launcher's processes must be ended.
     handle_signals()
-    # The default folder is named after the current time, so Hydra would now choose another one.
+    # the default folder contains the time, which has gone on since the jobs were composed
     same_folder = f"hydra.sweep.dir={first.sweep_folder}"
     try:
         _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)

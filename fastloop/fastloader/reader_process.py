@@ -177,8 +177,8 @@ def _collate_into(writer: BatchWriter | None) -> None:
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
         if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
-            # torch.stack refuses or converts tensors of different dtypes and shapes. Only tensors
-            # of one dtype and shape may be written to memory of this shape.
+            # torch.stack refuses other dtypes and shapes, or converts them: only what it would
+            # stack as it is may be written to memory of this shape.
             out = writer.take((len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
 

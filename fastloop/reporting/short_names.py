@@ -84,9 +84,8 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
         return [baseline]
     if baseline in names.values():
         return [name for name, loader in names.items() if loader == baseline]
-    # A row of a table has only the words that differ among the rows. If the words fit two jobs of
-    # one dataset, they are ambiguous. If each dataset has one such job, that job is its dataset's
-    # baseline.
+    # A row of a table has only the words that differ among the rows. Words that fit several jobs of
+    # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
     loader, *words = baseline.split(" ")
     fitting = [
         name

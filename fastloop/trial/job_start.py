@@ -73,8 +73,8 @@ class JobContext:
 
         observe: called with the (batch, 16) uint8 hashes of each batch.
         """
-        # Random samples can't be compared: a second loader without the randomness is checked in the
-        # place of the timed one.
+        # Random samples can't be compared: a second loader without the randomness is checked
+        # instead of the timed one.
         if self.is_random:
             plain = self.without_randomness()
             with plain.open_loader() as loader:

@@ -46,7 +46,7 @@ class Inference:
 
 
 def _infer(place: Place, step: Step, setup: Setup) -> tuple[Consume, list]:
-    """A function that adds up the model's outputs for each batch; no losses."""
+    """A function that adds up the model's outputs for each batch, and an empty list of losses."""
     total, pair = torch.zeros((), device=setup.device), setup.pair
 
     def consume(batch: Tree) -> None:
