@@ -15,12 +15,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from experiments.peers.bare_integers import PermutedSlices
-from experiments.peers.cases import CASES, LENGTH, MEAN, STD, Case, source, tree
 from experiments.peers.lines import Line, figure, ratio_by_round, times
 from experiments.peers.loaders import IndexTensorSampler, RowsByIndexTensor
 from experiments.peers.plain_gather import PlainGather
 from experiments.peers.prefetching_gather import PrefetchingGather
 from experiments.peers.processes import measure_in_rounds, processes
+from experiments.peers.required_factors import CASES, LENGTH, MEAN, STD, Case, source, tree
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 

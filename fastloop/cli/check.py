@@ -237,7 +237,8 @@ class Checked:
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
     """The difference of environment or data that makes times incomparable; None if there is
     none."""
-    # Another host is no difference: a CI service has many; the other keys tell the kind of machine.
+    # Another host is no difference, because a CI service has many hosts. The other keys tell the
+    # kind of machine.
     found = [
         each
         for each in find_differences(pairs)

@@ -145,7 +145,7 @@ def _software() -> Iterator[tuple[str, str]]:
     import torch
 
     from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
-    from fastloop.fastloader.columns.native_rows import has_core
+    from fastloop.fastloader.load_native_core import has_core
 
     # CC may have options, and may be set but empty
     compiler = shutil.which((os.environ.get("CC", "").split() or ["cc"])[0])

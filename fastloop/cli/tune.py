@@ -172,14 +172,14 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         findings = replace(explain_records(records, arguments, status, records), seconds=run_s)
         late_s = limit_s if run_s >= limit_s else None
         found = script_tuning.choose_loop(findings, arguments, late_s)
-        script_tuning.check_rest(budget_s, spending.seconds, outside_s(findings))
+        script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
         settings = script_tuning.choose_settings(found)
-        with share_reports("tune", spending.share) as begin_step:
+        with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_race(
                 arguments, found, settings, end_ns, records, begin_step
             )
         if outcome.needed_s is not None:
-            least_s = math.ceil(spending.seconds + outcome.needed_s)
+            least_s = math.ceil(spending.seconds_used + outcome.needed_s)
             raise UsageError(f"budget={budget_s:g}s is too short; allowed: from {least_s}s")
         tuned = script_tuning.describe_tuned(findings, found, settings, outcome)
     finally:
@@ -239,7 +239,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     with (
         exit_on_system_error(lambda: _describe_kept(folder)),
         nullcontext() if is_free else lock_machine(sweep.wait),
-        show_budget(spending.share) as progress,
+        show_budget(spending.share_used) as progress,
     ):
         plan = file or _plan(request, settings, command, spending, progress)
         outcome = _race(plan, folder, settings, spending, progress)

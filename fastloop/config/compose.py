@@ -62,8 +62,8 @@ def compose_all(
 
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
-    describe: a function from the configurations to a line about the work, which is printed before
-    torch is imported, unless it is imported already; None: no line.
+    describe: returns a line about the work from the configurations. The line is printed only if
+    torch is not imported yet. None: no line.
     modules: modules that the processes of the command need first of all.
     Exits with status 1 and one line for an invalid name or value, before anything is written.
     """
@@ -89,7 +89,8 @@ def compose_all(
         if combinations[0].launcher == BASIC:
             return requests
         return _run_hydra_launcher(line, combinations, requests, measure_here)
-    # the reader of the output has gone, as in `... --cfg job | head`; that is no wrong value
+    # The reader of the output has closed the pipe, as `head` does in `... --cfg job | head`. This
+    # is not an error of the configuration.
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -268,7 +269,7 @@ def _run_hydra_launcher(
         if measure_here([replace(request, name=names[number], colour=colours[number])]):
             raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
 
-    # the launcher has processes to end
+    # On a signal, the launcher's processes must be ended.
     handle_signals()
     # the default folder contains the time, which has gone on since the jobs were composed
     same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"

@@ -1,5 +1,5 @@
-"""The settings of `fastloop tune`: those of conf/tune.yaml and of the command line, and its space,
-the values that are tried, in Hydra's syntax."""
+"""The settings of `fastloop tune`, from conf/tune.yaml and the command line, and its space: the
+values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SETTINGS = (
     *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
 MOST_CANDIDATES = 100_000
-"""Most candidates of a space of the user's: looking at this many takes minutes, and most of them
-are combinations that no job can have."""
+"""Most candidates of a user's space. Looking at so many takes minutes, and most of them are
+combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """Name of a setting -> name=value for every value that is tried."""
 FILE = "tune.yaml"

@@ -27,13 +27,13 @@ WRAPPERS = {
     "collate": "fastloop.options.collate.user.UserCollate",
     "transform": "fastloop.options.transform.user.UserTransform",
 }
-"""Group -> the option that wraps a user object; datasets have one with a yaml, `custom`."""
+"""Group -> the option that wraps a user object. For datasets, it is `dataset=custom`."""
 FUNCTIONS = ("collate", "transform")
 """Groups in which a user object is a function of samples."""
 
 
 def wrap_target(group: str, node: Any) -> Any:
-    """The node of an option: the given one, or a node of the wrapper of a user's class or function.
+    """Return the node; or, if it names a user's class or function, a node of the wrapping option.
 
     Raises ConfigError for a `_target_` that can't be imported or called.
     """

@@ -15,15 +15,17 @@ from fastloop.core.looks import DIFFERENCES, TIES
 from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
-"""Level of the tests behind ranks, below the promised 5 %. At 0.05, exactly 5 % of campaigns of two
-identical jobs would show a difference, so half of all simulations would count more than 5 %."""
+"""Level of the tests behind ranks, below the promised 5 %. At 0.05 the expected share of false
+differences is exactly 5 %, so about half of all simulations would find more. 0.045 leaves a
+margin."""
 OWN_SHARE = 0.9
-"""Share of a pair's own variance that `_floor_p_values` compares with the campaign's below five
-trials, a compromise between power and unequal noise: 1.0 finds one slower job of ten (1.5 times,
-10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells unequally noisy equal jobs apart in
-10 % instead of 9 %."""
+"""With fewer than five trials, `_early_floor` is the larger of the campaign's variance and this
+share of the pair's own. It is a compromise between power and unequal noise: 1.0 finds one slower
+job of ten (1.5 times, 10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells unequally noisy
+equal jobs apart in 10 % instead of 9 %."""
 LARGEST_SHARE = 3
-"""The noisiest job counts for at most this many times the mean variance of the others."""
+"""The variance of the noisiest job is capped at this many times the mean variance of the
+others."""
 FEWEST_FOR_OWN_NOISE = 5
 """Fewest trials that show the noise of a single job or pair well enough to be used."""
 MOST_TRIALS = 10_000
@@ -80,9 +82,9 @@ def pair_p_values(
     the number of pairs.
 
     logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
-    there are more jobs, the p value is the larger one of two tests that both use all jobs of the
-    campaign. In the first one, no pair has a smaller variance than the campaign. The second one
-    (from five rounds on) takes a moderated variance.
+    there are more jobs, the p value is the larger p value of two tests. The first raises a pair's
+    variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
+    variance that all pairs share.
     allows_serial: successive trials of a job may be correlated. The p values are averaged over the
     possible correlations, see core/serial_noise.py. trials_a_round: each of the logs is the mean of
     so many successive trials, which wander less than the trials.
@@ -106,8 +108,8 @@ def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
     p_values = _floor_p_values(logs, mean)
     if rounds < FEWEST_FOR_OWN_NOISE:
         return p_values
-    # The pairs share jobs and rounds: however alike their variances look, all of them together
-    # know no more than the residuals of the additive model have degrees of freedom.
+    # The pairs share jobs and rounds, so their variances are not independent. The degrees of
+    # freedom cannot exceed those of the additive model's residuals.
     variance, freedom = _moderate(own, rounds - 1)
     freedom = np.minimum(freedom, (jobs - 1) * (rounds - 1))
     moderated = _two_sided(mean, variance, rounds, freedom)
@@ -169,22 +171,37 @@ def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """p values with each pair's variance, or with the campaign's if that is larger."""
     *_, jobs, rounds = logs.shape
     of_jobs = _job_variances(logs)
-    # A variance of few trials may be small by chance, or because the trials of a job with a fast
-    # and a slow mode were all in the same mode. The campaign's variance guards against both.
-    campaign, share = _residual_variance(logs), OWN_SHARE
-    # One noisy job would raise the campaign's variance so far that it hides the differences of all
-    # others. From five trials on its noise is known, and it counts for LARGEST_SHARE at most.
-    # Without it, tests would tell equal two-mode jobs apart in 5.2 % of campaigns.
-    if rounds >= FEWEST_FOR_OWN_NOISE:
-        ordered = np.sort(of_jobs, axis=-1)
-        others = ordered[..., :-1].mean(axis=-1)
-        largest = np.minimum(ordered[..., -1], LARGEST_SHARE * others)
-        # 2: the variance of a difference of two jobs is the sum of their variances
-        campaign, share = 2 * (others * (jobs - 1) + largest) / jobs, 1
     first, second = pairs(jobs)
     own = of_jobs[..., first] + of_jobs[..., second]
-    variance = np.maximum(share * own, campaign[..., None])
+    # A variance of few trials may be small by chance, or because the trials of a job with a fast
+    # and a slow mode were all in the same mode. The campaign's variance guards against both.
+    if rounds < FEWEST_FOR_OWN_NOISE:
+        variance = _early_floor(own, _residual_variance(logs))
+    else:
+        variance = _late_floor(own, of_jobs)
     return _two_sided(mean, variance, rounds, (jobs - 1) * (rounds - 1))
+
+
+def _early_floor(own: np.ndarray, campaign: np.ndarray) -> np.ndarray:
+    """Variances (..., pairs) if the trials are too few to show the noise of a single job."""
+    return np.maximum(OWN_SHARE * own, campaign[..., None])
+
+
+def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
+    """Variances (..., pairs) if each job's noise is known.
+
+    The campaign's variance is twice the mean of the jobs' variances, as the variance of a
+    difference of two jobs is the sum of their variances.
+    """
+    ordered = np.sort(of_jobs, axis=-1)
+    others, largest = ordered[..., :-1].mean(axis=-1), ordered[..., -1]
+    # One noisy job would raise the campaign's variance so far that it hides the differences of all
+    # others: its variance is capped. Without the noisiest job, tests would tell equal two-mode jobs
+    # apart in 5.2 % of campaigns.
+    capped = np.minimum(largest, LARGEST_SHARE * others)
+    jobs = of_jobs.shape[-1]
+    campaign = 2 * (others * (jobs - 1) + capped) / jobs
+    return np.maximum(own, campaign[..., None])
 
 
 def _residual_variance(logs: np.ndarray) -> np.ndarray:

@@ -96,8 +96,9 @@ class Attribution:
     """The pass of each rank; empty for one process. The fields above cover all ranks, and `seconds`
     is that of the slowest rank."""
     resources: Resources | None = None
-    """Resources of the whole instrumented process and its workers, from its start over the warm-up
-    epoch to the end of the epoch with spans. Another process samples them; None if that was off."""
+    """Resources of the whole instrumented process and its workers, from its start, through the
+    warm-up epoch, to the end of the epoch with spans. Another process samples them; None if that
+    was off."""
 
     @property
     def cpu_cores(self) -> float | None:
@@ -131,8 +132,8 @@ class Measurement:
     limit_origin: LimitOrigin | None = None
     """Kind of work, engine and cores of the limit; None without a limit and in older files."""
     limit_key: str = ""
-    """Equal for limits of the same work in a round: the first of these trials has measured it for
-    all of them. Empty if each trial measures its own limit, and in older files."""
+    """Trials of a round with the same key share one limit, which the first of them measured. Empty
+    if each trial measures its own limit, and in older files."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None
@@ -219,8 +220,8 @@ class Shuffling:
     distance: float
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     neighbours_kept: float
-    """Share of stored neighbours that are delivered within a batch size of each other, less the
-    share that a uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
+    """Share of stored neighbours that are delivered within a batch size of each other, minus the
+    share that a uniform shuffle would keep: 1 in stored order, 0 if it is uniform."""
     ranks_disjoint: bool | None = None
     """True if no sample is delivered by two ranks; None for one process."""
 

@@ -1,9 +1,8 @@
 """Limits on torch's intra-op threads, which compete with threads that gather rows.
 
-OpenMP's threads spin for milliseconds after an operation, waiting for the next one. A
-torch.randperm of 60,000 indices kept a second core busy for half of the epoch in which other
-threads gathered the
-rows: it took 28 ms instead of 19.
+OpenMP's threads spin for milliseconds after an operation, waiting for the next one. In an epoch in
+which other threads gathered rows, a torch.randperm of 60,000 indices kept a second core busy for
+half of the time: the epoch took 28 ms instead of 19.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fastloop.core.types import Tree, Unsupported, name_of
 
 
 def check_stream(loader: str, plan: Plan, world_size: int) -> None:
-    """Raise Unsupported for a plan that a loader, which reads a stream, can't follow.
+    """Raise Unsupported for a plan that a loader of a stream can't follow.
 
     loader: its name.
     world_size: number of ranks that will share the plan.
@@ -60,7 +60,7 @@ class BatchStream(IterableDataset):
     def __init__(self, batches: Callable[[int], Batches], plan: Plan) -> None:
         self._batches = batches
         context = multiprocessing.get_context(plan.loading.multiprocessing_context)
-        # Shared memory is for workers alone: it stays open until this process ends.
+        # Shared memory stays open until this process ends. Only workers need it.
         self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
         self._own = 0
         self._started: weakref.ref[Any] | None = None

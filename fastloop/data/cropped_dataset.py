@@ -17,11 +17,12 @@ from fastloop.core.files import fingerprint
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Dataset, Decoder, Order, Transform
 from fastloop.core.seeds import sample_key
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData
 from fastloop.data import cropping as cropping_module
 from fastloop.data.cropping import Cropping, CropTransform
-from fastloop.data.image_files import LabelledImages, Size
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import Size
 from fastloop.fastloader.columns import crops
 from fastloop.fastloader.columns.crops import draw_cut
 

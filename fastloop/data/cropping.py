@@ -56,15 +56,15 @@ class Cropping:
 
     def difference(self, image: torch.Tensor, other: torch.Tensor) -> float:
         """The largest difference of two samples' pixels, in 255ths."""
-        # multiplied by std: the samples are normalized, and the difference is one of pixels
+        # The samples were divided by std; the difference is one of pixels.
         by_channel = (image - other).abs().flatten(1).amax(1).double()
         return 255 * float((by_channel * torch.tensor(self.std, dtype=torch.float64)).max())
 
 
 @runtime_checkable
 class CropTransform(Protocol):
-    """A transform that is a part of decoding: it makes samples of one size from images of any size,
-    so that the crops are the dataset's samples."""
+    """A transform that is a part of decoding: it cuts samples of one size out of images of any
+    size. The dataset's samples are then the crops."""
 
     @property
     def cropping(self) -> Cropping:

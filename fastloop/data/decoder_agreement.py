@@ -15,10 +15,10 @@ from torch.utils.data import default_collate
 
 from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Dataset, Decoder
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 TOLERANCE = 2

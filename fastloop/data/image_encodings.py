@@ -77,7 +77,8 @@ def _keep(data: Encoded) -> tuple[Encoded, StoredAs]:
 
 
 def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
-    """Coefficients as they were, with restart markers; the file itself if that can't be."""
+    """The image with restart markers and the same coefficients; the file itself if libjpeg can't
+    transcode it."""
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)
     return (data, "kept") if transcoded is None else (transcoded, "transcoded")

@@ -23,7 +23,7 @@ from fastloop.core.protocols import (
     Store,
     StreamingDataset,
 )
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.time_limits import Stalled, limit_stalls
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of

@@ -12,12 +12,13 @@ import torch
 from fastloop.core.plan import LoaderProbe
 from fastloop.core.protocols import Samples, Transform
 from fastloop.core.types import Tree
-from fastloop.data.image_files import LabelledImages, to_floats
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import to_floats
 
 
 @dataclass(frozen=True)
 class ReadImages:
-    """The samples of labelled images, with their files read by a function that records it."""
+    """The samples of labelled images; the function that reads their files records each call."""
 
     images: LabelledImages
     read_file: Callable[[int], bytes]
@@ -33,7 +34,7 @@ class ReadImages:
 
 @dataclass
 class RecordedTransform:
-    """A transform with a function in the place of `transform_sample` that records its calls."""
+    """A transform with another function for `transform_sample`, which records each call."""
 
     transform: Transform
     where: Literal["worker", "device"]

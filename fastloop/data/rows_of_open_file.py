@@ -27,7 +27,8 @@ class BatchReader(Protocol):
 
 
 class BatchRows:
-    """A map-style dataset with a `__getitems__` that returns a whole batch, which needs no collate.
+    """A map-style dataset with a `__getitems__` that returns a whole batch, so no collate is
+    needed.
 
     Each process opens the file on its first read.
     """
@@ -45,8 +46,8 @@ class BatchRows:
         return optree.tree_map(lambda leaf: leaf[0], self.__getitems__([index]))
 
     def __getitems__(self, indices: Sequence[int]) -> Tree:
-        # A process forked from one that has opened the file would share its file position, and a
-        # library's state about it.
+        # If a process forks after it has opened the file, both would share the position in the
+        # file, and the library's state.
         if self._reader is None or self._process != os.getpid():
             self._reader, self._process = self._open_reader(), os.getpid()
         return self._reader.read(indices)
@@ -65,7 +66,7 @@ class RowSamples:
     """The rows of an open file as samples, for a dataset.
 
     `__getitems__` returns the list of samples that torch documents, after one read for all of them.
-    A leaf of a batch may be an array of objects, of arrays that differ in length.
+    A leaf of a batch may be an array of objects: arrays that differ in length.
     """
 
     def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:

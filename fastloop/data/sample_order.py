@@ -49,7 +49,7 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
     name = f"order={name_of(order)}"
     if not isinstance(order, RandpermOrder):
         raise Invalid(f"{name}: {expected.describe_difference(places[wrong[0]], wrong[0])}")
-    # random is the one order that a loader may draw by itself: any shuffle will do, if it is one
+    # Only with order=random may a loader shuffle by itself: any shuffled order will do.
     shuffled = {epoch: delivered for epoch, delivered in places.items() if _can_judge(delivered)}
     for epoch, delivered in shuffled.items():
         if np.array_equal(delivered, np.sort(delivered)):
@@ -76,8 +76,8 @@ def shuffling_of(places: Places, num_samples: int, batch_size: int) -> Shuffling
 
 
 class _PlannedPlaces:
-    """The places in the store that the plan has for each epoch, as `places_in_store` counts
-    them."""
+    """The place in the store of each sample of an epoch, in the plan's order; `places_in_store`
+    finds the same places for delivered samples."""
 
     def __init__(self, prepared: PreparedData, plan: Plan) -> None:
         reference = reference_hashes(prepared)
@@ -123,8 +123,8 @@ def _distance(places: np.ndarray, num_samples: int) -> float:
 
 
 def _neighbours_kept(places: np.ndarray, batch_size: int) -> float:
-    """Share of stored neighbours that are delivered within a batch size of each other, less the
-    share that a uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
+    """Share of stored neighbours that are delivered within a batch size of each other, minus the
+    share that a uniform shuffle would keep: 1 in stored order, 0 if it is uniform."""
     count = len(places)
     if count < 2:
         return 0.0

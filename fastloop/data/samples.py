@@ -17,8 +17,8 @@ from fastloop.core.types import BadData, Tree, Unsupported, name_of
 def is_broken(sample: Tree | None) -> bool:
     """True for None and for a tuple, list or dict with a None in it.
 
-    Such a sample could not be read by its Dataset; such a batch is made by a collate from broken
-    samples only.
+    A Dataset returns such a sample if it could not read it. A collate returns such a batch if all
+    of its samples are broken.
     """
     if sample is None:
         return True
@@ -42,8 +42,8 @@ def fetch_samples(samples: Samples, indices: list[int]) -> Any:
 def returns_batches(samples: Samples) -> bool:
     """True if the Dataset's `__getitems__` returns a batch, such as `self.data[indices]`, instead
     of the list of samples that torch documents."""
-    # Two samples are enough: a batch of them is no sequence of two, or the items of that sequence,
-    # such as (images, labels), have other trees or dimensions than samples.
+    # Two samples are enough to tell. A batch of them is either no sequence of two, or its two
+    # items, such as (images, labels), have other trees or dimensions than samples.
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
         return False
@@ -113,7 +113,7 @@ class TolerantSamples:
     @property
     def __getitems__(self) -> Callable[[list[int]], Any] | None:
         """The Dataset's own `__getitems__`; None if it reads samples one by one."""
-        # it decides itself about samples that it can't read
+        # The Dataset's own function decides about the samples that it can't read.
         return getattr(self.samples, "__getitems__", None)
 
 

@@ -50,7 +50,7 @@ def name_failing_sample(loader: object) -> Iterator[None]:
             raise
         if FULL_SHM.search(str(error)):
             raise MemoryError(describe_full_shm()) from error
-        # a verdict on the job, in a message with the worker's whole traceback
+        # Unsupported is a verdict on the job: of the worker's traceback only the last line is kept.
         if isinstance(error, Unsupported):
             raise Unsupported(_last_line(error, "Unsupported: ")) from error
         if not (message := _failing_sample(loader)):
@@ -60,7 +60,8 @@ def name_failing_sample(loader: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FailureLocator:
-    """Dataset of None for each readable sample; raises BadData with the index of any other."""
+    """A dataset that returns None for each readable sample, and raises BadData with the index of
+    any other."""
 
     samples: Samples
 
@@ -120,8 +121,8 @@ def describe_full_shm() -> str:
 def _failing_sample(loader: object) -> str:
     """Index and error of the first sample that fails in a worker; empty if none fails, or if the
     dataset is iterable."""
-    # in workers with the same settings: a sample may fail only there, as with a file handle that
-    # does not survive a fork
+    # The samples are read in workers with the same settings, because a sample may fail only there,
+    # for example by a file handle that does not survive a fork.
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return ""
     again = DataLoader(

@@ -1,5 +1,5 @@
-"""The names of causes of a slow loop, which explain, attach and tune share, with the limits and the
-facts that more than one of them tells."""
+"""The names of causes of a slow loop, which explain, attach and tune share, and the limits and
+texts that several of them use."""
 
 from __future__ import annotations
 

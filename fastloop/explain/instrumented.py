@@ -19,8 +19,8 @@ from fastloop.core.spans import (
     unix_offset_ns,
 )
 from fastloop.explain.rung_passes import benchmark_of
-from fastloop.observe.dataloader_probe import ONLY_EPOCH, watch_calls, watch_epoch
 from fastloop.observe.event_log import DEVICE, MAIN, Event, EventLog, open_log
+from fastloop.observe.job_probe import ONLY_EPOCH, watch_calls, watch_epoch
 from fastloop.observe.lanes import NO_BATCH, coverage
 from fastloop.observe.probed import pinning_recorded
 from fastloop.trial.job import Job

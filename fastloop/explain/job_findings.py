@@ -22,7 +22,7 @@ from fastloop.core.text import align, wrap
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 3
-NO_PART = "of no part of loading is known that it takes any time; explain.json has the figures"
+NO_PART = "no part of loading is known to take any time; explain.json has the figures"
 WORTHWHILE = 0.05
 """If no tried change can save this share of an epoch, the last line says so. Otherwise it says that
 the gains are not beyond noise."""

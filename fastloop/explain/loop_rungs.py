@@ -10,9 +10,10 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
 
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.trees import map_tensors, read_bytes, tree_leaves
+from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import copy_settings, identity_collate
 from fastloop.data.samples import fetch_samples

@@ -84,7 +84,7 @@ def epoch_seconds(
 ) -> float:
     """Seconds of an epoch in which batch k takes the phases loads[k], then steps[k] in the loop."""
     if not machinery.workers:
-        # Nothing overlaps, so that the sum of all phases needs no simulation.
+        # Nothing overlaps, so the sum of all phases is the answer, without a simulation.
         alone = Machinery(workers=0, cores=machinery.cores)
         phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
         return machinery.start_s + sum(

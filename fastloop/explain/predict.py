@@ -12,8 +12,8 @@ from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2
-"""Batches that each thread of FastLoader makes ahead, if they are not large; the native core counts
-bytes instead, and this is their order of magnitude."""
+"""Batches that each thread of FastLoader makes ahead, if they are not large. The native core limits
+bytes instead, which is about as many batches."""
 MOST_BEGINNINGS = 8
 """A short epoch is simulated from up to so many different first batches."""
 HandOff = tuple[EpochTimes, EpochTimes]
@@ -109,7 +109,7 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
     """Seconds in which the loop receives a batch, and seconds until workers have started."""
     rounds = measured.hand_off[workers]
-    # The batches are ready in both passes, so that their difference is the way through a queue.
+    # The batches are ready in both passes, so the passes differ by the way through a queue.
     batch_s = [
         (through.seconds - through.start_up_s - ready.seconds) / through.batches
         for through, ready in rounds
@@ -137,9 +137,10 @@ def _epoch(
 ) -> float:
     """Seconds of an epoch in which the measured batches are repeated."""
     count = min(batches, MOST_SIMULATED)
-    # How much of a rare slow batch a queue hides depends on its place in a short epoch, and that
-    # place is chance: a short epoch is the mean of several that begin at different batches. A
-    # longer epoch has it at many places already, and would take too long to simulate repeatedly.
+    # In a short epoch, the place of a rare slow batch decides how much of it a queue hides, and
+    # that place is chance. So several epochs are simulated that begin at different batches, and
+    # their mean counts. A longer epoch has slow batches at many places already, and would take too
+    # long to simulate repeatedly.
     beginnings = max(1, min(MOST_BEGINNINGS, len(loads), MOST_SIMULATED // count))
     firsts = [number * len(loads) // beginnings for number in range(beginnings)]
     seconds = stats.mean(

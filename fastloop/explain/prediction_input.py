@@ -90,7 +90,7 @@ def share_of_loading(rung: Part, times: Round) -> float:
     if rung not in times or Part.COPY not in times:
         return 0.0
     below = rungs[rungs.index(rung) - 1]
-    # All that is above COPY is loading.
+    # All rungs after COPY are parts of loading.
     load_s = times[rungs[-1]].seconds - times[Part.COPY].seconds
     part_s = times[rung].seconds - times[below].seconds
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0
@@ -121,7 +121,8 @@ def measure_hand_off(
 ) -> dict[int, list[HandOff]]:
     """Times of the hand-off from these numbers of workers, in interleaved rounds.
 
-    ladder: rounds with the hand-off from the job's own number of workers, which are used for it.
+    ladder: rounds of the job's ladder. If they have the hand-off, they serve for the job's own
+    number of workers.
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}

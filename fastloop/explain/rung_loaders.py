@@ -14,13 +14,14 @@ from torch.utils.data import default_collate, get_worker_info
 
 from fastloop.core import stats
 from fastloop.core.epochs import epoch_indices, num_batches
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.image_files import LabelledImages, to_floats, uint8_samples
+from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
 from fastloop.data.samples import fetch_samples
 from fastloop.explain.rungs import reads_images, rungs_of
@@ -34,7 +35,7 @@ MOST_READY = 8
 READY_S = 1.0
 """Time after which no further batch is made to stand in for others: samples may be very slow."""
 SHARES = 3
-"""Number of times that a batch is shared; their median counts."""
+"""Number of copies to shared memory that are timed; the result is their median."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,8 @@ class ReadySamples:
 
 @dataclass
 class ReadyBatches:
-    """Batches in memory, in turn, as a dataset that needs no collate."""
+    """A dataset that returns whole batches from memory, one after another, so that no collate is
+    needed."""
 
     batches: Sequence[Tree]
     num_samples: int
@@ -148,16 +150,25 @@ def open_rung(
         with open_reopenable(open_) as loader:
             yield loader, lambda batch: batch
         return
-    # The transform on the device comes after the copy and is a rung of its own: this rung copies
-    # each batch, and steps on one that was transformed before.
     if rung is Part.COPY and job.transform.where == "device":
-        place, ready = loop_delivery(job, context.prepared, context.device), deliver(host[0])
-        deliver = lambda batch: (place(batch), ready)[1]  # noqa: E731
+        deliver = _copy_only(context, deliver(host[0]))
     if open_epochs := _substitute(context, rung, host):
         loader = SubstituteLoader(open_epochs=open_epochs)
         context = replace(context, job=replace(job, loader=loader))
     with context.open_loader() as loader:
         yield loader, deliver
+
+
+def _copy_only(context: JobContext, ready: Tree) -> Callable[[Tree], Tree]:
+    """A function that copies a batch to the device, and returns a batch that is transformed
+    already: the transform on the device is a rung of its own, after the copy."""
+    place = loop_delivery(context.job, context.prepared, context.device)
+
+    def deliver(batch: Tree) -> Tree:
+        place(batch)
+        return ready
+
+    return deliver
 
 
 def _substitute(
@@ -169,12 +180,12 @@ def _substitute(
     # The last rung is the job itself.
     if rung is rungs[-1]:
         return None
-    # Copies and transforms on the device are below the loader: host batches are repeated.
+    # The loop copies, and transforms on the device: its loader only repeats host batches.
     if rung is Part.COPY or (rung is Part.TRANSFORM and job.transform.where == "device"):
         return partial(_open_repeated, host, context)
+    # In the other rungs DataLoader runs with the job's settings: for HAND_OFF over ready batches,
+    # for COLLATE and TRANSFORM over ready samples, for DECODE over files in memory.
     bare = replace(plan, transform=None)
-    # In all rungs above these, DataLoader runs with the job's settings: over ready batches, over
-    # ready samples, or over files in memory.
     if rung is Part.HAND_OFF:
         ready = ReadyBatches(host, prepared.num_samples)
         return partial(torch_epochs, ready, replace(bare, collate=None), identity_collate)
@@ -183,7 +194,8 @@ def _substitute(
         return partial(torch_epochs, _files_in_memory(context, samples), plan)
     indices = _some_indices(context)
     made = _make_samples(samples, indices)
-    # The transform is above collate: its results must be ready, as they may have another size.
+    # The COLLATE rung lacks the TRANSFORM part, but collates samples of the transformed size: the
+    # transform has been applied before.
     if rung is Part.COLLATE and plan.transform is not None:
         made = [plan.transform.transform_sample(sample) for sample in made]
     ready = ReadySamples(made, prepared.num_samples)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from fastloop.core import stats
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.plan import Benchmark, PreparedData, Session
 from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
 from fastloop.explain.rungs import benchmark_name, rungs_of
@@ -28,8 +28,8 @@ FEWEST_TIMED = 3
 """At most MOST_TIMED batches are timed one by one. After TIMED_S no further batch is timed, unless
 there are fewer than FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
-are repeated up to that."""
+"""Seconds for which batches run untimed, and seconds for which they are timed after that. Short
+epochs are repeated until LEAST_TIMED_S is reached."""
 CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
@@ -65,8 +65,8 @@ class EpochTimes:
         return waits_s / self.seconds
 
     def whole_epoch_s(self, batches: int) -> float:
-        """Seconds of an epoch with this number of batches; however long it is, it starts up
-        once."""
+        """Seconds of an epoch with this number of batches. A longer epoch starts up only once,
+        too."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
 
@@ -145,7 +145,7 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         # The warm-up took all batches of a short epoch.
         if not times.load_s:
             _record(times, iter(loader.epochs(0)), consume, context)
-        # A few milliseconds tell little, so that a short epoch is repeated; not if that would start
+        # A few milliseconds tell little, so a short epoch is repeated, unless that would start
         # workers again.
         while not job.loading.num_workers and _is_short(times, begun_ns):
             batches = iter(loader.epochs(0))

@@ -1,4 +1,4 @@
-"""The rungs of a ladder: for each, the job with everything above it left out; and words for the
+"""The rungs of a ladder: on each, the job runs without the parts above it. Also words for the
 decoding of a job's images."""
 
 from __future__ import annotations

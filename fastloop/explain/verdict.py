@@ -10,12 +10,13 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
 
 WORTH = 0.10
-"""A loader is worth improving if a perfect one would save at least this share of the time, of a
-job's epoch or of a script's loop. It is a choice and not a measurement; the study in
-experiments/explain uses the same border."""
+"""A loader is worth improving if a perfect one would save at least this share of a job's epoch, or
+of a script's loop. This is a choice and not a measurement; the study in experiments/explain uses
+the same threshold."""
 MOST_UNSURE = 0.25
 """The verdict is `step` only if the interval of that share ends at or below this. It is above
-WORTH because the intervals of few rounds are wide: many healthy jobs would get no verdict."""
+WORTH because the intervals of few rounds are wide: otherwise many healthy jobs would get no
+verdict."""
 MOST_UNATTRIBUTED = 0.05
 """Share of an epoch by which the parts may miss the whole, beyond noise."""
 WIDE = 0.05
@@ -61,10 +62,10 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
 
 
 def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
-    """The verdict; if fewer of torch's threads were tried and save as much as a loader that is
-    worth improving, its first sentence says so."""
-    # Threads that wait for each other slow down steps and loading alike, so that no other part of
-    # the verdict tells of them.
+    """The verdict. If fewer of torch's threads were tried, and save at least WORTH, its first
+    sentence says so."""
+    # Threads that wait for each other slow down steps and loading alike, so no other part of the
+    # verdict shows them.
     tried = [each for each in what_ifs if each.change.startswith("torch_threads=")]
     proven = [
         (each.realised_gain, each.change)
@@ -83,8 +84,8 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     """True if it is open whether the loader is worth improving, or which of its parts is the
     greatest."""
     wait = ladder.wait_share
-    # A verdict may be given although the interval contains the threshold; while rounds may still be
-    # added, it is not.
+    # A verdict can be given although the interval contains the threshold, but only once no more
+    # rounds may be added.
     if not _is_sure(ladder) or wait.low < WORTH < wait.high:
         return True
     return wait.value >= WORTH and _leading_row(ladder).sure_greatest < SURE

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 
-from fastloop.fastloader.columns.native_rows import load_core
+from fastloop.fastloader.load_native_core import load_core
 
 MIN_POOLED_BYTES = 1 << 20
 """The least size taken from the pool. The C library gives memory of this size back to the system at

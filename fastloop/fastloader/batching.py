@@ -34,8 +34,8 @@ class PiecewiseSampler(Protocol):
 def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
     """Convert to int64; raises IndexError for an index outside of [0, num_samples).
 
-    Checked once, here: the gather itself clips, because numpy's check there would copy every batch
-    once more.
+    Indices are checked only here. The gather clips them, because numpy's check would copy every
+    batch once more.
     """
     indices = np.ascontiguousarray(_integer_array(indices), np.int64)
     # Negative indices are huge as unsigned numbers, so that one comparison finds both kinds.

@@ -1,8 +1,8 @@
 """Batches that are copied to a device ahead of their use, concurrently with its other work.
 
-No memory is overwritten while it is copied from: torch's allocator of pinned memory reuses a block
-only after the copies from it that were queued before it was freed; from other memory, CUDA has
-taken the bytes when the copying call returns.
+No memory is overwritten while it is copied from. A block of pinned memory that has been freed is
+reused by torch's allocator only after all copies from it are complete. For other memory, the
+copying call returns only after CUDA has taken the bytes.
 
 Copies to a CUDA device run on a stream of their own. Two races between streams lead to occasional
 wrong values. A step may read a batch before its copy is complete: an event, for which the
@@ -48,8 +48,8 @@ class CopyStream:
 def receive_copies(copied: Any, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
     """Hand the tensors over to the caller's stream on the device, without blocking the caller.
 
-    The stream waits for the event `copied`, and the tensors' memory is not reused before all work
-    is done that is queued on the stream when they are freed.
+    The stream waits for the event `copied`. After the tensors are freed, their memory is reused
+    only when all work that was queued on the stream by then is done.
     """
     stream = torch.cuda.current_stream(device)
     stream.wait_event(copied)

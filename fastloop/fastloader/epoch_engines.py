@@ -36,8 +36,8 @@ from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, withou
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
 from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
+from fastloop.fastloader.thread_choice import Tuning, slow_down, tune
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
-from fastloop.fastloader.tuning import Tuning, slow_down, tune
 
 
 @dataclass
@@ -65,7 +65,7 @@ def open_natively(source: object) -> NativeSource | None:
 class Reading:
     """A loader's opened source, and the processes, threads and stages that read it in each epoch.
 
-    It stays until a setting is assigned to that says how the source is read.
+    It is kept until one of the settings of how the source is read is assigned to.
     """
 
     source: BatchSource | IterableSource
@@ -127,7 +127,7 @@ def open_reading(settings: LoaderSettings) -> Reading:
         by_core=native is not None,
         by_processes=processes is not None,
     )
-    # An iterable's end is known only when all of its samples before it have come.
+    # The end of an iterable is known only once all samples before it have come.
     in_order = settings.is_in_order or isinstance(source, IterableSource)
     pipeline = Pipeline(tuning, target, settings.pins, in_order)
     return Reading(
@@ -161,7 +161,7 @@ def choose_engine(
     # The core asks for indices when it needs them, not when DataLoader would.
     if order.is_paced:
         return python
-    # Large files in an order with long stretches are read faster past the page cache.
+    # Large files are read faster past the page cache if the order has long stretches of rows.
     if may_read_directly(reading.source, order.shuffle):
         return python
     plan = StreamPlan(

@@ -1,8 +1,8 @@
-"""Errors in the place of batches: the batches after them are delivered all the same.
+"""Errors in place of batches: the batches after an error are still delivered.
 
 DataLoader does so: next() raises the error of a sample, and the following next() has the following
-batch. A program that passes over broken samples relies on it. A StopIteration out of a user's code
-becomes another error: it would end the epoch as if it were whole.
+batch. A program that passes over broken samples relies on it. If a user's code raises
+StopIteration, another error takes its place, because it would end the epoch as if it were complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NO_BATCH: Any = object()
-"""next(batches, NO_BATCH) at the end of an epoch."""
+"""The value of next(batches, NO_BATCH) at the end of an epoch."""
 MOST_NAMED = 8
 """Samples that the text of an error names."""
 
@@ -48,7 +48,8 @@ def describe_samples(indices: Sequence[int]) -> str:
 
 
 def refuse_stop(part: str, indices: Sequence[int]) -> RuntimeError:
-    """The error that replaces a StopIteration in this part of the making of these samples."""
+    """The error that replaces a StopIteration, which this part of a loader has raised for these
+    samples."""
     advice = "next(iterator, None) raises none"
     return RuntimeError(f"{part} of {describe_samples(indices)} raised StopIteration; {advice}")
 

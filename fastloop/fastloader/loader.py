@@ -1,4 +1,8 @@
-"""FastLoader: torch's DataLoader with threads that prepare batches ahead of their use."""
+"""FastLoader: torch's DataLoader with threads that prepare batches ahead of their use.
+
+Its settings are attributes. They may be assigned to between two epochs, and then hold from the next
+epoch on.
+"""
 
 from __future__ import annotations
 

@@ -52,11 +52,13 @@ class LoaderEpochs:
     moments: DrawMoments
 
     def are_of(self, values: tuple[Any, ...], num_samples: int | None) -> bool:
-        """True if a loader with these settings and this number of samples has these epochs."""
+        """True if these are the epochs of a loader with these settings and this number of
+        samples."""
         # A group of processes may have been made since, which changes the rank.
         if num_samples != self.order.num_samples or is_in_group():
             return False
-        # Compared by identity: a comparison of tensors or of Datasets may be slow, or no bool.
+        # Compared by identity: a comparison of tensors or of Datasets may be slow, or return no
+        # bool.
         return all(map(is_, values, vars(self.settings).values()))
 
     def begin_state(self, epoch: int) -> State:

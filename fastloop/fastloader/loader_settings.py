@@ -54,7 +54,7 @@ class WorkerProcesses:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderSettings:
-    """The settings of a FastLoader at one moment, which are described there.
+    """The settings of a FastLoader at one moment. FastLoader's docstring describes them.
 
     Raises TypeError and ValueError for values that no loader uses, and for settings that exclude
     each other.

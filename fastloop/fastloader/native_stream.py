@@ -18,7 +18,8 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
-from fastloop.fastloader.columns.native_rows import load_core, open_column
+from fastloop.fastloader.columns.native_rows import open_column
+from fastloop.fastloader.load_native_core import load_core
 from fastloop.fastloader.permutation import FeistelPermutation
 
 ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
@@ -29,15 +30,16 @@ BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
 AHEAD_BYTES = 4 << 20
-"""Bytes of blocks made ahead of their use, few enough to be still in the shared cache then."""
+"""Bytes of blocks that are made ahead. They are so few that the blocks are still in the shared
+cache when they are used."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
 """These blocks are 64 GiB together, which hold any epoch in memory."""
 MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
 MOST_LAZY_ROWS = 4096
-"""Rows made ahead if a user's sampler is read as the epoch goes on: it may be slow, or endless and
-of single rows."""
+"""Rows that are made ahead if a user's sampler is read as the epoch proceeds: the sampler may be
+slow, or endless."""
 MOST_PIECES = 1 << 16
 """The most pieces of an epoch that are recorded."""
 
@@ -158,7 +160,7 @@ class StreamPlan:
 
     @cached_property
     def block_nbytes(self) -> int:
-        """Bytes of a block, about."""
+        """About the number of bytes of a block."""
         # A block waits for all of its indices: blocks of a slow sampler are small.
         if not self.is_lazy:
             return BLOCK_BYTES
@@ -200,7 +202,7 @@ class PieceFeeder:
             stream.feed(np.ascontiguousarray(indices), sizes)
 
     def end(self) -> None:
-        """Raise the error of the pieces, after which none follow; else finish."""
+        """Raise the error with which the pieces have ended, if there is one; otherwise finish."""
         if self._error is not None:
             raise self._error from None
         self._finish()

@@ -37,7 +37,7 @@ from fastloop.fastloader.dataset_source import (
 )
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.native_image_folders import recognise_images
+from fastloop.fastloader.recognise_image_folders import recognise_images
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64

@@ -24,7 +24,7 @@ from fastloop.fastloader.batching import (
     to_array,
 )
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.columns.native_rows import has_core
+from fastloop.fastloader.load_native_core import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.native_stream import (
     FeistelOrder,

@@ -3,12 +3,12 @@
 torch.randperm of 10^7 samples takes 40 MB and has to finish before the first batch can be made; of
 10^9 samples it takes 8 GB. Here the position in the epoch is encrypted: as a row and a column of a
 square it passes through a Feistel network, which permutes the square whatever its round functions
-are (Luby and Rackoff, 1988). The functions are drawn at random, as theirs are: one number per row
-and per column, 0.5 MB for 10^9 samples. The few results beyond the last sample are encrypted again
-until they are inside, which makes the whole a permutation of the samples ("cycle walking", Black
-and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, who describe both steps). An index takes
-9 to 14 ns for any number of samples; torch.randperm on one thread takes 7 to 11 ns for 10^6 and
-26 ns for 10^7 samples.
+are (Luby and Rackoff, 1988). As in their paper, the functions are drawn at random: one number per
+row and per column, 0.5 MB for 10^9 samples. The few results beyond the last sample are encrypted
+again until they are inside, which makes the whole a permutation of the samples ("cycle walking",
+Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, who describe both steps). An index
+takes 9 to 14 ns for any number of samples; torch.randperm on one thread takes 7 to 11 ns for 10^6
+and 26 ns for 10^7 samples.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 ROUNDS = 4
 """Luby and Rackoff's number; even, so that rows are rows again after the last round."""
 PIECE = 1 << 16
-"""Indices computed at once: a call of numpy costs 2 us, and more beside threads that evict its
-cache with rows. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns a row in pieces of 2^15
-indices, 151 ns in pieces of 2^16."""
+"""Indices computed at once: a call of numpy costs 2 us, and more while threads fill the cache with
+rows. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns a row in pieces of 2^15 indices, 151 ns in
+pieces of 2^16."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ from fastloop.fastloader.sample_draws import (
 )
 from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
-from fastloop.fastloader.tuning import Pace, Tuning
+from fastloop.fastloader.thread_choice import Pace, Tuning
 
 Group = Sequence[np.ndarray]
 """The indices of batches that are made together."""

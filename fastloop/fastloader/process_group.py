@@ -28,9 +28,9 @@ def group_size() -> int:
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
     """(rank, world_size): as given, else the process group's, else (0, 1).
 
-    sampler: of indices or batches; a DistributedSampler, also inside of another sampler, shards
-    already. Raises ValueError for a rank that is not below world_size, and for other samplers in a
-    group, which may or may not be the same in all processes.
+    sampler: of indices or batches. If it is a DistributedSampler, or contains one, it shards
+    already. Raises ValueError for a rank that is not below world_size, and in a group for any other
+    sampler, because it may or may not be the same in all processes.
     """
     if rank is not None and world_size is not None:
         are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)

@@ -275,8 +275,7 @@ def _send(tasks: _Tasks, reply: Reply | ExceptionWrapper, writer: BatchWriter) -
     else:
         connection.send(reply)
     if writer.new_file is not None:
-        # The error of a sample may come after memory was created: the parent does not expect its
-        # file.
+        # A sample may fail after new memory was created. The parent expects no file then.
         if isinstance(reply, Reply):
             send_file(connection, writer.new_file)
         os.close(writer.new_file)

@@ -31,8 +31,8 @@ MEMINFO = Path("/proc/meminfo")
 ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 SPARE = 1.25
-"""New memory for a batch that did not fit is this many times as large as the batch, as the next
-batches may be somewhat larger."""
+"""New memory for a batch that did not fit is this many times as large as the batch, because the
+next batches may be somewhat larger."""
 
 NumberLeaf = Callable[[Any], int | None]
 """The position of an object among those that are kept; None: it is pickled."""
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 def create_file(nbytes: int) -> int:
-    """The descriptor of an anonymous file of `nbytes`; raises MemoryError if they are too many."""
+    """The descriptor of an anonymous file of `nbytes`; raises MemoryError if too few are left."""
     # The kernel would not refuse too large a file, but kill processes to make room for it.
     if nbytes > (left := _available_bytes()):
         raise MemoryError(_describe(nbytes, f"{left:,} bytes are available"))
@@ -110,8 +110,8 @@ def receive_memory(connection: Connection) -> mmap.mmap:
 
 
 def tensor_at(buffer: mmap.mmap | memoryview, place: Place) -> torch.Tensor:
-    """The tensor at a place of the buffer, which it keeps alive. Its storage has its own bytes
-    alone.
+    """The tensor at a place of the buffer. It keeps the buffer alive, and its storage has only its
+    own bytes.
     """
     numel = torch.Size(place.shape).numel()
     if not numel:

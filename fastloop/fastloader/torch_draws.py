@@ -1,13 +1,13 @@
 """The numbers that an epoch draws from torch's generators, drawn when DataLoader draws them.
 
-A program in which FastLoader takes DataLoader's place shall go on with the same random numbers.
+A program in which FastLoader takes DataLoader's place must go on with the same random numbers.
 With seed=None FastLoader therefore draws the same numbers as DataLoader, at the same moments:
 
 - The base seed is drawn in iter(), from the loader's generator or from torch's global one.
 - The order is drawn when the sampler is asked for the first index. That is in the first next(), or
   in iter() if workers make batches ahead. The number of these batches is called the lead.
-- A RandomSampler of all samples that was given a generator draws a permutation at its end as well,
-  and uses nothing of it. This one is called the leftover.
+- A RandomSampler of all samples that was given a generator draws one more permutation at its end,
+  and does not use it. This permutation is called the leftover.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class DrawMoments:
 
 
 def choose_moments(settings: LoaderSettings) -> DrawMoments:
-    """The moments of a DataLoader with as many workers, which threads may replace."""
+    """The moments of a DataLoader with the same number of workers. If num_workers is not given,
+    threads count as workers."""
     is_given = settings.num_workers is not None
     count = (settings.num_workers if is_given else settings.num_threads) or 0
     keeps_base = bool(settings.num_workers) and settings.persistent_workers

@@ -104,7 +104,8 @@ def flatten(events: Iterable[Event]) -> list[Event]:
 
 
 def stage_seconds(events: Iterable[Event]) -> dict[Part, float]:
-    """Seconds of each stage of a lane, the longest first; a stage has no time of inner events."""
+    """Seconds of each stage of a lane, the longest first. The time of an inner event counts for its
+    own stage only."""
     totals_ns: dict[Part, int] = defaultdict(int)
     for piece in flatten(events):
         totals_ns[piece.name] += piece.stop_ns - piece.start_ns
@@ -131,11 +132,11 @@ def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int])
     numbered = []
     for event in main:
         if event.name in MAKING and event.epoch == UNKNOWN:
-            # A batch that was not finished, as an epoch ended early, has no collation by which
-            # `numbers` would know it: it is the one for which the loop waits.
+            # If an epoch ended early, its last batch may lack a collation, so that `numbers` does
+            # not have it. It is the batch for which the loop waits.
             place = bisect_right(starts, event.start_ns) - 1
             number = waits[place].batch if place >= 0 else event.batch
-            # Pinning comes after the collation, which has moved on the thread's own number.
+            # Pinning comes after the collation, which has already increased the thread's number.
             if event.name is not Part.PIN:
                 number = numbers.get(_own_number(event), number)
             event = replace(event, batch=number)  # noqa: PLW2901

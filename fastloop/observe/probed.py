@@ -155,7 +155,8 @@ def probe_pinning(log: EventLog, epoch: int) -> None:
 
 @dataclass(frozen=True)
 class NumberedQueue:
-    """The pinning thread's queue of (number, batch): each `get` gives later events its number."""
+    """The pinning thread's queue of (number, batch): after each `get`, the thread's events carry
+    that batch number."""
 
     queue: Any
     log: EventLog

@@ -21,8 +21,8 @@ OF_HOOKS = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
     "GIT_OBJECT_DIRECTORY",
 )
-"""Variables that git sets for its hooks: with them, a check in a hook would check the commit out
-into the index of the user's working folder."""
+"""Variables that git sets for its hooks. With them, a check that runs in a hook would check the
+commit out into the index of the user's working folder."""
 
 
 def find_repository(folder: Path) -> Path | None:
@@ -33,8 +33,8 @@ def find_repository(folder: Path) -> Path | None:
 
 
 def find_commit(folder: Path, name: str) -> str:
-    """The hash of the commit that a hash, tag or branch, or HEAD~1, names; empty if there is
-    none."""
+    """The hash of the commit with this name: a hash, a tag, a branch, or a name such as HEAD~1.
+    Empty if there is none."""
     return _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
     )
@@ -71,8 +71,8 @@ def remove_left_worktrees(repository: Path, parent: Path) -> None:
 
 
 def _remove_worktree(repository: Path, folder: Path) -> None:
-    # Not `worktree prune`, by which git forgets all worktrees without a folder: also those of the
-    # user on a disk that is not mounted now. The second --force is for one that was never finished.
+    # `worktree prune` is not used: it makes git forget all worktrees without a folder, also the
+    # user's on a disk that is not mounted now. The second --force removes an unfinished worktree.
     _call(repository, "worktree", "remove", "--force", "--force", str(folder / WORKTREE))
     remove(folder / WORKTREE)
     (folder / LOCK).unlink(missing_ok=True)

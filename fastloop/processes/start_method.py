@@ -104,7 +104,7 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
         _start(process, isolation)
     except (EOFError, OSError) as error:
         if isolation == "forkserver":
-            # The server has ended, which the next start must not overlook.
+            # The server has ended: the next start must start another one.
             SERVER_IS_READY.clear()
             forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
         cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
@@ -115,9 +115,9 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
 def _start(process: BaseProcess, isolation: Isolation) -> None:
     """Start the process with SIGINT blocked, until it ignores SIGINT by itself.
 
-    Ctrl-C reaches all processes of the terminal, also those that still import modules. Signals of
-    this process are handled once the new process has its arguments, without which it would print a
-    traceback.
+    Ctrl-C reaches all processes of the terminal, also those that still import modules. Signals to
+    this process are handled only once the new process has its arguments: without them it would
+    print a traceback.
     """
     exit_if_signalled()
     with _without_interrupts():
@@ -135,7 +135,7 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block SIGINT, which a process that is started here then inherits as blocked."""
+    """Block SIGINT, also in the processes that are started in this context."""
     # The resource tracker is started before, because starting it inside would unblock SIGINT.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -52,7 +52,7 @@ def torchrun_process() -> TorchrunProcess | None:
     if missing := [name for name in VARIABLES if name not in env]:
         raise UsageError(
             f"WORLD_SIZE={world_size} without {', '.join(missing)}: torchrun sets all of them; "
-            "unset WORLD_SIZE without torchrun"
+            "without torchrun, unset WORLD_SIZE"
         )
     if env.get(AGENT_STORE) != "True":
         raise UsageError(

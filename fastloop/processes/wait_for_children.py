@@ -17,8 +17,9 @@ SAMPLE_INTERVAL_S = 0.2
 """Minimum time between two samples of the observed processes."""
 SAMPLER_SHARE = 0.01
 SAMPLER_CREDIT_S = 0.2
-"""Sampling takes at most this share of one core plus this time once: a short pass is sampled often,
-and a long one is not slowed down. A sample takes 10 ms a process, see experiments/sampler."""
+"""Sampling takes at most SAMPLER_SHARE of one core, plus SAMPLER_CREDIT_S once: a short pass is
+sampled often, and a long one is not slowed down. A sample takes 10 ms a process, see
+experiments/sampler."""
 
 
 @dataclass(frozen=True, kw_only=True)

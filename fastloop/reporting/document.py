@@ -10,7 +10,6 @@ from types import MappingProxyType
 from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result
 from fastloop.reporting.header import describe_setup, load_lines
-from fastloop.reporting.job_names import short_names
 from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.pictures import Picture, picture_of_ladders, pictures
 from fastloop.reporting.report_tables import (
@@ -27,6 +26,7 @@ from fastloop.reporting.report_tables import (
     settings_table,
     shares_table,
 )
+from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, JobGroup, summarize
 from fastloop.reporting.sweep_files import profiles_table, stores_table
 

@@ -24,7 +24,7 @@ from fastloop.reporting.charts import (
     draw_throughput_against_memory,
     draw_waits,
 )
-from fastloop.reporting.job_names import short_names
+from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, Row
 
 
@@ -101,7 +101,7 @@ CHARTS = (
         name="seconds",
         title="Time of a trial",
         caption="Dots and numbers: medians; ringed: rank 1. Lines: 95 % intervals, if they span "
-        "less than a factor of ten. speed: times the baseline's.",
+        "less than a factor of ten. Speed: relative to the baseline.",
         draw=draw_seconds,
     ),
     Chart(
@@ -174,7 +174,7 @@ def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
             name="explained",
             subject="Why",
             title="Parts of an epoch",
-            caption="By how much an epoch is longer for each part. Number: milliseconds a batch.",
+            caption="How much each part adds to an epoch. Number: milliseconds a batch.",
             figure=figure,
         )
     ]

@@ -20,8 +20,8 @@ from fastloop.core.number_text import (
 from fastloop.core.result import Result, measurements, world_size
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import FailureKind
-from fastloop.reporting.job_names import short_names
 from fastloop.reporting.limit_text import describe_origin, limit_legend
+from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"

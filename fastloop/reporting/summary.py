@@ -18,7 +18,7 @@ from fastloop.reporting.comparable import (
     brings_data,
     partition,
 )
-from fastloop.reporting.job_names import find_baseline, no_baseline, short_names, split_name
+from fastloop.reporting.short_names import find_baseline, no_baseline, short_names, split_name
 
 DEFAULT_COLOUR = "#0072b2"
 """Colour of jobs without a colour in their result."""

@@ -163,7 +163,7 @@ def _label(shown: ShownCell) -> str:
 
 
 def _order(shown: ShownCell, workloads: list[str]) -> tuple:
-    """SuiteWorkload after workload, the fastest first and cells without figures last."""
+    """The key that sorts cells by workload, then by seconds; cells without figures come last."""
     figures = shown.cell.figures
     seconds = figures.seconds if figures else math.inf
     return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label

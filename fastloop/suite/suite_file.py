@@ -2,8 +2,8 @@
 
 The JSON Schema of the file is suite.schema.json beside this module; docs/suite.md describes it. A
 seal is a digest of a raw field, by which `fastloop suite verify` names altered fields. Seals show
-edits and damage. They don't show forgery, as whoever makes up values can seal them too: that is why
-figures are only published by somebody else than the author of an adapter.
+edits and damage. They don't show forgery, because whoever makes up values can seal them too. So
+figures are published only by somebody other than the author of an adapter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fastloop.core.types import UsageError
 from fastloop.suite.workloads import Configuration, Scope
 
 SCHEMA = 1
-"""Number of the file's schema; it grows when a field changes its meaning or goes."""
+"""Number of the file's schema. Increase it when a field changes its meaning or is removed."""
 SCHEMA_FILE = Path(__file__).with_name("suite.schema.json")
 STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
@@ -181,7 +181,8 @@ def load_suite(path: Path) -> SuiteFile:
 
 
 def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:
-    """Name -> plain JSON value of each field of a dataclass of this module, but the skipped."""
+    """Name -> plain JSON value of each field of a dataclass of this module, except the skipped
+    ones."""
     plain = pydantic.TypeAdapter(type(thing)).dump_python(thing, mode="json")
     return {each.name: plain[each.name] for each in fields(thing) if each.name not in skipped}
 

@@ -26,7 +26,7 @@ OF_SCOPE: dict[Scope, tuple[str, ...]] = {
 }
 """Overrides of the jobs of each scope. `seconds` bounds the rounds of a workload, so that a slow
 machine measures fewer of them."""
-QUICK_SHARE = "the quick suite leaves this loader out, the whole one measures it"
+NOT_QUICK = "the quick suite leaves this loader out, the whole one measures it"
 QUICK_LOADERS = (
     *("raw", "fastloop", "preload", "np_memmap", "tensorclass"),
     *("parquet", "hf_datasets", "webdataset", "lance", "spdl"),
@@ -149,7 +149,7 @@ TUNED: dict[str, tuple[SuiteRow, ...]] = {
         ),
     ),
 }
-"""SuiteWorkload -> rows that an author has tuned; a further one is a line here."""
+"""Name of a workload -> its rows that an author has tuned. To add one, add a line here."""
 
 
 def choose_workloads(
@@ -202,7 +202,7 @@ def reason_to_leave_out(
     with_store: the loaders that read a store by default.
     """
     if scope == "quick" and row.loader not in QUICK_LOADERS:
-        return QUICK_SHARE
+        return NOT_QUICK
     has_no_store = "loader.store=null" in row.overrides
     if workload.reads_samples and row.loader in with_store and not has_no_store:
         return "it reads a store, which has none of the latency that is measured"

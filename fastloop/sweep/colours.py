@@ -18,9 +18,10 @@ PALETTE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
     *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
 )
-"""matplotlib's and Tableau's ten colours, which differ more than colours by a hash."""
+"""matplotlib's and Tableau's ten colours, which are easier to tell apart than colours chosen by a
+hash."""
 DARKER = 0.6
-"""Factor of brightness by which each further ten jobs are darker."""
+"""Brightness of each further group of ten jobs, relative to the group before."""
 SHADES = 0.36, 0.5, 0.64
 """Lightness of the colours of successive slots, in turn."""
 
@@ -29,7 +30,7 @@ DISTINCT = 40.0
 
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
-    """The loader's colour as #rrggbb, by its name; differs from the colours of the known names."""
+    """The loader's colour as #rrggbb. It depends on the name, and no known loader has the same."""
     # All known names get their slots first, in the same order every time, so that a collision is
     # resolved alike in every sweep.
     slots: dict[str, int] = {}
@@ -45,7 +46,7 @@ def loader_colour(name: str, known: Iterable[str]) -> str:
 
 
 def place_colour(place: int) -> str:
-    """The colour of a sweep's job at that place as #rrggbb; differs among the first 30 places."""
+    """The colour, as #rrggbb, of the job at that place in a sweep. The first 30 are distinct."""
     parts = bytes.fromhex(PALETTE[place % len(PALETTE)][1:])
     factor = DARKER ** (place // len(PALETTE) % 3)
     return "#" + "".join(f"{round(factor * part):02x}" for part in parts)

@@ -25,8 +25,8 @@ def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
 
 
 def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
-    """Wait until all followers have composed the same jobs; returns an error message, or an empty
-    string on success."""
+    """Wait until all followers have composed the same jobs as this rank. Returns an error message,
+    or an empty string on success."""
     from fastloop.core.types import JobFailed
     from fastloop.processes.rank_commands import followers_of, identity_of
 

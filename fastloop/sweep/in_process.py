@@ -20,9 +20,10 @@ from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds, within
 from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, synchronize
-from fastloop.core.trees import map_tensors, read_bytes
+from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.digest import (
     describe_difference,

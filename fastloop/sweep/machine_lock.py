@@ -20,8 +20,8 @@ from fastloop.core.types import MachineBusy
 HOLDER_LENGTH = 500
 """Maximum number of characters of the holder that are printed."""
 NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
-"""Flags of opening the lock file, which in /tmp any user may have placed: do not follow a link, and
-do not wait for the other end of a pipe."""
+"""Flags for opening the lock file: do not follow a link, and do not wait for the other end of a
+pipe. Any user may have placed one of these in /tmp."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
     except OSError as error:
         raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     try:
-        # the file only serves the message above, so that a full disk does not matter
+        # The file only serves the message above, so a full disk does not matter.
         with contextlib.suppress(OSError):
             write_text(holder_file, f"process {os.getpid()} in {Path.cwd()}")
         yield
@@ -91,7 +91,7 @@ def _open(path: Path) -> int:
         return os.open(path, flags)
     except FileNotFoundError:
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        # All users have to open the file, whatever the umask of this one is.
+        # All users must be able to open the file, whatever this user's umask is.
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, 0o666)
         return descriptor

@@ -216,7 +216,7 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
-    from fastloop.reporting.job_names import find_baseline, no_baseline
+    from fastloop.reporting.short_names import find_baseline, no_baseline
     from fastloop.sweep.early_check import reason_against
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
@@ -323,8 +323,8 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     # an import that a signal interrupts leaves half a module, and can't be repeated
     with defer_signals():
         from fastloop.core.result_io import load_timelines
-        from fastloop.reporting.job_names import find_baseline
         from fastloop.reporting.report_files import write_report
+        from fastloop.reporting.short_names import find_baseline
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}

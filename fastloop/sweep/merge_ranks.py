@@ -73,8 +73,8 @@ def merge_shadows(ranks: Sequence[Shadow]) -> Shadow:
 
 
 def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
-    # the trial is the slowest rank's window; the ranks measure their limits at the same time, so
-    # that the limit of the job is the sum
+    # The trial took as long as its slowest rank. All ranks measure their limits at the same time,
+    # so the limit of the job is their sum.
     losses = [measured.losses for measured in ranks if measured.losses]
     limits = [measured.limit_samples_per_s for measured in ranks]
     known_limits = [limit for limit in limits if limit is not None]
@@ -104,12 +104,13 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def _sum_resources(ranks: Sequence[Resources]) -> Resources | None:
-    """Resources of all ranks. A sum of peaks is an upper bound: they need not be simultaneous."""
+    """Resources of all ranks. The sum of their peaks is an upper bound, because the ranks need not
+    reach their peaks at the same time."""
     if not ranks:
         return None
     names = ("peak_pss_mib", "peak_gpu_mib", "cpu_cores", "context_switches", "read_mib")
     values = {name: [getattr(resources, name) for resources in ranks] for name in names}
     sums = {name: None if None in all_ else sum(all_) for name, all_ in values.items()}
-    # the ranks of a node share /dev/shm, so that each sees the same growth
+    # the ranks of a node share /dev/shm, so each sees the same growth
     shm = _largest([resources.peak_shm_mib for resources in ranks])
     return Resources(**sums, peak_shm_mib=shm, samples=min(rank.samples for rank in ranks))

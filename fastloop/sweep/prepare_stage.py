@@ -15,7 +15,7 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
 from fastloop.core.result import Result
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
@@ -88,7 +88,8 @@ def _early_failure(
 ) -> Failure | None:
     """The reason why the job's data is not prepared, or None.
 
-    builds: failures of environments, or None, by the requirements; this job's is added.
+    builds: for each requirements of a job, the failure to build their environment, or None. This
+    job's is added.
     """
     if reason := reason_against(job, launcher):
         return Failure(kind=FailureKind.UNSUPPORTED, message=reason)
@@ -137,8 +138,8 @@ def prepare_job(
     """
     if failure := _build_failure(job):
         raise JobFailed(failure)
-    # A stream may be endless, so that its whole preparation has a time limit. Other data may take
-    # hours, with the limit on the time without progress.
+    # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
+    # only the time without progress is limited.
     if isinstance(job.dataset, StreamingDataset):
         limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
         return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)

@@ -49,8 +49,9 @@ from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_ta
 from fastloop.trial.trial_process import run_trial
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
-"""(jobs, number) -> the names of the jobs that go on. Runs trial `number` of each job that lacks
-it, and prepares the data of a job that runs for the first time; None: prepares the data only."""
+"""(jobs, number) -> the names of the jobs that go on. Prepares the data of each job that runs for
+the first time, and runs trial `number` of each job that lacks it. If the number is None, only the
+data is prepared."""
 Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
 """(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
 
@@ -70,8 +71,8 @@ def run_sweep(
     """Run all jobs, and return their results in the same order.
 
     explain_job: the function that explains a job after the last round, with explain=true; None: no
-    job can be explained. schedule: None: trial k of every job in round k. A job that a schedule
-    never runs leaves no files.
+    job can be explained. schedule: decides which jobs run in which round; None: trial k of every
+    job runs in round k. A job that a schedule never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
     session_ms, clock = wall_ms(), StageClock()
@@ -298,7 +299,8 @@ def fail_job(state: JobState, failure: Failure) -> None:
     """End the job as failed; with several ranks, print the traceback of the rank that failed."""
     if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
         tqdm.write(without_passwords(failure.details).rstrip(), file=sys.stderr)
-    # A loader that delivers wrong samples may have read a damaged store, which is not its fault.
+    # If a loader delivers wrong samples, the store that it reads may be damaged: the message then
+    # says so.
     damage = ""
     if failure.kind == FailureKind.INVALID and state.prepared is not None:
         damage = find_damage(state.prepared)

@@ -24,7 +24,7 @@ class StageClock:
     _is_first: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        # A suite runs several sweeps, and none of them has spent the time of those before it.
+        # A suite runs several sweeps: each later one begins now, and not with the process.
         self._begun_ns = process_begun_ns() if StageClock._is_first else now_ns()
         StageClock._is_first = False
         self._seconds: dict[str, float] = {}

@@ -161,7 +161,7 @@ def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    # A process that runs a trial ends it on this signal, and then itself.
+    # On this signal the process ends its trial, and then itself.
     process.terminate()
     try:
         process.wait(END_S)
@@ -230,7 +230,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
         for number, order in within(numbered, seconds):
             for name in order:
                 sides[name].run_trial(number)
-            # The first pair tells how many there is time for.
+            # The time of the first pair shows how many pairs there is time for.
             if number == 1:
                 pairs = _count_pairs(seconds_between(begun_ns, now_ns()), seconds)
             # A round is complete after `pairs` trials of each version.

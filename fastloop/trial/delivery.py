@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fastloop.core.epochs import OrderPrefix, uncut_order
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
 from fastloop.data.prepare_dataset import sample_lengths

@@ -23,8 +23,9 @@ from fastloop.core.spans import now_ns
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.convert import converted
-from fastloop.fastloader.columns.native_rows import gather_into, has_core, open_column
-from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
+from fastloop.fastloader.columns.native_rows import gather_into, open_column
+from fastloop.fastloader.load_native_core import has_core
+from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
 """Memory of the rows: far more than any cache holds."""

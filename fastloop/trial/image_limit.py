@@ -32,14 +32,14 @@ from fastloop.core.types import BadData, name_of
 from fastloop.data.crop_columns import CropColumn, native_crops
 from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.data.same_crops import ROUNDING
 from fastloop.fastloader.columns import decoders
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.decoders import has_jpeg
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding
-from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
+from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
 """Bounds of reading files before the clock runs: number, bytes and time. There is at least one file

@@ -33,7 +33,11 @@ def _check_device(name: str) -> str:
 
 @option
 class JobSettings:
-    """Settings of a job besides its options and those that it shares with a DataLoader."""
+    """Settings of a job besides its options and those that it shares with a DataLoader.
+
+    conf/config.yaml says for each one, beside its default, what it does, in which unit it is, and
+    which values are allowed.
+    """
 
     precision: Literal["float32", "bf16", "fp16"]
     epochs: PositiveInt

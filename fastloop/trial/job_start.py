@@ -24,8 +24,8 @@ from fastloop.data.digest import leaves_of
 from fastloop.data.random_samples import make_repeatable
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
-from fastloop.observe.dataloader_probe import Probe
 from fastloop.observe.event_log import EventLog
+from fastloop.observe.job_probe import Probe
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
 from fastloop.trial.job import Job
@@ -73,8 +73,8 @@ class JobContext:
 
         observe: called with the (batch, 16) uint8 hashes of each batch.
         """
-        # Random samples can't be compared: a second loader without the randomness is checked in the
-        # place of the timed one.
+        # Random samples can't be compared: a second loader without the randomness is checked
+        # instead of the timed one.
         if self.is_random:
             plain = self.without_randomness()
             with plain.open_loader() as loader:

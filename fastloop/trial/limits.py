@@ -18,11 +18,11 @@ from fastloop.core.types import Tree
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.fastloader.columns.decoders import INSTALL_JPEG, has_jpeg
 from fastloop.processes.rank_group import world_size
-from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.gather_limit import FLOAT_NBYTES, conversion_limit, gather_limit
 from fastloop.trial.image_limit import crop_limit, decode_limit
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext
+from fastloop.trial.rate_on_cores import MAX_BUDGET_S
 
 PINNED_COPY_NS = 250_000_000
 """Time for measuring copies from pinned memory."""

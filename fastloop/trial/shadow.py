@@ -31,7 +31,7 @@ from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
-from fastloop.trial.replay import replay_batches
+from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain
 
 MANY, UNFORESEEN = 100_000, 1_000_000

@@ -17,8 +17,8 @@ from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synch
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.same_data import check_counts, num_delivered
-from fastloop.observe.dataloader_probe import watch_epochs
 from fastloop.observe.event_log import open_log
+from fastloop.observe.job_probe import watch_epochs
 from fastloop.observe.lanes import build_lanes
 from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
 from fastloop.trial.earlier_trials import NOTHING, Earlier
@@ -32,7 +32,7 @@ from fastloop.trial.page_cache import (
     total_mib,
 )
 from fastloop.trial.profiling import annotate, profile_steps, write_profile
-from fastloop.trial.replay import (
+from fastloop.trial.training_limit import (
     num_replay_steps,
     replay_batches,
     replay_limit,
@@ -172,9 +172,9 @@ def _time_windows(
     opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
     """Time the epochs as many times as a window of min_window_s needs."""
-    # An earlier trial of the job knows how many times. Without one, a first window has the epochs
-    # once; if it is too short it is followed by a longer one, and does not count. There are two
-    # windows at most, so that noise can't prolong a trial.
+    # If an earlier trial of the job has found the number of times, it is used. Otherwise a first
+    # window has the epochs once. If that is too short, a longer window follows, and the first one
+    # does not count. There are two windows at most, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
     shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
     repeats = opened.earlier.repeats.get(name, 1)
@@ -262,8 +262,8 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
 def _repeat_for_cpu_time(
     context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
 ) -> None:
-    """Consume further epochs, bare, until the time since that clock reading is enough for a figure
-    of CPU time."""
+    """Consume further epochs, without spans, until enough time has passed since that clock reading
+    to measure CPU time."""
     # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
     if not context.job.shortest_window_s:
         return

@@ -1,4 +1,4 @@
-"""The budget of tuning, and the part of it that this and interrupted sessions have spent."""
+"""The budget of tuning, and the part of it that this session and interrupted ones have spent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
-"""Seconds that are kept for the outcome, and for the tracker to log a job."""
+"""Seconds reserved at the end: for reporting the outcome, and for logging each job."""
 PASSES = 2
 """Number of passes after a configuration's trials: one with all data compared, one observed."""
 
@@ -46,7 +46,7 @@ def parse_budget(text: object) -> TuneBudget:
 
 @dataclass
 class Spending:
-    """Expenses of a budget in this session and in earlier ones."""
+    """The spent part of a budget, by this session and by earlier ones."""
 
     budget: TuneBudget
     exhaustive: int = 0
@@ -55,31 +55,33 @@ class Spending:
     """Seconds that earlier sessions have spent."""
     begun_ns: int = 0
     ending_s: float = 0.0
-    """Seconds that are kept for the work after the race."""
-    trials: int = 0
+    """Seconds that are reserved for the work after the race."""
+    num_trials: int = 0
+    """Number of trials that have run."""
     _longest_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.begun_ns = self.begun_ns or now_ns()
 
     @property
-    def seconds(self) -> float:
+    def seconds_used(self) -> float:
         """Seconds of this session and of earlier ones."""
         return self.before_s + seconds_between(self.begun_ns, now_ns())
 
-    def share(self) -> float:
-        """The share of the budget that is spent; above 1 it is exceeded."""
+    def share_used(self) -> float:
+        """The spent share of the budget; above 1 the budget is exceeded."""
         if self.budget.seconds is not None:
-            return (self.seconds + self.ending_s) / self.budget.seconds
+            return (self.seconds_used + self.ending_s) / self.budget.seconds
         # `exhaustive` is zero until the candidates are counted.
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
-        return self.trials / max(1, allowed)
+        return self.num_trials / max(1, allowed)
 
     @property
     def rest_s(self) -> float:
-        """Seconds until the work after the race has to begin; infinite if the budget is no time."""
+        """Seconds until the work after the race has to begin; infinite if the budget is not a
+        time."""
         limit_s = self.budget.seconds
-        return math.inf if limit_s is None else limit_s - self.seconds - self.ending_s
+        return math.inf if limit_s is None else limit_s - self.seconds_used - self.ending_s
 
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
@@ -91,7 +93,7 @@ class Spending:
 
     def add_trial(self, name: str, seconds: float) -> None:
         """Count a trial of that configuration."""
-        self.trials += 1
+        self.num_trials += 1
         self._longest_s[name] = max(seconds, self.longest_trial_s(name))
 
     def longest_trial_s(self, name: str) -> float:

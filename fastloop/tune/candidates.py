@@ -47,8 +47,8 @@ Dimensions = Mapping[str, Sequence[Overrides]]
 Effect = Mapping[str, Any]
 """The changed values, by name of a field of Job or of LoadingSettings."""
 Compose = Callable[[Sequence[str]], Job]
-OF_WAITING = (8, 16, 32)
-"""Numbers of workers that are also tried for samples that wait."""
+WORKERS_FOR_WAITING = (8, 16, 32)
+"""Numbers of workers tried in addition if reading a sample mostly waits for I/O."""
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
 FROZEN = "the samples are random, and a store repeats one draw of them"
@@ -90,8 +90,9 @@ def find_tune_candidates(
         return effects[change]
 
     dimensions = _in_order(fold_settings(dimensions, find_effect))
-    for change in (change for changes in dimensions.values() for change in changes):
-        find_effect(change)
+    for changes in dimensions.values():
+        for change in changes:
+            find_effect(change)
     crossing = _Crossing(present=present, dimensions=dimensions, effects=effects)
     crossing.cross((), [*dimensions])
     found = {each.change.overrides: each for each in crossing.found if each.change.overrides}
@@ -168,8 +169,10 @@ class _Crossing:
         return _with_values(self.present, values)
 
     def _repair(self, job: Job) -> tuple[Job, list[str]]:
-        """The job without the user's settings that have no meaning for it, and the overrides that
-        reset them. Settings that the space names are kept."""
+        """Reset the user's settings that this job ignores, except those that the space names.
+
+        Returns the job and the overrides that do so.
+        """
         # A job with a setting that its loader does not honour is unsupported: the user's
         # prefetch_factor would exclude every candidate without workers.
         honoured = getattr(job.loader, "honours", LOADING)
@@ -271,21 +274,23 @@ def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """The default space with more workers than the cores run at once, for samples that wait."""
     if "num_workers" not in space:
         return dict(space)
-    more = [f"num_workers={count}" for count in OF_WAITING]
+    more = [f"num_workers={count}" for count in WORKERS_FOR_WAITING]
     return {**space, "num_workers": [*dict.fromkeys((*space["num_workers"], *more))]}
 
 
 def drop_slow_starts(
     candidates: Iterable[ChangedJob],
 ) -> tuple[list[ChangedJob], dict[str, int]]:
-    """The candidates, except those with a number of OF_WAITING and another way to start workers
-    than the present job's; and the number of these exceptions by reason."""
+    """Drop candidates that combine many workers (WORKERS_FOR_WAITING) with a changed start method.
+
+    Returns the rest, and the number of dropped ones by reason.
+    """
     kept, left_out = [], Counter[str]()
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
         # Workers that are not forked import torch anew, so that this many take minutes to start.
-        if loading.num_workers in OF_WAITING and context in each.change.overrides:
+        if loading.num_workers in WORKERS_FOR_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:
             kept.append(each)

@@ -35,9 +35,10 @@ from fastloop.tune.short_budget import (
 THREADS = "torch_threads"
 """A setting that need not be an argument of the loader: torch's threads in this process."""
 MOST_LOOK_S = 8.0
-"""The first look at the present loader ends after this time: too small a budget is refused soon."""
+"""The first look at the present loader ends after this time, so that too small a budget is refused
+soon."""
 MOST_BEHIND = 2.0
-"""A configuration that takes this many times the present one's time is read no further."""
+"""A configuration that takes this many times as long as the present one is read no further."""
 SPARE = 1.25
 """A budget that is named as sufficient is this many times the need, which is only an estimate."""
 
@@ -58,7 +59,7 @@ class EpochPart:
     def epoch_s(self, samples: float) -> float:
         """Seconds of an epoch with so many samples.
 
-        If the number is infinite, because nobody knows it: seconds of a sample, without fixed_s.
+        If the number is infinite, that is, not known: seconds of one sample, without fixed_s.
         """
         read_s = self.seconds - self.fixed_s
         if math.isinf(samples):
@@ -171,7 +172,7 @@ class LoopTrials:
     whole_samples: float = math.inf
     """About the number of samples in an epoch; infinite if it is not known."""
     checked: set[str] = field(default_factory=set)
-    """Names of the configurations that have had their data compared."""
+    """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
     watch: LoadWatch = field(default_factory=LoadWatch)
 
@@ -255,7 +256,7 @@ class LoopTrials:
         if name not in self.checked:
             yours_s = self.part.epoch_s(self.whole_samples)
             seconds = first.epoch_s(self.whole_samples)
-            # A configuration that is far behind yours while it warms up needs no better figure.
+            # If a configuration is that slow while it warms up, its exact time does not matter.
             if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
                 return seconds
             self._check(epochs, first)

@@ -170,7 +170,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s=min_window_s,
         budget_s=budget_s,
     )
-    with share_reports("tune", spending.share) as begin_step:
+    with share_reports("tune", spending.share_used) as begin_step:
         return race_loaders(trials, spending, begin_step)
 
 
@@ -192,7 +192,7 @@ def race_loaders(
         begin_step(name)
         return trials.measure(name, number, room)
 
-    result = race(surrogate, measure, spending.share)
+    result = race(surrogate, measure, spending.share_used)
     best = result.winner if result.is_faster else result.present
     return LoopTuning(
         settings={**settings[best]},

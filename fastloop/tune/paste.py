@@ -42,7 +42,7 @@ class Rows(Dataset):
 '''
 IN_MEMORY = '''
 class Rows(Dataset):
-    """Rows in memory, of which those of a batch are gathered at once."""
+    """Rows in memory; all rows of a batch are gathered at once."""
 
     def __init__(self, rows):
         self.rows = pytree.tree_map(torch.tensor, rows)
@@ -135,7 +135,7 @@ def paste_code(job: Job) -> str:
 
 
 def explain_no_code(job: Job) -> str:
-    """The reason why there is no code for a job, as a line."""
+    """A line that says why a job has no code."""
     loader = name_of(job.loader)
     where = f"fastloop/options/loader/{loader}.py"
     return f"none: loader={loader} is a class of its own, see {where}; the command line runs it"
@@ -153,7 +153,7 @@ def _preload(job: Job) -> Code:
 def _in_memory(job: Job) -> Code:
     """A DataLoader over tensors in memory, with tuples of tensors as samples."""
     imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, TensorDataset"]
-    imports.append("from fastloop import open_store, write_store")
+    imports.append(IMPORT_STORE)
     rows = f"rows = {OPEN_STORE}  # written once"
     samples = "samples = TensorDataset(*(torch.tensor(leaf) for leaf in rows))"
     return imports, [rows, samples, *_dataloader(job, "samples")]
@@ -268,7 +268,7 @@ def _dataset(job: Job) -> Code:
 
 
 def _remarks(job: Job) -> list[str]:
-    """A comment on settings that were tuned or given and that the code does not hold."""
+    """A comment that lists the settings that the code leaves out."""
     names = [f"{name}={getattr(job, name)}" for name in LOOP_SETTINGS if getattr(job, name)]
     if name_of(job.order) not in SHUFFLED:
         names.append(f"order={name_of(job.order)}")

@@ -30,7 +30,7 @@ from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import start_job
-from fastloop.trial.replay import MAX_REPLAY_BATCHES
+from fastloop.trial.training_limit import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 
 MARGIN = 0.1
@@ -54,7 +54,8 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
         batches = iter(loader.epochs(job.epochs))
         first, deliver = next(batches), context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
-        # This ends the workers of the first epoch, which would be counted beside the next ones.
+        # This ends the workers of the first epoch. Otherwise they would be counted together with
+        # the next ones.
         del batches
         for number in range(OBSERVED_EPOCHS):
             peaks += _read_during(loader.epochs(number), consume, count)

@@ -53,7 +53,7 @@ class PilotLimits:
     """The time and the memory that a pilot may take."""
 
     seconds: float = math.inf
-    """Time by which the pilot ends, apart from passes that a limit of memory needs."""
+    """Seconds after which the pilot ends, except for passes that a limit of memory needs."""
     left_s: float = math.inf
     """Time until the budget is spent."""
     epoch_s: float = EPOCH_S
@@ -88,7 +88,8 @@ class Pilot:
         if job.loader != self.present.loader and not uses_dataloader(job):
             if job.loader.store is not None:
                 return predict_gathered_seconds(job, self.measured)
-            # Without a store its threads read the dataset's samples, which is no gather of rows.
+            # Without a store, the loader's threads read samples of the dataset: no rows are
+            # gathered.
             num_threads = getattr(job.loader, "num_threads", None)
             return predict_threaded_seconds(
                 job, self.measured, 1 if num_threads is None else num_threads
@@ -276,9 +277,9 @@ def _observe(
     prepared = short.prepared
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     added_mib: dict[int, float] = {}
-    # Two numbers of workers are observed, as memory is not proportional to it: the first worker
-    # also keeps the pages that the process has changed since the fork, and in a short epoch the
-    # last workers have little to do.
+    # Two numbers of workers are observed, because memory is not proportional to the number: the
+    # first worker also keeps the pages that the process has changed since the fork, and in a short
+    # epoch the last workers have little to do.
     for choose in (min, max):
         room = limit_mib - process_mib
         counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]

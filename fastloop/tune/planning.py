@@ -147,14 +147,14 @@ def _as_change(values: Mapping[str, object]) -> Change:
 def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> PilotStart:
     """The first look at the present job. Raises UsageError if it takes so long that the budget has
     no time for a race."""
-    budget_s, begun_s = spending.budget.seconds, spending.seconds
+    budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:
         return look(Deadline())
     try:
         return look(deadline_after(LOOK_UNTIL * budget_s - begun_s))
     except UsageError as error:
-        reason = f"{spending.seconds:.0f} s of it are spent, and {error}"
-        raise _too_short(reason, spending, spending.seconds - begun_s) from None
+        reason = f"{spending.seconds_used:.0f} s of it are spent, and {error}"
+        raise _too_short(reason, spending, spending.seconds_used - begun_s) from None
 
 
 def check_trial_time(pilot: Pilot, spending: Spending) -> None:
@@ -168,7 +168,7 @@ def check_trial_time(pilot: Pilot, spending: Spending) -> None:
 
 
 def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
-    larger = name_larger_budget(spending.budget, spending.seconds, trial_s)
+    larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
     given = f"budget={spending.budget.seconds:g}s is too short"
     return UsageError(f"{given}: {reason}; allowed: such as {larger}")
 
@@ -214,7 +214,7 @@ def _count_trials(pilot: Pilot, spending: Spending) -> int:
     budget = spending.budget
     if budget.seconds is None:
         return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
-    return int(max(0.0, budget.seconds - spending.seconds) / _forecast_trial_s(pilot))
+    return int(max(0.0, budget.seconds - spending.seconds_used) / _forecast_trial_s(pilot))
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:
@@ -227,7 +227,7 @@ def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
     memory_mib, budget_s = settings.memory_limit_mib, settings.budget.seconds
     if budget_s is None:
         return PilotLimits(memory_mib=memory_mib)
-    left_s = budget_s - spending.seconds
+    left_s = budget_s - spending.seconds_used
     # A short budget has no time for passes, unless the user limits memory. Epochs are cut in
     # proportion to the budget.
     if is_short(settings.budget):

@@ -4,8 +4,9 @@ Only `measure` and `spent` have effects, so that a race can be replayed on a rec
 round runs the present configuration, the leader, and the configurations that promise most by the
 model and by the trials so far: first one trial of many, then more of the ones that are not told
 apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
-race picks the luckiest of many, so that its own rounds would promise too much. A trial begins only
-if there is room for it and for the rounds that must follow, judged by the cost of trials so far.
+race picks the luckiest of many, so the rounds of the race would promise too much. A trial begins
+only if there is room for it and for the rounds that must follow, judged by the cost of trials so
+far.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fastloop.tune.surrogate import Posterior, Surrogate
 Measure = Callable[[str, int, float], float | None]
 """(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
 None if the configuration has failed, which ends its race. Raises NoRoomError if a trial of the
-present configuration was stopped as it took longer than that share."""
+present configuration was stopped because it took longer than that share."""
 YOURS = "yours"
 """Name of the present configuration."""
 FEWEST_CONFIRMING = 3
@@ -82,7 +83,7 @@ class RaceResult:
 
     def compare(self, name: str) -> Ratio | None:
         """Seconds relative to the winner's, in the rounds of the race in which both have run."""
-        # The confirming rounds are left out, as only two configurations ran in them.
+        # The confirming rounds are left out, because only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
         shared = [each for each in of_name if each in of_winner and each not in self.confirming]
         return stats.ratio_or_range(

@@ -127,8 +127,8 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "fastloader": False,
     }
     counts = {present["num_workers"], *choose_worker_counts(found)}
-    # The race repeats epochs of one loader. Workers would stay from one to the next, which those of
-    # a DataLoader that the script makes anew for each pass can't.
+    # The race repeats epochs of one loader, so workers would stay from epoch to epoch. If the
+    # script makes a DataLoader for each pass, its workers can't stay.
     is_made_anew = 1 < found.passes == found.loaders
     without = {"persistent_workers": False, "prefetch_factor": None}
     every = [present]

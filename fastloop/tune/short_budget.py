@@ -82,7 +82,7 @@ def check_least_time(spending: Spending) -> None:
     for.
     """
     budget_s = spending.budget.seconds
-    least_s = spending.seconds + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
+    least_s = spending.seconds_used + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
     if budget_s is None or least_s <= budget_s:
         return
     needed = f"comparing yours with one other takes at least {math.ceil(least_s)} s"
@@ -99,7 +99,10 @@ def race_of_two_s(trial_s: float) -> float:
 def trial_of_epoch_s(
     epoch_s: float, shortest_window_s: float = 0.0, start_s: float = TRIAL_S
 ) -> float:
-    """About the seconds of a trial with epochs of this length. start_s: of its process."""
+    """About the seconds of a trial with epochs of this length.
+
+    start_s: seconds that the process of the trial takes to start.
+    """
     return start_s + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
 
 

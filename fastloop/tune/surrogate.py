@@ -1,9 +1,8 @@
 """A surrogate of the cost of configurations: the model's prediction, corrected by measurements.
 
-It is a Gaussian process of the model's error, the logarithm of the ratio of a cost to its
-prediction. Configurations that share settings share errors, so that a trial of one tells something
-of others: a setting that helps one loader is tried with the others next. The trials of a round
-share the noise of that round.
+It is a Gaussian process of the model's error: the logarithm of cost / prediction. Configurations
+that share settings share errors, so a trial of one tells something about others: a setting that
+helps one loader is tried with the others next. The trials of a round share the noise of that round.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ SPREAD = 1.2
 LEVEL, OF_ROUND = 10.0, 0.15
 """Standard deviations of the level that all costs share, and of the level that the trials of a
 round share, as logarithms."""
-USUAL_NOISE, ITS_WEIGHT = 0.08, 4
-"""Standard deviation of a trial that is assumed before any was repeated, and its weight in degrees
-of freedom."""
+USUAL_NOISE, NOISE_WEIGHT = 0.08, 4
+"""The standard deviation of a trial that is assumed before any configuration has run twice, and the
+weight of this assumption in degrees of freedom."""
 MOST_SCALED = 10.0
 """Greatest factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
-"""Number of standard deviations by which a cost is taken to be lower when trials are chosen, so
-that configurations about which little is known are preferred."""
+"""When trials are chosen, each cost is lowered by this many of its standard deviations. So
+configurations about which little is known are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
 """The cost of each trial, by name and number of the round."""
@@ -62,7 +61,7 @@ class Surrogate:
     changes: Sequence[frozenset[str]]
     """The settings by which each configuration differs from the first."""
     predicted: Sequence[float]
-    """The cost of each by the model, in any unit; all alike if there is no model."""
+    """The cost that the model predicts for each, in any unit; all equal if there is no model."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -74,7 +73,8 @@ class Surrogate:
         """The covariance of the model's errors, (names, names)."""
         settings = sorted(set().union(*self.changes))
         has = np.array([[each in change for each in settings] for change in self.changes], float)
-        # Entry (a, b): the number of settings that a and b share, and so of pairs n (n - 1) / 2.
+        # Entry (a, b) is the number n of settings that a and b share. They share n (n - 1) / 2
+        # pairs of settings.
         shared = has.reshape(len(self.names), -1) @ has.reshape(len(self.names), -1).T
         is_change = np.array([float(bool(change)) for change in self.changes])
         any_change = np.outer(is_change, is_change)
@@ -84,7 +84,7 @@ class Surrogate:
         deviations = np.sqrt(np.diag(covariance))
         # The present configuration has no error of its own: all are compared with it.
         deviations[deviations == 0] = 1.0
-        # All others get the same standard deviation. Were configurations with more settings more
+        # All others get the same standard deviation. If configurations with more settings were more
         # uncertain, the first trials would all go to them, and a loader that needs no setting would
         # not be tried.
         return SPREAD**2 * covariance / np.outer(deviations, deviations)
@@ -175,14 +175,14 @@ def estimate_noise(costs: Costs) -> float:
     squares, free = 0.0, int(is_known.sum()) - sum(logs.shape) + 1
     if repeated and free > 0:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        # The means of names and of rounds are removed in turn. A round does not have all names, so
-        # that removing the ones changes the others.
+        # The means of names and of rounds are removed in turn. Not every round has all names, so
+        # removing the means of names changes those of rounds, and the other way round.
         for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
         squares = float((logs**2).sum())
-    weight = ITS_WEIGHT + (max(0, free) if repeated else 0)
-    return float(np.sqrt((ITS_WEIGHT * USUAL_NOISE**2 + squares) / weight))
+    weight = NOISE_WEIGHT + (max(0, free) if repeated else 0)
+    return float(np.sqrt((NOISE_WEIGHT * USUAL_NOISE**2 + squares) / weight))
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:

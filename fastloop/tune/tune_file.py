@@ -47,7 +47,7 @@ class TuneFile:
     """For each configuration and round, the seconds that were spent by the end of that trial."""
 
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each configuration and round, the cost of its pass, which no trial holds."""
+    """For each configuration and round, the cost of its pass, which is in no trial."""
 
     def save(self, folder: Path) -> None:
         """Write <folder>/tune.json atomically."""
@@ -85,7 +85,7 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
 
 
 def _load(path: Path, name: str) -> TuneFile:
-    """The file's content. Raises UsageError, naming the file, if no tuning has written it so."""
+    """The file's content. Raises UsageError, with the file's name, if tuning has not written it."""
     remedy = f"allowed: the folder of another fastloop tune; without resume={name} it begins anew"
     try:
         file = _adapter.validate_json(path.read_bytes())

@@ -1,5 +1,5 @@
-"""The race of a tuning as a sweep of its planned candidates: the race is the schedule of the sweep,
-so that its rounds are rounds of trials, and resume like these."""
+"""Runs the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
+so each of its rounds is a round of trials, and resumes like one."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ class RaceSchedule:
         self._states = dict(zip(self.surrogate.names, states, strict=True))
         self._timeout_s = states[0].entry.job.trial_timeout_s
         self._run_round = run_round
-        # A shadow follows one trial, drawn at random; the number of a job's rounds is not known
-        # here. The winner's data is compared in a pass after the race.
+        # No trial gets a shadow: it is drawn among a job's trials, and their number is not known
+        # here. Instead, the winner's data is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
         # This prepares the data. Otherwise the first trial would, and its cost would be taken for
         # the price of later trials.
         run_round(states[:1], None)
         if self.file.raced_from_s is None:
-            self.file.raced_from_s = self.spending.seconds
+            self.file.raced_from_s = self.spending.seconds_used
         self.spending.continue_from(self.file.raced_from_s)
         # This is set before the race. If it changed during the first trial, it would count as a
         # part of that trial's price.
         self.spending.ending_s = ENDING_S
         try:
-            self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
+            self.outcome = race(self.surrogate, self._measure, self.spending.share_used, self.rules)
         except NoRoomError:
             raise UsageError(self._describe_no_room()) from None
         except ValueError:
@@ -96,16 +96,16 @@ class RaceSchedule:
     def _describe_no_room(self) -> str:
         """The reason for an error if no trial of the present configuration has ended in time."""
         spending, trial_s = self.spending, self._states[YOURS].entry.job.trial_timeout_s
-        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds))
-        larger = name_larger_budget(spending.budget, spending.seconds, trial_s)
-        spent = f"a trial of yours did not end within {spending.seconds:.0f} s"
+        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds_used))
+        larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
+        spent = f"a trial of yours did not end within {spending.seconds_used:.0f} s"
         given = f"budget={spending.budget.seconds:g}s is too short"
         return f"{given}: {spent}; allowed: such as {larger}, with resume=last to go on from here"
 
     def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
         """The winner and the present configuration, for the passes after the race."""
-        # A configuration is recommended only if all of its data was compared. That pass has twice
-        # the time of the longest trial, and ends soon on a busy machine, too.
+        # A configuration is recommended only if all of its data was compared. The time limit of
+        # that pass is at least twice the longest trial, because the machine may be busier now.
         if outcome.is_faster:
             longest_s = self.spending.longest_trial_s(outcome.winner)
             self._limit_s(outcome.winner, max(self.spending.rest_s, 2 * longest_s))
@@ -127,7 +127,7 @@ class RaceSchedule:
         """The cost of a trial, which an earlier session may have run; None if it failed."""
         assert self._run_round is not None
         self._limit(name, room)
-        state, before_s = self._states[name], self.spending.seconds
+        state, before_s = self._states[name], self.spending.seconds_used
         begun = sum(each.has_begun for each in self._states.values())
         self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
@@ -141,14 +141,15 @@ class RaceSchedule:
             cost = self._run_pass(name, number)
         # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
-            self.spending.add_trial(name, self.spending.seconds - before_s)
+            self.spending.add_trial(name, self.spending.seconds_used - before_s)
         self._note_spending(name, str(number))
         if cost is None and name == YOURS and self.is_present_stopped:
             raise NoRoomError
         return cost
 
     def _limit(self, name: str, room: float) -> None:
-        """Let trials take no longer than that share of a budget of time."""
+        """Let trials take no longer than the share `room` of the budget, if the budget is a
+        time."""
         budget_s = self.spending.budget.seconds
         self._limit_s(name, math.inf if budget_s is None else room * budget_s)
 
@@ -184,15 +185,15 @@ class RaceSchedule:
         return known[str(number)]
 
     def _note_spending(self, name: str, number: str) -> None:
-        """Write the seconds that are spent by now; after a trial of an earlier session, count on
-        from the seconds that it has written."""
+        """Write the seconds spent so far. If an earlier session has run this trial, go on from the
+        seconds that it wrote."""
         spent_s = self.file.spent_s.setdefault(name, {})
         # The race is repeated from its start: with the same costs and the same spending it makes
         # the same choices up to the interruption.
         if number in spent_s:
             self.spending.continue_from(spent_s[number])
             return
-        spent_s[number] = self.spending.seconds
+        spent_s[number] = self.spending.seconds_used
         self.file.save(self.folder)
 
 
@@ -237,9 +238,9 @@ def run_race(
         reasons=_find_reasons(names, results, is_stopped=schedule.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
-        seconds=spending.seconds,
-        trials=spending.trials,
-        larger_budget=name_larger_budget(settings.budget, spending.seconds, file.trial_s),
+        seconds=spending.seconds_used,
+        trials=spending.num_trials,
+        larger_budget=name_larger_budget(settings.budget, spending.seconds_used, file.trial_s),
         machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),
     )
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
-from fastloop.explain.attach.loop_probe import LoopProbe, _describe, find_rank
+from fastloop.explain.attach.patch_dataloader import LoopProbe, _describe, find_rank
 from fastloop.explain.attach.recorded_processes import open_script_log
 
 
@@ -101,7 +101,7 @@ def test_script_may_set_a_start_method_after_a_loop():
     program = (
         "import multiprocessing\n"
         "from torch.utils.data import DataLoader\n"
-        "from fastloop.explain.attach.loop_probe import _describe\n"
+        "from fastloop.explain.attach.patch_dataloader import _describe\n"
         "default = multiprocessing.get_all_start_methods()[0]\n"
         "assert _describe(DataLoader([1, 2]))['start_method'] == default\n"
         "multiprocessing.set_start_method('spawn')\n"

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from fastloop.explain.attach import loop_probe
+from fastloop.explain.attach import patch_dataloader
 from fastloop.explain.attach.early_stop import StopCounter
-from fastloop.explain.attach.loop_probe import STATE, IterationState, LoaderState, LoopProbe
+from fastloop.explain.attach.patch_dataloader import STATE, IterationState, LoaderState, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
 
 
@@ -72,7 +72,7 @@ class Counter:
 
 @pytest.mark.parametrize("worker", [None, object()])
 def test_steps_in_a_worker_do_not_end_it(tmp_path, monkeypatch, worker):
-    monkeypatch.setattr(loop_probe, "get_worker_info", lambda: worker)
+    monkeypatch.setattr(patch_dataloader, "get_worker_info", lambda: worker)
     counter = Counter()
     log = open_script_log(str(tmp_path))
     ask = LoopProbe(log, object, cast("StopCounter", counter)).wrap_next(lambda _: "batch")

@@ -9,7 +9,8 @@ from subprocess import PIPE
 import pytest
 
 import fastloop
-from fastloop.__main__ import COMMANDS, main
+from fastloop.__main__ import main
+from fastloop.cli.commands import COMMANDS
 
 
 @pytest.mark.parametrize("arguments", [("-h",), ("--help",)])

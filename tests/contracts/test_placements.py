@@ -33,8 +33,9 @@ from torch.nested import nested_tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
 
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.spans import now_ns
-from fastloop.core.trees import map_tensors, read_bytes, tree_leaves
+from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.digest import leaves_of
 from fastloop.options.launcher.single import SingleLauncher

@@ -26,8 +26,8 @@ from parents_garbage import make_garbage
 
 from fastloop.core.cgroup import memory_left
 from fastloop.core.epochs import epoch_indices
+from fastloop.core.move_tensors import map_tensors
 from fastloop.core.spans import now_ns
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.loader.device_resident import check_fits, free_bytes

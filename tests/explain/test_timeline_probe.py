@@ -13,8 +13,8 @@ from timeline_stages import Split, Stream, collect_epoch
 from torch.utils.data import DataLoader, IterableDataset
 
 from fastloop.core.parts import Part
-from fastloop.observe.dataloader_probe import Probe
 from fastloop.observe.event_log import EventLog
+from fastloop.observe.job_probe import Probe
 from fastloop.observe.lanes import build_lanes, coverage
 from fastloop.observe.probed import ProbedDataset
 

@@ -90,31 +90,39 @@ def test_wrong_budgets_are_named(text):
 
 
 def test_spending_is_a_share_of_what_is_allowed():
-    assert Spending(budget=TuneBudget(trials=40), trials=10).share() == 0.25
-    assert Spending(budget=TuneBudget(share=0.1), exhaustive=400, trials=10).share() == 0.25
+    assert Spending(budget=TuneBudget(trials=40), num_trials=10).share_used() == 0.25
+    assert (
+        Spending(budget=TuneBudget(share=0.1), exhaustive=400, num_trials=10).share_used() == 0.25
+    )
     spent = Spending(budget=TuneBudget(seconds=1e6), before_s=5e5)
-    assert spent.share() == pytest.approx(0.5, abs=0.001)
+    assert spent.share_used() == pytest.approx(0.5, abs=0.001)
 
 
 def test_process_has_begun_before_this():
     age_s = seconds_between(process_begun_ns(), now_ns())
     assert 0 < age_s < 1e6
-    assert Spending(budget=TuneBudget(seconds=1e9), begun_ns=process_begun_ns()).seconds >= age_s
+    assert (
+        Spending(budget=TuneBudget(seconds=1e9), begun_ns=process_begun_ns()).seconds_used >= age_s
+    )
 
 
 def test_time_that_is_kept_for_the_end_counts_as_spent():
     spent = Spending(budget=TuneBudget(seconds=1e6), before_s=4e5, ending_s=1e5)
-    assert spent.share() == pytest.approx(0.5, abs=0.001)
+    assert spent.share_used() == pytest.approx(0.5, abs=0.001)
     assert spent.has_time(4e5)
     assert not spent.has_time(6e5)
-    assert Spending(budget=TuneBudget(trials=1), trials=5).has_time(1e9)
+    assert Spending(budget=TuneBudget(trials=1), num_trials=5).has_time(1e9)
 
 
 def test_longest_trial_is_known_by_configuration():
     spent = Spending(budget=TuneBudget(seconds=60))
     for seconds in (1.0, 3.0, 2.0):
         spent.add_trial("a", seconds)
-    assert (spent.trials, spent.longest_trial_s("a"), spent.longest_trial_s("b")) == (3, 3.0, 0.0)
+    assert (spent.num_trials, spent.longest_trial_s("a"), spent.longest_trial_s("b")) == (
+        3,
+        3.0,
+        0.0,
+    )
 
 
 def attribution(**values) -> Attribution:

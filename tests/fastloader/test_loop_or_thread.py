@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fastloop import FastLoader
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.tuning import Pace
+from fastloop.fastloader.thread_choice import Pace
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fastloop.fastloader.columns.native_rows import has_core
+from fastloop.fastloader.load_native_core import has_core
 
 IS_REQUIRED = os.environ.get("FASTLOOP_TEST_ALL_LIBRARIES") == "1"
 IS_PURE = os.environ.get("FASTLOOP_PURE") == "1"

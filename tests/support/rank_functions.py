@@ -30,7 +30,7 @@ from fastloop.processes.rank_group import (
     world_size,
 )
 from fastloop.processes.rendezvous import LOOPBACK, host_store
-from fastloop.trial import replay
+from fastloop.trial import training_limit
 from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
 from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
@@ -203,7 +203,7 @@ def run_every_pass(job, prepared, folder) -> tuple[Trial, Attribution]:
 
 def run_trials(jobs, prepared) -> list[Trial]:
     """Run one trial of each job on this rank, with few replayed steps for the limit."""
-    replay.MAX_REPLAY_STEPS = 10
+    training_limit.MAX_REPLAY_STEPS = 10
     assert os.environ["OMP_NUM_THREADS"] == "1"  # as torchrun sets it
     return [run_trial(job, prepared, 0, now_ns()) for job in jobs]
 

@@ -35,7 +35,7 @@ class Split:
 
 def collect_epoch(loader, probe):
     """Yield the batches of an epoch of the loader, with the events of the probe and of the loop."""
-    from fastloop.observe.dataloader_probe import watch_epoch
+    from fastloop.observe.job_probe import watch_epoch
 
     with _insert_probe(loader, probe):
         yield from watch_epoch(loader, probe.log)

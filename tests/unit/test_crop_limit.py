@@ -14,7 +14,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppedSamples
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.data.prepare_dataset import prepare
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.trial import image_limit as limit_module

@@ -24,7 +24,8 @@ from sklearn.datasets import load_sample_image
 
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import BadData
-from fastloop.data.image_files import READ_FILES, resize_to_cover
+from fastloop.data.image_files import READ_FILES
+from fastloop.data.image_pixels import resize_to_cover
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 

@@ -14,10 +14,11 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
 from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
-from fastloop.data.image_files import LabelledImages, pixels_of
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
-from fastloop.trial import all_cores, gather_limit, image_limit, limits
+from fastloop.trial import gather_limit, image_limit, limits, rate_on_cores
 from fastloop.trial.trial_process import run_trial
 
 CPU = torch.device("cpu")
@@ -38,15 +39,15 @@ def limit_of(samples, broken=()):
 
 def test_rate_is_the_sum_of_what_each_thread_does_in_its_own_time(monkeypatch):
     ticks = iter([0, 2 * 10**9])  # one thread, which ends a second late
-    monkeypatch.setattr(all_cores, "now_ns", lambda: next(ticks))
+    monkeypatch.setattr(rate_on_cores, "now_ns", lambda: next(ticks))
     stops = []
-    rate = all_cores.rate_on_cores(lambda _, stop_ns: stops.append(stop_ns) or 100, 1, 10**9)
+    rate = rate_on_cores.rate_on_cores(lambda _, stop_ns: stops.append(stop_ns) or 100, 1, 10**9)
     assert (rate, stops) == (50, [10**9])
 
 
 def test_every_core_works_on_one_thread_of_torch():
     threads = []
-    all_cores.rate_on_cores(
+    rate_on_cores.rate_on_cores(
         lambda thread, _: threads.append((thread, torch.get_num_threads())) or 1, 3, 0
     )
     assert sorted(threads) == [(0, 1), (1, 1), (2, 1)]

@@ -15,7 +15,7 @@ from fastloop.explain.change import Change
 MOST_CHANGES = 5
 """Most changes that are tried; all of them run in the first round."""
 MANY_WORKERS = (8, 16)
-"""Numbers of workers for samples that wait."""
+"""Numbers of workers that are tried in addition if samples wait."""
 USUAL_S, LEAST_S = 5.0, 3.0
 """Usual and least seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
@@ -79,8 +79,8 @@ def choose_changes(found: LoopFindings) -> list[Change]:
     if workers and kept and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
-        # FastLoader has no more threads than there are cores, which are few for samples that wait:
-        # the large numbers of workers are tried before it.
+        # FastLoader has at most as many threads as there are cores. If samples wait, this is too
+        # few, so the large numbers of workers are tried first.
         is_behind = found.samples_wait and find_prediction(found, fastloader) is None
         changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
     # The model predicts nothing for torch's threads, so one thread is tried third in any case.

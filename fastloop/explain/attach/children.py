@@ -59,7 +59,7 @@ class PreparationData:
 class Stowaway:
     """Unpickling this installs the probe; it carries no data.
 
-    It pickles as a call of exec, which is found without fastloop on the new process's path.
+    It is pickled as a call of exec, which a new process finds even if it can't import fastloop.
     """
 
     def __init__(self, folder: str) -> None:

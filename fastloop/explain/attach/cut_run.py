@@ -25,7 +25,7 @@ from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
 from fastloop.explain.attach.fastloader_notes import collect_notes
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
-from fastloop.explain.attach.loop_probe import follow_reset
+from fastloop.explain.attach.patch_dataloader import follow_reset
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations

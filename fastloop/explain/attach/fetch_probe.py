@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,8 +19,8 @@ from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16
-"""Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at
-most."""
+"""Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
+EVERY."""
 COUNTED, COUNTED_EVERY = 8, 8
 """Counters are read around the first COUNTED batches of an epoch, and later around at most one
 batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
@@ -59,23 +59,29 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     fetch, turns = fetcher.fetch, FetchTurns()
     usage = PassUsage(log, "makes")
 
+    def make_batch(index: Any, has_samples: bool) -> tuple[Any, int]:
+        """The batch, and the CPU time of making it if its samples are recorded."""
+        if not has_samples:
+            return fetch(index), UNKNOWN
+        with _probe_samples(fetcher, log):
+            # Only the CPU time of this thread counts. Idle threads of torch may spin while they
+            # wait (OMP_WAIT_POLICY); that is not work on the batch.
+            begun_ns = cpu_ns()
+            batch = fetch(index)
+            return batch, cpu_ns() - begun_ns
+
     def fetch_batch(index: Any) -> Any:
         here = log.here()
         # The number is read before the fetch: ProbedCollate sets the number of the next batch.
         number, events = here.batch, here.count
+        is_first, is_counted = not turns.batches, turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
-        look = FirstRead(fetcher) if not turns.batches else None
-        is_counted = turns.is_counted()
+        look = FirstRead(fetcher) if is_first else None
         if is_counted:
-            usage.begin_part(is_first=not turns.batches)
+            usage.begin_part(is_first=is_first)
         start_ns = now_ns()
         try:
-            with _probe_samples(fetcher, log) if has_samples else nullcontext():
-                # Only the CPU time of this thread counts. Idle threads of torch may wait by running
-                # in circles (OpenMP's OMP_WAIT_POLICY), which is no work on the batch.
-                begun_ns = cpu_ns() if has_samples else 0
-                batch = fetch(index)
-                spent_ns = cpu_ns() - begun_ns if has_samples else UNKNOWN
+            batch, spent_ns = make_batch(index, has_samples)
         finally:
             stop_ns = now_ns()
             # The script may skip an error of the dataset, and go on with this fetcher.
@@ -197,7 +203,7 @@ def probe_workers(module: ModuleType, log: EventLog) -> None:
 
 
 class NumberedIndices:
-    """A worker's queue of (number, indices): each `get` gives later events of the worker that
+    """A worker's queue of (number, indices): after each `get`, the worker's events carry that batch
     number."""
 
     def __init__(self, queue: Any, log: EventLog) -> None:

@@ -81,7 +81,7 @@ def _probe(module: ModuleType, folder: str) -> None:
     # the top, so that the probe never imports torch before the script does.
     from fastloop.explain.attach.cut_plan import read_cut
     from fastloop.explain.attach.cut_run import cut_module
-    from fastloop.explain.attach.loop_probe import probe_module
+    from fastloop.explain.attach.patch_dataloader import probe_module
 
     if are_effects_asked(Path(folder)):
         note_saves(sys.modules["torch"])

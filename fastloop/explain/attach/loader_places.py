@@ -51,7 +51,7 @@ def place_of_call(loader: DataLoader[Any]) -> str:
 
 def names_of_arguments(kind: type) -> list[str] | None:
     """The names of the arguments of a class derived from DataLoader, with ANY_NAME if it takes any
-    other one; None if it passes on what it gets by position, or does not tell."""
+    other one. None: it passes on its positional arguments, or has no readable signature."""
     with suppress(TypeError, ValueError):
         parameters = [*inspect.signature(kind.__init__).parameters.values()][1:]
         if not any(each.kind is each.VAR_POSITIONAL for each in parameters):

@@ -24,7 +24,7 @@ class LoopUsage:
     steps: tuple[Fact, ...] = ()
     """Facts of the processes that run the loop."""
     makes: tuple[Fact, ...] = ()
-    """Facts of the workers; if there are none, of the loop's own process, which makes batches."""
+    """Facts of the workers. Without workers: of the loop's own process, which makes the batches."""
     workers: int = 0
     """Number of workers of each of these processes."""
     tensors: int = 0
@@ -46,7 +46,7 @@ class LoopUsage:
 
     @property
     def is_mostly_idle(self) -> bool:
-        """True if making a batch waits longer than it computes, delays by other programs aside."""
+        """True if making a batch waits longer than it computes. Waits for a core don't count."""
         idle = self.idle_share
         return idle > 0 and idle >= self.share_of_makes("cpu_ns")
 
@@ -61,8 +61,8 @@ class LoopUsage:
         if not wall_ns:
             return 0.0
         computes = max(_share(parts, "process_ns"), _share(parts, "cpu_ns"))
-        # A single long wait is no habit of the step: the first convolution reads its library from
-        # disk, and the first step of a profiler reads its settings.
+        # A single long wait is not typical of the step: the first convolution reads its library
+        # from disk, and the first step of a profiler reads its settings.
         computes += max(each["longest_idle_ns"] for each in self.steps) / wall_ns
         # The threads of a step may all wait for one of them that has no core. The waits of all
         # threads for cores are known only for the loop as a whole, and may all have been in steps.

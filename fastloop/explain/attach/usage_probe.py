@@ -25,20 +25,20 @@ from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns, read_schedule
 from fastloop.observe.event_log import EventLog
 
 FREE_NS = 1_500_000
-"""Nanoseconds that a process may spend at once on readings of its threads, and as many on those of
-itself. With several workers, each of them has as many, in a first epoch of perhaps 200 ms."""
+"""Nanoseconds that a process may spend at once on readings of its threads, and again on readings of
+the process itself. Each worker may spend as much, in a first epoch of perhaps 200 ms."""
 FREE_MEMORY_NS = 20_000_000
 """The same for readings of its memory: a single one takes 12 ms in a process that has imported
 torch."""
 MOST_COST = 0.002
-"""Share of a process's time that each kind of reading may take later. Together, and with the
-events of each batch, they are to stay below 2 % of a script."""
+"""Share of a process's time that each kind of reading may take later. All readings and the events
+of each batch together must take less than 2 % of a script."""
 GROWTH, LEAST_NS = 1.5, 20_000_000
 """A process is read again if its pass has lasted GROWTH times as long as at the last reading, and
 LEAST_NS longer."""
 MEMORY_GROWTH, LEAST_MEMORY_NS = 4, 100_000_000
-"""The same for a reading of memory, which takes milliseconds; the first one is after so many
-nanoseconds."""
+"""The same for readings of memory, which take milliseconds. The first one comes after
+LEAST_MEMORY_NS."""
 BLOCK_BYTES = 512
 """Unit of `ru_inblock`."""
 SHM = "/dev/shm"
@@ -130,8 +130,9 @@ OF_MEMORY = Allowance(FREE_MEMORY_NS)
 
 
 class MemoryTurns:
-    """The passes in which a worker's memory is read, which takes milliseconds: the first one with
-    workers, and then one each time that this process has run several times as long."""
+    """Chooses the passes in which a worker's memory is read, which takes milliseconds: the first
+    pass with workers, and later one each time that this process has run MEMORY_GROWTH times as
+    long."""
 
     def __init__(self) -> None:
         self.process_id = self.start_ns = self.next_ns = 0

@@ -1,5 +1,5 @@
-"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and those of
-fastloop.watch."""
+"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and the iterables that
+fastloop.watch gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.loader_places import place_in_script
-from fastloop.explain.attach.loop_probe import (
+from fastloop.explain.attach.patch_dataloader import (
     LOADERS,
     PASSES,
     SETTINGS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECORDED = DataLoader, _BaseDataLoaderIter
-"""Classes of which every loop is recorded by loop_probe.py."""
+"""Classes of which every loop is recorded by patch_dataloader.py."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:

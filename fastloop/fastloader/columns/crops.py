@@ -16,14 +16,14 @@ ATTEMPTS = 10
 DRAWS_PER_ATTEMPT = 4
 FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
 MAX_SIDE = 1 << 14
-"""The greatest side of a sample, and shorter side of a resized image."""
+"""The greatest length of a sample's side, and of a resized image's shorter side."""
 Size = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Axis:
     """The cut along one axis: `length` pixels of the image from `start` on are resized to `resized`
-    pixels, of which `count` from `first` on are the sample."""
+    pixels. `count` of these, from `first` on, are the sample."""
 
     start: int
     length: int
@@ -172,7 +172,7 @@ def draw_cut(crop: Crop, flip: float, key: int, height: int, width: int) -> Cut:
 
 
 def draw(key: int, number: int) -> float:
-    """A number of [0, 1): output `number` of splitmix64, begun with the key."""
+    """A number in [0, 1): output `number` of splitmix64, which starts from the key."""
     return (scramble(key + number * INCREMENT) >> 11) * 2.0**-53
 
 

@@ -100,7 +100,8 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG, PNG or WebP file with Pillow, the others' reference; read-only."""
+    """Decode a JPEG, PNG or WebP file with Pillow, the reference for the other libraries. The array
+    is read-only."""
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:
@@ -112,7 +113,8 @@ def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_any(data: Encoded) -> np.ndarray:
-    """Decode any file that Pillow reads; of 16 bits per channel the upper 8 remain. Read-only."""
+    """Decode any file that Pillow reads. Of 16 bits per channel only the upper 8 are kept. The
+    array is read-only."""
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:
@@ -264,8 +266,9 @@ def load_jpeg() -> Any | None:
 
 
 def describe_native_decoder() -> str:
-    """Return `native`, with the reason if libjpeg reads the codes of baseline JPEGs, which takes
-    longer: the native code that reads them is used only with a libjpeg that it knows."""
+    """Return `native`. If libjpeg reads the codes of baseline JPEGs, which takes longer than
+    reading them by native code, the reason is added: the native code needs a libjpeg that it
+    knows."""
     jpeg = load_jpeg()
     problem = None if jpeg is None else jpeg.own_scan_problem()
     return "native" if problem is None else f"native, but libjpeg reads the codes: {problem}"

@@ -93,8 +93,8 @@ def is_for_pillow(data: Encoded) -> bool:
     """True for a PNG from which libraries make different pixels, so that Pillow reads it for all of
     them.
 
-    These are animated ones, as some libraries draw the first frame otherwise, and those with
-    compressed texts, which Pillow refuses if they become larger than memory should hold.
+    These are animated files, because some libraries draw the first frame differently, and files
+    with compressed texts, which Pillow refuses if a text would take too much memory.
     """
     view, start = memoryview(data), len(PNG_MAGIC)
     if bytes(view[:start]) != PNG_MAGIC:

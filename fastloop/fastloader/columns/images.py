@@ -94,7 +94,7 @@ class WholeImages:
             raise ValueError(f"{self.images.name(index)}: {error}") from error
         if not self.apply_exif_orientation:
             return pixels
-        # Libraries that resize take no reversed rows: the view becomes a copy.
+        # The resizing libraries reject arrays with negative strides, so the view is copied.
         return np.ascontiguousarray(turn_pixels(pixels, read_orientation(data)))
 
 
@@ -107,8 +107,8 @@ class Images:
     interpreter's lock. A sample's draws depend on the loader's seed, the epoch and its index alone.
 
     Args:
-        encoded: paths of files, their bytes, the images that open_store opens of
-            `write_store(..., images=...)`, or (one uint8 array of all of them, offsets): image i is
+        encoded: paths of files, their bytes, the images of a store, as `open_store` returns them,
+            or (one uint8 array of all of them, offsets): image i is
             array[offsets[i]:offsets[i + 1]].
         size: (height, width); each whole image is resized to it, ignoring its aspect ratio. None:
             all images must have the size of the first.
@@ -133,9 +133,10 @@ class Images:
     except with antialias: OpenCV's is INTER_AREA, torchvision's and Pillow's are bilinear.
     "simplejpeg" calls cv2.setNumThreads(0), which affects the whole process.
 
-    Crops: Pillow decodes files of other kinds that it reads (CMYK, PNG, also of 16 bits, WebP). A
-    file that is broken below the crop's part, or between restart markers beside it, but has its
-    end marker, is not noticed. Colour profiles are ignored, as Pillow's `open` ignores them.
+    Crops: Pillow decodes files of other kinds that it reads (CMYK, PNG, also of 16 bits, WebP).
+    Damage outside the decoded part (below the crop, or between restart markers beside it) is not
+    noticed if the file has its end marker. Colour profiles are ignored, as Pillow's `open` ignores
+    them.
 
     Raises ValueError for an invalid argument and ImportError if the decoder's library is missing;
     while iterating, OSError or ValueError that names the file or the image's number.

@@ -63,20 +63,28 @@ def find_file(array: Any) -> MappedFile | None:
     try:
         status = os.stat(path)
         if status.st_size != shown.size():
-            # The path is another file's now: the map's own size is the old one's.
+            # Another file now has this path: its size differs from the map's.
             return None
     except (OSError, ValueError):
         return None
-    # The map begins at a multiple of the granularity, before the array's own offset.
-    offset: int = whole.offset  # pyright: ignore[reportOptionalMemberAccess] - it has a map
-    begin = offset - offset % mmap.ALLOCATIONGRANULARITY
-    # The last item in memory, also of a view with steps: a negative step leads backwards from the
-    # first.
+    # The address of the last item. Axes with negative steps lead to lower addresses and don't
+    # count.
     last = array.ctypes.data + sum(
         step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True) if step > 0
     )
-    end = begin + last + array.itemsize - np.frombuffer(shown, np.uint8).ctypes.data
+    end = _file_offset(whole, last) + array.itemsize
     return MappedFile(os.path.abspath(path), status.st_dev, status.st_ino, end)
+
+
+def _file_offset(array: Any, address: int) -> int:
+    """The place in the file, in bytes, of an address in a memory map of it.
+
+    array: the map, or a part of one.
+    """
+    # The map begins at a multiple of the granularity, at or before `offset`, which is the start of
+    # the whole array, even if this array is a part of it.
+    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    return begin + address - np.frombuffer(array._mmap, np.uint8).ctypes.data
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,13 @@ class FileRegion:
 
 
 def region_of(array: Any) -> FileRegion | None:
-    """Return the place in a file of the data of a memory map, or of a contiguous part of one.
+    """Return the region of the file that a memory map, or a contiguous part of one, shows.
 
     None for anything else, and if the file may hold other data: a writable copy-on-write map, a
     deleted file.
     """
-    whole, path = getattr(array, "_mmap", None), getattr(array, "filename", None)
-    if whole is None or path is None or not array.nbytes or not array.flags.c_contiguous:
+    shown, path = getattr(array, "_mmap", None), getattr(array, "filename", None)
+    if shown is None or path is None or not array.nbytes or not array.flags.c_contiguous:
         return None
     if array.mode == "c" and array.flags.writeable:
         return None
@@ -114,9 +122,7 @@ def region_of(array: Any) -> FileRegion | None:
         status = os.stat(path)
     except OSError:
         return None
-    # array.offset is the start of the whole map, even if the array is a part of it.
-    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    offset = begin + array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+    offset = _file_offset(array, array.ctypes.data)
     inode = status.st_dev, status.st_ino
     writable = array.flags.writeable
     return FileRegion(os.fspath(path), offset, array.dtype, array.shape, writable, inode)
@@ -131,5 +137,5 @@ def pack_maps(tree: Tree) -> Tree:
 
 
 def unpack_maps(tree: Tree) -> Tree:
-    """Map the files of a tree again that `pack_maps` has packed."""
+    """Replace each FileRegion in the tree by a new map of it; undoes `pack_maps`."""
     return pytree.tree_map(lambda leaf: leaf.open() if isinstance(leaf, FileRegion) else leaf, tree)

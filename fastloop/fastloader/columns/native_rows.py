@@ -1,11 +1,8 @@
-"""The native core, if it is there, and the columns of which it can make the rows."""
+"""Columns for the native core: how they describe their rows to it, and how it fills arrays."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +10,7 @@ import torch
 
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.mapped_file import MappedFile
+from fastloop.fastloader.load_native_core import load_core
 
 SOURCE_TYPES = {
     torch.bool: 1,
@@ -43,35 +41,11 @@ DLPACK_CODES = {
 
 @runtime_checkable
 class NativeColumn(Protocol):
-    """A column of rows that the native core can make."""
+    """A column that may describe its rows for the native core."""
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the core's `Column`; None if only Python can make these rows."""
         ...
-
-
-@cache
-def load_core() -> Any | None:
-    """The native core's module; None if it is absent or FASTLOOP_PURE=1.
-
-    Raises ImportError if FASTLOOP_NATIVE=1 and it is absent.
-    """
-    if os.environ.get("FASTLOOP_PURE") == "1":
-        return None
-    try:
-        return import_module("fastloop.fastloader._core")
-    except ImportError as error:
-        if os.environ.get("FASTLOOP_NATIVE") == "1":
-            # If the core is expected, its absence would only show as a slow run.
-            raise ImportError(
-                f"FASTLOOP_NATIVE=1, but the native core is absent: {error}"
-            ) from error
-        return None
-
-
-def has_core() -> bool:
-    """True if FastLoader runs on the native core."""
-    return load_core() is not None
 
 
 def open_column(column: Any) -> Any | None:

@@ -18,7 +18,7 @@ static fl_status deliver(fl_stream *stream, fl_batch *batch) {
     int64_t k = stream->next_batch++;
     if (slot->bounds[k + 1] > slot->num_valid) {
         batch->invalid_index = fl_index(slot->indices, slot->num_valid);
-        stream->next_batch = k; /* asked again, the answer is the same */
+        stream->next_batch = k; /* the next call gives the same answer */
         return FL_INVALID_INDEX;
     }
     batch->block = slot->block;
@@ -73,7 +73,7 @@ fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     while (status == FL_WAITING && fl_work_once(stream, 0))
         status = fl_look(stream);
     if (status == FL_WAITING) {
-        /* Whatever has ended the wait, the state tells. */
+        /* The state, not the return value, shows why the wait ended. */
         (void)fl_wait_ms(&stream->ready, &stream->mutex, wait_ms);
         status = fl_look(stream);
     }

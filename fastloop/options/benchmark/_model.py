@@ -25,6 +25,13 @@ BATCH_ERRORS = {
 }
 """Parts of torch's messages about a batch that a model can't use, and their explanation."""
 
+Place = Callable[[Tree], Tree]
+"""Brings a host batch to the device."""
+Consume = Callable[[Tree], Any]
+"""Runs the step on a host batch."""
+MakeConsume = Callable[[Place, Step, Setup], tuple[Consume, list]]
+"""Called as make_consume(place, step, setup); returns the result of `ModelSession.start`."""
+
 
 @dataclass(kw_only=True)
 class ModelSession:
@@ -38,21 +45,20 @@ class ModelSession:
     module: nn.Module
     step: Step
     """The step as the execution runs it."""
-    consume: Callable[[Callable[[Tree], Tree], Step, Setup], tuple[Callable[[Tree], Any], list]]
-    """A function that makes the return value of `start` from a placement."""
+    make_consume: MakeConsume
     ddp: DistributedDataParallel | None = None
     """The module wrapped for several ranks that train together; None for one."""
     scaler: torch.amp.GradScaler | None = None
     """The gradient scaler of fp16."""
-    is_reset: bool = True
+    is_fresh: bool = True
     """True until the first start: the module is still as built."""
 
-    def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:
+    def start(self, place: Place) -> tuple[Consume, list]:
         """A function that runs the step on a host batch, and the list of losses that it fills."""
-        if not self.is_reset:
+        if not self.is_fresh:
             self.reset()
-        self.is_reset = False
-        return self.consume(place, self.step, self.setup)
+        self.is_fresh = False
+        return self.make_consume(place, self.step, self.setup)
 
     def reset(self) -> None:
         """Reset the module and the scaler to their seeded state."""
@@ -66,7 +72,8 @@ class ModelSession:
 
 
 def build_seeded(setup: Setup) -> nn.Module:
-    """A new module on the host, equal for equal seeds. Raises Unsupported as the model's check."""
+    """A new module on the host, equal for equal seeds. Raises Unsupported if the model's check
+    does."""
     setup.model.check(setup.num_classes, setup.sample)
     torch.manual_seed(setup.seed)
     return setup.model.build(setup.sample[0][1], setup.num_classes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -11,7 +10,9 @@ from fastloop.core.plan import Setup
 from fastloop.core.protocols import Model
 from fastloop.core.types import Leaves, Step, Tree, option
 from fastloop.options.benchmark._model import (
+    Consume,
     ModelSession,
+    Place,
     build_seeded,
     raise_if_unfit,
     with_autocast,
@@ -41,13 +42,11 @@ class Inference:
             return forward(source).float().sum()
 
         step = setup.execution.step(with_autocast(sum_outputs, setup), module)
-        return ModelSession(setup=setup, module=module, step=step, consume=_infer)
+        return ModelSession(setup=setup, module=module, step=step, make_consume=_infer)
 
 
-def _infer(
-    place: Callable[[Tree], Tree], step: Step, setup: Setup
-) -> tuple[Callable[[Tree], Any], list]:
-    """A function that adds up the model's outputs for each batch; no losses."""
+def _infer(place: Place, step: Step, setup: Setup) -> tuple[Consume, list]:
+    """A function that adds up the model's outputs for each batch, and an empty list of losses."""
     total, pair = torch.zeros((), device=setup.device), setup.pair
 
     def consume(batch: Tree) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,7 +11,9 @@ from fastloop.core.plan import Setup
 from fastloop.core.protocols import Model
 from fastloop.core.types import Leaves, Step, Tree, option
 from fastloop.options.benchmark._model import (
+    Consume,
     ModelSession,
+    Place,
     build_seeded,
     raise_if_unfit,
     with_autocast,
@@ -45,7 +46,7 @@ class Training:
         scaler = torch.amp.GradScaler(setup.device.type) if setup.precision == "fp16" else None
         step = setup.execution.step(_training_step(loss_of, optimizer, scaler), module)
         return ModelSession(
-            setup=setup, module=module, step=step, consume=_train, ddp=ddp, scaler=scaler
+            setup=setup, module=module, step=step, make_consume=_train, ddp=ddp, scaler=scaler
         )
 
 
@@ -73,9 +74,7 @@ def _training_step(
     return step_with_scaler
 
 
-def _train(
-    place: Callable[[Tree], Tree], step: Step, setup: Setup
-) -> tuple[Callable[[Tree], Any], list]:
+def _train(place: Place, step: Step, setup: Setup) -> tuple[Consume, list]:
     """A function that trains on each batch, and its losses, which stay on the device."""
     pair, losses = setup.pair, []
 

@@ -15,12 +15,12 @@ import torchvision.transforms.v2  # noqa: F401 - or each worker would import it,
 from fastloop.core.files import file_fingerprint
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, option
-from fastloop.data.image_files import (
+from fastloop.data.image_files import images_fingerprint
+from fastloop.data.image_pixels import (
     Size,
     center_crop_offset,
     covering_size,
     decode_pixels,
-    images_fingerprint,
     read_pixels,
     resize_to_cover,
     to_floats,

@@ -12,11 +12,11 @@ from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
 from fastloop.data.image_files import (
     LabelledImages,
-    Size,
     class_folders,
     images_fingerprint,
     list_labelled_files,
 )
+from fastloop.data.image_pixels import Size
 
 
 @option

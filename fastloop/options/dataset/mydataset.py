@@ -16,7 +16,7 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 SEED = 0
-OWN_DATA = "arrays of your own are read by a Dataset of yours, dataset._target_="
+OWN_DATA = "to read your own arrays, name your Dataset: dataset._target_=..."
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from fastloop.core.files import write_beside
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
 from fastloop.data.dataset_files import create_once
-from fastloop.data.image_files import LabelledImages, Size, images_fingerprint, list_labelled_files
+from fastloop.data.image_files import LabelledImages, images_fingerprint, list_labelled_files
+from fastloop.data.image_pixels import Size
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640
 QUALITY = 90
 SEED = 0
-OWN_DATA = "images of your own are read by dataset=image_folder"
+OWN_DATA = "to read your own images, set dataset=image_folder"
 
 
 @option

@@ -20,7 +20,7 @@ NUM_CLASSES = 2
 CATEGORIES = 1000
 """Number of values of a column of categories."""
 LABEL = "label"
-OWN_DATA = "a table of your own is read by a Dataset of yours, dataset._target_="
+OWN_DATA = "to read your own table, name your Dataset: dataset._target_=..."
 LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 

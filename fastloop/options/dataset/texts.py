@@ -20,7 +20,7 @@ from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
-OWN_DATA = "texts of your own are read by a Dataset of yours, dataset._target_="
+OWN_DATA = "to read your own texts, name your Dataset: dataset._target_=..."
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
 
 

@@ -16,7 +16,7 @@ from fastloop.data.dataset_files import create_once
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 
 SEED = 0
-OWN_DATA = "a file of your own is read by dataset.path="
+OWN_DATA = "to read a file of your own, set dataset.path=..."
 VOCABULARY = 50_257
 """The vocabulary size of GPT-2; a generated file has random tokens below it."""
 STORED_WINDOWS = 8

@@ -21,7 +21,7 @@ class DataBringingLoader(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of its batches; dataset None: of its own data."""
+        """Epochs of its batches; if the dataset is None, of its own data."""
         ...
 
 

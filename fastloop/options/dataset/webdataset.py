@@ -15,10 +15,10 @@ import torchvision.transforms.v2  # noqa: F401 - or each worker would import it,
 from pydantic import Field, Strict
 
 from fastloop.core.protocols import Decoder
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path
-from fastloop.data.image_files import Size, decode_pixels, to_floats
+from fastloop.data.image_pixels import Size, decode_pixels, to_floats
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")

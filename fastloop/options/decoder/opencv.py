@@ -6,7 +6,7 @@ import numpy as np
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_opencv
 
 

@@ -9,7 +9,7 @@ import PIL
 from PIL import features
 
 from fastloop.core.types import option
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 

@@ -7,7 +7,7 @@ import torch
 import torchvision
 
 from fastloop.core.types import Unsupported, option
-from fastloop.data.image_files import pixels_of
+from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_torchvision
 
 

@@ -18,7 +18,7 @@ from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows import tensors_of
 
 SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Dtype that index_select lacks on some devices -> dtype as which its bits are gathered."""
+"""Dtype that index_select lacks on some devices -> dtype of the same size that stands in for it."""
 
 
 @option

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
@@ -19,7 +20,8 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataloader import identity_collate
-from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
+from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.image_pixels import read_pixels
 from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
@@ -30,7 +32,7 @@ from fastloop.data.samples import (
     is_not_empty,
 )
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.columns.column import ColumnList, mark_columns
+from fastloop.fastloader.columns.column import ColumnList, SampleSpec, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
 
 
@@ -41,7 +43,7 @@ class FastloopLoader:
     No process is started, and no Python code runs per sample; without the core, rows are gathered
     in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
     samples instead; images of one size are decoded straight into the batch, and crops of images are
-    made by the native decoder, if that has the pixels of the job's decoder.
+    made by the native decoder, if it makes the same pixels as the job's decoder.
     """
 
     store: Store | None
@@ -93,8 +95,8 @@ class FastloopLoader:
 
 
 def _seeds_globally(prepared: PreparedData) -> bool:
-    """True for random samples that are compared: each is read with the generators that all threads
-    share seeded by its index."""
+    """True for random samples that are compared. Reading one seeds the global generators with its
+    index, so only one thread may read."""
     return isinstance(prepared.dataset, SeededDataset)
 
 
@@ -125,17 +127,22 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
         # The collate of uint8 images expects a tuple, default_collate makes a list.
         pair = ImageFileColumn(samples), samples.labels
         return (pair if as_uint8 else ColumnList(pair)), None
+    return _probe(_wrap(samples, plan), collate.collate if collate else None, plan)
+
+
+def _wrap(samples: Any, plan: Plan) -> Any:
+    """The samples as FastLoader reads them: transformed, and recorded in an instrumented pass."""
     if isinstance(samples, list | tuple | dict):
         # FastLoader would take a tuple or a dict for a tree of columns.
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
-    if collate is not None and collate.tolerant:
+    if plan.collate is not None and plan.collate.tolerant:
         samples = TolerantSamples(samples)
     # Wrapped inside of the transform, so that reading and transforming are recorded separately.
     if plan.probe:
         samples = probe_reads(samples, plan.probe)
-    if transform:
-        samples = TransformedSamples(samples, probe_transform(transform, plan.probe))
-    return _probe(samples, collate.collate if collate else None, plan)
+    if plan.transform:
+        samples = TransformedSamples(samples, probe_transform(plan.transform, plan.probe))
+    return samples
 
 
 def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
@@ -151,6 +158,37 @@ def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, 
     if plan.probe is None:
         return samples, collate_fn
     return plan.probe.wrap_dataset(samples), plan.probe.wrap_collate(collate_fn)
+
+
+@dataclass(frozen=True)
+class ImageFileColumn:
+    """Column of a FastLoader: the images, of one size, are decoded into the batch."""
+
+    images: LabelledImages
+    slow: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """dtype and shape of an image."""
+        assert self.images.size
+        height, width = self.images.size
+        if self.images.as_uint8:
+            return SampleSpec(torch.uint8, (height, width, 3))
+        return SampleSpec(torch.float32, (3, height, width))
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Decode these images, one by one, into `out`; raises BadData that names the file."""
+        images, rows = self.images, self.spec.view_tensor(out)
+        for index, row in zip(indices.tolist(), rows, strict=True):
+            path = images.path(index)
+            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            if images.as_uint8:
+                row.copy_(pixels)
+            else:
+                row.copy_(pixels.permute(2, 0, 1)).div_(255)
 
 
 @dataclass(frozen=True)
@@ -183,10 +221,10 @@ def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
 
 
 def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iterator[Tree]:
-    # Crops draw by the epoch's number too, in whatever order.
+    # The epoch's number also seeds the crops, whatever the order.
     loader.set_epoch(epoch)
     if not loader.shuffle:
-        # Orders are the plan's: FastLoader only reads them, as it reads a user's sampler.
+        # FastLoader reads the plan's order as it reads a user's sampler.
         loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)

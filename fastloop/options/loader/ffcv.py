@@ -96,7 +96,7 @@ def _order(base: Any, plan: Plan, num_samples: int) -> Any:
 
 
 def _batches(loader: FfcvBatches, errors: dict[Any, BaseException], epoch: int) -> Batches:
-    # FFCV counts epochs from its first one on; a trial may begin with another.
+    # FFCV counts its epochs by itself, but a trial may begin with any number.
     loader.next_epoch = epoch
     with isolate_import():
         iterator = iter(loader)
@@ -104,8 +104,8 @@ def _batches(loader: FfcvBatches, errors: dict[Any, BaseException], epoch: int) 
         for data, label in iterator:
             # FFCV writes a later batch to the same memory.
             yield data.clone(), label[:, 0].clone()
-        # The loop has ended as FFCV's queue had None in it: at the end of the epoch, or by the hook
-        # below.
+        # The loop ends when it gets None from FFCV's queue. FFCV puts it there at the end of an
+        # epoch, and the hook below after an error.
         if iterator in errors:
             raise errors[iterator]
     finally:

@@ -28,8 +28,8 @@ class HfIterableLoader:
     """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`, torch format.
 
     This is not a full shuffle: the shards are shuffled, and then the samples that lie in the
-    buffer. Workers make whole batches of the shards that are dealt to them, so that each has a last
-    batch of its own.
+    buffer. A worker makes whole batches of its own shards, so each worker may end with a short
+    batch.
     """
 
     store: Store
@@ -55,7 +55,8 @@ class HfIterableLoader:
             yield epochs
 
     def _batches(self, folder: Path, plan: Plan, epoch: int) -> Batches:
-        """The batches of this process; of its shards if it is a worker of a DataLoader."""
+        """The batches of this process. A DataLoader's worker makes batches of its own shards
+        only."""
         rows: Any = self.store.open(folder)
         stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))
         if isinstance(whole_order(plan), RandpermOrder):
@@ -67,7 +68,7 @@ class HfIterableLoader:
             # iter() below, unlike a loop over samples, does not deal the shards out to workers.
             stream = stream.shard(worker.num_workers, worker.id, contiguous=False)
         stream = stream.with_format("torch")
-        # Last of all, as each step above makes a new stream, of epoch 0.
+        # set_epoch comes last, because each step above returns a new stream at epoch 0.
         stream.set_epoch(epoch)
         # batch() would convert each row of each sample by itself, which takes 11 times as long.
         size, drop_last = plan.loading.batch_size, plan.loading.drop_last

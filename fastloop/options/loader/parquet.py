@@ -40,7 +40,8 @@ class ParquetLoader:
         Library("pyarrow", "loader=parquet", "pip install pyarrow").check()
 
     def rows_caveat(self, num_samples: int) -> str:
-        """A line if all row groups stay in memory: Parquet is read in a first epoch alone."""
+        """A line if all row groups stay in memory, so that Parquet is read in the first epoch
+        only."""
         rows = getattr(self.store, "row_group_rows", 0)
         groups = -(-num_samples // rows) if rows else 0
         if not 0 < groups <= self.groups_in_memory:
@@ -61,7 +62,7 @@ class ParquetLoader:
 
 
 class _GroupReader:
-    """An open file, and its row groups that were decoded last."""
+    """An open file, and the row groups that were decoded last."""
 
     def __init__(self, store: Store, folder: Path, groups_in_memory: int) -> None:
         self._rows: Any = store.open(folder)

@@ -68,8 +68,8 @@ class SpdlProcessLoader:
             yield lambda epoch: self._start_first(pool, epochs, epoch)
 
     def _start_first(self, pool: ProcessPoolExecutor, epochs: Epochs, epoch: int) -> Any:
-        """The batches of an epoch, after all processes have started: SPDL's threads are not to be
-        forked, and no process is to start in a later epoch."""
+        """Start all processes, then return the batches of an epoch. SPDL's threads must not be
+        forked, so no process may start later."""
         for ready in [pool.submit(_is_ready) for _ in range(self.num_processes)]:
             ready.result()
         return epochs(epoch)

@@ -106,7 +106,7 @@ def _read(rows: Tree) -> _Source:
 def _tensorflow() -> Any:
     """TensorFlow without log output and without the GPU: it would allocate all of its memory."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # oneDNN is announced before the log level takes effect; nothing here uses it.
+    # TensorFlow announces oneDNN before the log level takes effect. Nothing here uses oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     tf = LIBRARY.load()
     tf.get_logger().setLevel("ERROR")

@@ -35,7 +35,7 @@ class StatefulLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
+        """Yield epochs of batches of decoded samples; with collate=fast their images are uint8."""
         library = LIBRARY.load("torchdata.stateful_dataloader")
         collate_fn = identity_collate if check_batches(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
@@ -48,6 +48,7 @@ class StatefulLoader:
 
 
 def _without_warnings(build: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Build the loader, without torch's warning that set_vital, which torchdata calls, is old."""
+    """Build the loader. torch's warning that torchdata calls a deprecated function, set_vital, is
+    hidden."""
     with isolate_import():
         return build(*args, **settings)

@@ -25,7 +25,7 @@ class LengthBucketOrder:
     complete: ClassVar[bool] = True
 
     def for_world_size(self, world_size: int) -> LengthBucketOrder:
-        """The order for this number of ranks. In each step their batches have samples of similar
+        """The order for this number of ranks. In each step, all ranks get samples of similar
         length.
         """
         return replace(self, world_size=world_size)
@@ -39,8 +39,8 @@ class LengthBucketOrder:
 
         If these were sorted too, drop_last would always leave out the longest samples.
         """
-        # Index k goes to rank k % world_size: consecutive samples are the ranks' batches of one
-        # step.
+        # Index k goes to rank k % world_size, so the batches of all ranks in one step are `size`
+        # consecutive samples.
         size = self.buckets.batch_size * self.world_size
         bucket_size = max(1, self.buckets.bucket_size // size) * size
         generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastloop.core.trees import holds_tensors
+from fastloop.core.move_tensors import holds_tensors
 from fastloop.core.types import Tree, Unsupported, option
 
 

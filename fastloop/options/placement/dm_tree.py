@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from fastloop.core.move_tensors import leaf_mover
 from fastloop.core.optional_libraries import Library
-from fastloop.core.trees import leaf_mover
 from fastloop.core.types import Tree, Unsupported, option
 
 LIBRARY = Library("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'")

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.dlpack import DLDeviceType
 
+from fastloop.core.move_tensors import split_tensors
 from fastloop.core.optional_libraries import Library
-from fastloop.core.trees import split_tensors
 from fastloop.core.types import Tree, Unsupported, option
 
 LIBRARY = Library("jax", "placement=jax", "pip install 'fastloop[jax]'")

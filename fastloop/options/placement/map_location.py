@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from fastloop.core.trees import split_tensors
+from fastloop.core.move_tensors import split_tensors
 from fastloop.core.types import Tree, Unsupported, option
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastloop.core.trees import rebuild
+from fastloop.core.move_tensors import rebuild
 from fastloop.core.types import Tree, option
 
 

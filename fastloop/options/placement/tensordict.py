@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from fastloop.core.trees import split_tensors
+from fastloop.core.move_tensors import split_tensors
 from fastloop.core.types import Tree, option
 
 

@@ -32,11 +32,11 @@ class LitDataChunks:
 
 @option
 class LitDataStore:
-    """Chunks by the writer that `litdata.optimize` runs in its workers; a sample is the list of its
-    leaves, tensors.
+    """Chunks, as `litdata.optimize` writes them in its workers. A sample is a list of tensors, its
+    leaves.
 
-    num_shards: workers share whole chunks, so that each needs at least one; shuffling begins with
-    the order of the chunks.
+    num_shards: number of chunks. A worker reads whole chunks, so there must be one for each worker
+    at least. A shuffle begins with the order of the chunks.
     """
 
     format_version: ClassVar[int] = 1
@@ -74,8 +74,8 @@ class LitDataStore:
         cache.merge(1)
 
     def open(self, folder: Path) -> LitDataChunks:
-        """The chunks; raises BadData unless the folder has some with their layout, and for chunks
-        of anything but tensors, which could be pickles."""
+        """The chunks; raises BadData if store=litdata has not written the folder, or if the chunks
+        hold anything but tensors, because it could be pickles."""
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
             index = json.loads((folder / INDEX).read_text())

@@ -62,7 +62,7 @@ def _create_files(
     folder: Path, first: dict[str, torch.Tensor], num_samples: int
 ) -> dict[str, Path]:
     """The path of each field's empty file, in a folder that load_memmap can open."""
-    # memmap_like() needs shapes alone: expand() takes no memory.
+    # memmap_like() needs only shapes: expand() takes no memory.
     rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
     pair = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
     return {name: Path(getattr(pair, name).filename) for name in first}

@@ -73,8 +73,8 @@ class ZarrStore:
         _end_threads()
 
     def open(self, folder: Path) -> ZarrRows:
-        """The arrays, not yet read; raises Unsupported without zarr, and BadData for another
-        group."""
+        """The arrays, not yet read; raises Unsupported without zarr, and BadData if store=zarr has
+        not written the group."""
         zarr = LIBRARY.load()
         try:
             group = zarr.open_group(str(folder), mode="r")
@@ -88,5 +88,5 @@ class ZarrStore:
 
 
 def _end_threads() -> None:
-    """End zarr's threads, which would stay, and start again when something is read."""
+    """End zarr's threads, which would stay alive. zarr starts them again when it reads."""
     LIBRARY.load("zarr.core.sync").cleanup_resources()

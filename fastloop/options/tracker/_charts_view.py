@@ -20,7 +20,8 @@ from urllib.parse import urlencode
 
 TAG_PREFIX = "mlflow.sharedViewState."
 MOST_RUNS = 20
-"""Runs that are drawn, the fastest ones: the most that MLflow's page offers besides all."""
+"""Number of runs that are drawn, the fastest ones. MLflow's page offers no larger number, except
+all runs."""
 SECTION = "Comparison"
 PREFERRED = ("training", "inference", "traversal")
 """Benchmarks by preference: the first one that has run has its seconds, waits and memory drawn."""
@@ -44,8 +45,8 @@ class ChartsView:
 def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
     """The view of a sweep's finished runs, sorted by the seconds of their trials.
 
-    Jobs that could not run have no figures and are left out. Metrics that are in none of the four
-    charts are in sections by the first part of their names, which open with a click.
+    Jobs that could not run have no figures and are left out. All metrics but those of the four
+    charts are in sections that open with a click, named by the first part of the metric's name.
     """
     names = sorted(metric_names)
     charted = metrics_of_charts(names)

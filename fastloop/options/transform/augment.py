@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torchvision.transforms import v2
 
 from fastloop.core.types import Tree, Unsupported, option
-from fastloop.data.image_files import image_and_label
+from fastloop.options.transform._pair import image_and_label
 
 
 @option

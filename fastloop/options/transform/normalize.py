@@ -8,7 +8,7 @@ from pydantic import PositiveFloat, Strict
 from torchvision.transforms.v2 import functional
 
 from fastloop.core.types import Tree, Unsupported, option
-from fastloop.data.image_files import image_and_label
+from fastloop.options.transform._pair import image_and_label
 
 
 @option

@@ -1,7 +1,7 @@
-"""`device_prefetch_by=process`: one process loads the next batches (seed 002, second technique).
+"""`device_prefetch_by=process`: one process loads the next batches.
 
-The parent sends an epoch's number, then MORE for each batch that the process may load ahead, and at
-last STOP. The process answers with batches and one EpochEnd.
+The parent sends an epoch's number, then one MORE for each batch that may be loaded, and finally
+STOP. The process answers with batches and one EpochEnd.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MORE, STOP, EXIT = "more", "stop", "exit"
 """Commands to the process, besides the number of an epoch to load: load one more batch, end this
 epoch, exit."""
 EXIT_TIMEOUT_S = 5.0
-"""Seconds that the process gets to exit, as it may be loading; then it is killed."""
+"""Seconds that the process gets to exit. It may still be loading: after this time it is killed."""
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes, a cache line, as torch's own memory
 does."""
@@ -196,8 +196,7 @@ def _serve(
         with contextlib.suppress(BrokenPipeError):
             messages.send(EpochEnd(_picklable(error), traceback.format_exc()))
         # Stay alive: the parent still fetches the shared memory of batches sent before.
-        while _receive_command(commands) != STOP:
-            pass
+        _wait_for_stop(commands)
 
 
 def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connection) -> None:
@@ -219,6 +218,10 @@ def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connect
         messages.send(share_batch(batch))
         del batch
     messages.send(EpochEnd())
+    _wait_for_stop(commands)
+
+
+def _wait_for_stop(commands: Connection) -> None:
     while _receive_command(commands) != STOP:
         pass
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fastloop.core.epochs import close_on_exit
-from fastloop.core.trees import split_tensors
+from fastloop.core.move_tensors import split_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.fastloader.device_copy import CopyStream, receive_copies
 
@@ -57,8 +57,8 @@ class DeliveryStream:
             yield placed, copied
 
     def receive(self, placed: Tree, copied: Any) -> Tree:
-        """The batch, once the caller's stream waits for its copy; its memory is not reused before
-        that stream is done with it."""
+        """Let the caller's stream wait for the copy, and return the batch. Its memory is not reused
+        before that stream has finished with it."""
         if copied is not None:
             tensors, _ = split_tensors(placed, self._copies.device)
             on_device = [tensor for tensor in tensors if tensor.is_cuda]
@@ -89,9 +89,9 @@ def prefetch_by_stream(
 ) -> AbstractContextManager[Epochs]:
     """Epochs of batches on the device; `ahead` batches are being copied while a step runs.
 
-    This is the technique of apex's data_prefetcher (seed 002, first technique). The loop's thread
-    loads every batch, so that only work on the device is hidden behind the step. A copy from memory
-    that is not page-locked blocks the loop until it is done.
+    This is the technique of apex's data_prefetcher. The loop's thread loads every batch, so only
+    work on the device is hidden behind the step. A copy from memory that is not page-locked blocks
+    the loop until it is done.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)

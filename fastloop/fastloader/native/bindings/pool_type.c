@@ -46,11 +46,11 @@ static PyObject *pool_take(PyObject *object, PyObject *args) {
 
 static PyMethodDef pool_methods[] = {
     {"free_nbytes", pool_free_nbytes, METH_NOARGS, "Bytes that nobody holds."},
-    {"take", pool_take, METH_VARARGS, "A DLPack capsule of `nbytes` bytes that nobody has set."},
+    {"take", pool_take, METH_VARARGS, "A DLPack capsule of `nbytes` uninitialized bytes."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot pool_slots[] = {
-    {Py_tp_doc, "Memory of batches, taken again once nobody holds it."},
+    {Py_tp_doc, "Memory for batches and orders, reused once nobody holds it."},
     {Py_tp_new, pool_new},
     {Py_tp_dealloc, pool_free},
     {Py_tp_methods, pool_methods},

@@ -1,4 +1,4 @@
-/* The types of the module: the contents of their objects, and their functions for each other.
+/* The structs of the module's Python types, and the functions that their files share.
  *
  * All memory that the core reads is held by these objects as buffers, and checked against their
  * lengths.

@@ -4,8 +4,8 @@
 enum { MAX_SCANS = 200 }; /* a few bytes of a progressive file can ask for a scan of all of it */
 static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
 
-/* Leaves libjpeg in whatever function it is. `manager` is the first member of fj_errors, so that
- * libjpeg's pointer to it is one to the whole. */
+/* Leaves libjpeg from any of its functions. `manager` is the first member of fj_errors, so
+ * libjpeg's pointer to it can be cast to fj_errors. */
 static void refuse(j_common_ptr info) { longjmp(((fj_errors *)info->err)->refuse, 1); }
 
 /* Levels below 0 are warnings of corrupt data, from which libjpeg would go on with wrong pixels. */
@@ -27,8 +27,8 @@ static void watch_scans(j_common_ptr info) {
         refuse(info);
 }
 
-/* jpeg_std_error() is not used: it prints, and a static libjpeg that was not compiled for shared
- * libraries can't be linked for its table of messages. */
+/* jpeg_std_error() is not used: it prints, and its message table can't be linked from a static
+ * libjpeg that was compiled without -fPIC. */
 struct jpeg_error_mgr *fj_set_errors(fj_errors *errors) {
     errors->manager = (struct jpeg_error_mgr){.error_exit = refuse,
                                             .emit_message = refuse_warning,

@@ -1,5 +1,5 @@
-/* Images that are shown turned or mirrored, as EXIF's orientation says: the part of the stored
- * image that is cut out, and the places of its pixels in the sample. */
+/* Images that EXIF's orientation turns or mirrors: computes which part of the stored image a crop
+ * needs, and writes its pixels in the orientation in which they are shown. */
 #include "turn.h"
 
 fj_turn fj_turn_of(int orientation) {
@@ -34,7 +34,7 @@ fj_crop fj_stored_crop(const fj_turn *turn, const fj_crop *shown) {
 
 /* ---- the pixels of a sample ---- */
 
-/* Steps between neighbours in memory, in numbers. */
+/* Strides of the three axes, in elements. */
 typedef struct {
     ptrdiff_t channels, rows, columns;
 } steps;
@@ -66,10 +66,14 @@ void fj_turn_sample(const fj_turn *turn, int is_flipped, const fj_format *format
     /* Reading from the other end, by a negative step, reverses an axis. The flip is done here,
      * too: reversed twice is not reversed. */
     ptrdiff_t first = 0;
-    if (turn->are_rows_reversed)
-        first += (crop->height - 1) * in.rows, in.rows = -in.rows;
-    if (turn->are_columns_reversed != is_flipped)
-        first += (crop->width - 1) * in.columns, in.columns = -in.columns;
+    if (turn->are_rows_reversed) {
+        first += (crop->height - 1) * in.rows;
+        in.rows = -in.rows;
+    }
+    if (turn->are_columns_reversed != is_flipped) {
+        first += (crop->width - 1) * in.columns;
+        in.columns = -in.columns;
+    }
     switch (format->type) {
         case FJ_U8:
             copy_bytes((const uint8_t *)stored + first, in, sample, out, crop);

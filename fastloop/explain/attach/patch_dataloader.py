@@ -1,4 +1,4 @@
-"""The probe in a process: torch's DataLoader with a reading of the clock around each next().
+"""Patches torch's DataLoader in a process of the script: the clock is read around each next().
 
 The classes stay torch's own; a few of their functions are wrapped. A wrapped function keeps its
 name: it is pickled to spawned workers by this name, and found there with or without a probe.
@@ -485,7 +485,7 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
     # The import takes time, so it is made only for a script that has such a dataset.
     if "torchvision.datasets.folder" not in sys.modules:
         return False
-    from fastloop.fastloader.native_image_folders import has_native_steps
+    from fastloop.fastloader.recognise_image_folders import has_native_steps
 
     is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
     return is_usual and has_native_steps(loader.dataset)

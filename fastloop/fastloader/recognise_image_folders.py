@@ -1,4 +1,4 @@
-"""Finds out whether `Images` can read an image folder of torchvision in its place, and how.
+"""Finds out whether `Images` can replace torchvision's image folder, and with which settings.
 
 torchvision is never imported here: a program that has its transforms has imported it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -42,8 +42,8 @@ class ImageSteps:
     normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     dtype: torch.dtype = torch.uint8
     resize: int | None = None
-    """Pixels to which the shorter side is resized before the crop. A centre crop takes this over,
-    so that it is None again."""
+    """Pixels to which the shorter side is resized before the crop. Reset to None once a CenterCrop
+    includes it."""
     is_tensor: bool = False
     """True if the steps so far make a tensor, False if they make an image of Pillow."""
 
@@ -53,21 +53,27 @@ class ImageSteps:
 
 
 def read_transform(transform: Any) -> ImageSteps:
-    """The steps of a transform, or of a composition, of torchvision's first or second version.
+    """The steps of a transform or Compose of `torchvision.transforms` or its `v2`.
 
     Raises UnrecognisedError for anything that `Images` would not do in the same way.
     """
     steps = ImageSteps()
     for part in _parts(transform):
+        add = READERS.get(torchvision_name(part))
         try:
-            following = _add_step(steps, torchvision_name(part), part)
+            following = None if add is None else add(steps, part)
         except (AttributeError, TypeError, ValueError) as error:
             raise UnrecognisedError(f"{_describe(part)}: {error}") from error
+        if add is None:
+            raise UnrecognisedError(f"{_describe(part)} can't be done natively")
         if following is None:
-            raise UnrecognisedError(f"{_describe(part)} is not done natively at this place")
+            name = _describe(part)
+            raise UnrecognisedError(f"{name} can't be done natively after the steps before it")
         steps = following
     if steps.crop is None or not steps.is_tensor:
-        raise UnrecognisedError("its transform makes no tensors by a crop that is done natively")
+        raise UnrecognisedError(
+            "its transform must end in a tensor and contain a crop that can be done natively"
+        )
     return steps
 
 
@@ -90,53 +96,94 @@ def _parts(transform: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
-def _add_step(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps and one more; None if `Images` can't do that one after these."""
-    if name == "ImageClassification":
-        return _read_preset(part) if steps == ImageSteps() and _is_bilinear(part) else None
-    if name in ("RandomResizedCrop", "Resize"):
-        return _add_resize(steps, name, part)
-    if name == "CenterCrop" and steps.resize is not None:
-        return replace(steps, crop=CenterCrop(_pair(part.size), steps.resize), resize=None)
-    if name == "RandomHorizontalFlip" and steps.crop is not None and steps.flip == 0:
-        return replace(steps, flip=float(part.p))
-    return _add_conversion(steps, name, part)
-
-
-def _read_preset(part: Any) -> ImageSteps:
+def _add_preset(steps: ImageSteps, part: Any) -> ImageSteps | None:
     """The steps of the transforms that come with torchvision's weights."""
+    if steps != ImageSteps() or not _is_bilinear(part):
+        return None
     crop = CenterCrop(_pair(part.crop_size), _side(part.resize_size))
     normalize = _floats(part.mean), _floats(part.std)
     return ImageSteps(crop, normalize=normalize, dtype=torch.float32, is_tensor=True)
 
 
-def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps with a RandomResizedCrop or a Resize added; None if `Images` can't do it here."""
-    is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
-    # Pillow always antialiases; torchvision's resize of tensors does so only on request.
-    is_antialiased = part.antialias is True or not steps.is_tensor
-    if not (is_whole and is_antialiased and _is_bilinear(part)):
+def _add_random_crop(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    if not _can_resize(steps, part):
         return None
-    if name == "Resize":
-        return None if part.max_size is not None else replace(steps, resize=_side(part.size))
     crop = RandomResizedCrop(_pair(part.size), _range(part.scale), _range(part.ratio))
     return replace(steps, crop=crop)
 
 
-def _add_conversion(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps with a change of dtype or of values added; None if `Images` can't do it here."""
-    is_uint8_tensor = steps.is_tensor and steps.dtype == torch.uint8
-    is_scaling = name == "ConvertImageDtype" or (name == "ToDtype" and part.scale)
-    if name in ("PILToTensor", "ToImage") and not steps.is_tensor:
-        return replace(steps, is_tensor=True)
+def _add_resize(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    if not _can_resize(steps, part) or part.max_size is not None:
+        return None
+    return replace(steps, resize=_side(part.size))
+
+
+def _can_resize(steps: ImageSteps, part: Any) -> bool:
+    """True if `Images` resizes as this transform does after these steps."""
+    is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
+    # Pillow always antialiases; torchvision's resize of tensors does so only on request.
+    is_antialiased = part.antialias is True or not steps.is_tensor
+    return is_whole and is_antialiased and _is_bilinear(part)
+
+
+def _add_center_crop(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    if steps.resize is None:
+        return None
+    return replace(steps, crop=CenterCrop(_pair(part.size), steps.resize), resize=None)
+
+
+def _add_flip(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    if steps.crop is None or steps.flip != 0:
+        return None
+    return replace(steps, flip=float(part.p))
+
+
+def _add_tensor(steps: ImageSteps, _: Any) -> ImageSteps | None:
+    return None if steps.is_tensor else replace(steps, is_tensor=True)
+
+
+def _add_float_tensor(steps: ImageSteps, _: Any) -> ImageSteps | None:
     # ToTensor converts to torch's default dtype.
-    if name == "ToTensor" and not steps.is_tensor and torch.get_default_dtype() == torch.float32:
-        return replace(steps, is_tensor=True, dtype=torch.float32)
-    if is_scaling and is_uint8_tensor and part.dtype in (torch.uint8, torch.float32):
-        return replace(steps, dtype=part.dtype)
-    if name == "Normalize" and steps.dtype == torch.float32 and steps.normalize is None:
-        return replace(steps, normalize=(_floats(part.mean), _floats(part.std)))
-    return steps if name == "ToPureTensor" and steps.is_tensor else None
+    if steps.is_tensor or torch.get_default_dtype() != torch.float32:
+        return None
+    return replace(steps, is_tensor=True, dtype=torch.float32)
+
+
+def _add_dtype(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    # ConvertImageDtype always scales the values, ToDtype only on request.
+    is_scaled = getattr(part, "scale", True)
+    is_uint8_tensor = steps.is_tensor and steps.dtype == torch.uint8
+    if not (is_scaled and is_uint8_tensor and part.dtype in (torch.uint8, torch.float32)):
+        return None
+    return replace(steps, dtype=part.dtype)
+
+
+def _add_normalize(steps: ImageSteps, part: Any) -> ImageSteps | None:
+    if steps.dtype != torch.float32 or steps.normalize is not None:
+        return None
+    return replace(steps, normalize=(_floats(part.mean), _floats(part.std)))
+
+
+def _keep_tensor(steps: ImageSteps, _: Any) -> ImageSteps | None:
+    return steps if steps.is_tensor else None
+
+
+READERS: Mapping[str, Callable[[ImageSteps, Any], ImageSteps | None]] = {
+    "ImageClassification": _add_preset,
+    "RandomResizedCrop": _add_random_crop,
+    "Resize": _add_resize,
+    "CenterCrop": _add_center_crop,
+    "RandomHorizontalFlip": _add_flip,
+    "PILToTensor": _add_tensor,
+    "ToImage": _add_tensor,
+    "ToTensor": _add_float_tensor,
+    "ConvertImageDtype": _add_dtype,
+    "ToDtype": _add_dtype,
+    "Normalize": _add_normalize,
+    "ToPureTensor": _keep_tensor,
+}
+"""For each transform of torchvision, by name, the function that adds it to the steps before it;
+this returns None if `Images` can't do it there."""
 
 
 def _is_bilinear(part: Any) -> bool:
@@ -222,10 +269,10 @@ def recognise_images(dataset: Any) -> list[Any] | None:
     try:
         columns = _open_columns(dataset, folder)
     except UnrecognisedError as reason:
-        _log_once(f"{name} is read as it is written: {reason}")
+        _log_once(f"{name} is read through its own __getitem__: {reason}")
         return None
     natively = f"{name} is read natively, as fastloop.Images(paths, {columns[0].steps})"
-    _log_once(f"{natively}; FastLoader(..., native=False) reads it as it is written")
+    _log_once(f"{natively}; FastLoader(..., native=False) calls its own __getitem__")
     return columns
 
 
@@ -258,7 +305,7 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
         paths, labels = [path for path, _ in samples], [label for _, label in samples]
     except (IndexError, TypeError, ValueError) as error:
         raise UnrecognisedError(f"its samples are no (path, label): {error}") from error
-    # The decoders make the same pixels for these kinds of files alone.
+    # Only for these kinds of files do the decoders return the same pixels.
     if not all(isinstance(path, str) and path.lower().endswith(EXTENSIONS) for path in paths):
         raise UnrecognisedError(f"it has files other than {', '.join(EXTENSIONS)}")
     if not all(type(label) is int for label in labels):

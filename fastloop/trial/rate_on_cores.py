@@ -25,7 +25,7 @@ def cores_of_rank() -> int:
 
 
 def rate_on_cores(work: Callable[[int, int], int], cores: int, duration_ns: int) -> float:
-    """Items per second of one thread per core.
+    """Items per second of all threads together, one on each core.
 
     work: takes the thread's number and the clock value at which to stop, and returns the number of
     items that it has done.

@@ -1,4 +1,4 @@
-"""Probes of a DataLoader and of the loop over it, so that every process records its work.
+"""The probe of a job: its DataLoader and the loop over it record their work in every process.
 
 DataLoader itself is not changed: its dataset and functions are wrapped. In the loop every moment
 belongs to an event.
@@ -20,7 +20,8 @@ from fastloop.observe.event_log import NATIVE_LANE, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
 
 ONLY_EPOCH = 0
-"""Number of the pass in a log of a single pass: batches of a known pass have the loop's numbers."""
+"""Number of the pass in a log of a single pass. Events that have the number of a pass also have the
+loop's number of the batch."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +67,7 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
     body: the stage of the loop's work with a batch, until it asks for the next one; GAP if events
-    inside of it tell its parts.
+    inside of it show its parts.
 
     An event starts at the reading of the clock at which the one before has stopped.
     """

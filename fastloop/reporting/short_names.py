@@ -1,4 +1,5 @@
-"""Names of jobs: the shortest distinct ones, as in `pil, 2 workers`, and those of `baseline=`."""
+"""The shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
+means."""
 
 from __future__ import annotations
 
@@ -99,10 +100,9 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
 
 
 def find_baseline(names: Names, baseline: str) -> list[str]:
-    """The jobs that the baseline names; the first one counts. Empty if there is none.
+    """The jobs that the text of `baseline=` means; the first one counts. Empty if there is none.
 
-    A job is named by its name, by its loader, or by its loader and some of the other words of its
-    name.
+    The text may be a job's name, its loader, or its loader and some other words of its name.
     """
     if baseline in names:
         return [baseline]

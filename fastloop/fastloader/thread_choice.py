@@ -31,17 +31,21 @@ CONFIRMED = 3
 class Tuning:
     """The sizes and numbers chosen for a source.
 
-    num_threads: one thread per usable core (affinity and cgroup quota). There are at most
-    MAX_THREADS, which saturate the memory's bandwidth, and no more than have room for a batch each
-    in AHEAD_BYTES. If rows are only copied or converted, one core is left to the consumer, which
-    makes batches too when none is ready. There are no threads if the whole epoch is no larger than
-    UNTHREADED_BYTES: making it takes a tenth of a millisecond, as long as starting a thread and
-    waiting for it. Nor are there any if Python copies rows, without the native core. A Dataset that
-    is not thread-safe, and an iterable, have one thread, which begins if it saves time (Pace).
+    num_threads: as many threads as usable cores (affinity and cgroup quota), with these limits:
+
+    - At most MAX_THREADS, which saturate the memory's bandwidth.
+    - A batch of each thread has to fit into AHEAD_BYTES.
+    - If rows are only copied or converted, one core is left to the consumer, which makes batches
+      too when none is ready.
+    - No thread if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a tenth of a
+      millisecond, as long as starting a thread and waiting for it.
+    - No thread if Python copies rows, without the native core.
+    - A Dataset that is not thread-safe, and an iterable, have one thread, which begins if it saves
+      time (Pace).
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
-    AHEAD_BYTES. The native core counts bytes instead, see native_stream.py; a given number is one
-    of blocks.
+    AHEAD_BYTES. The native core limits bytes instead, see native_stream.py; a number that is given
+    counts blocks.
     """
 
     num_threads: int
@@ -115,8 +119,8 @@ def tune(
     elif num_threads is None:
         num_threads = settings.num_workers
     is_rows = isinstance(source, ColumnSource)
-    # More threads would take turns to read the one Dataset, or need copies of it, which is for the
-    # user to ask for.
+    # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
+    # ask for that.
     is_adaptive = not is_rows and not source.is_thread_safe and num_threads is None
     if is_adaptive:
         num_threads = 1
@@ -149,10 +153,11 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
-    """The tuning with so few batches in the threads that they never ask the sampler too early.
+    """The tuning, limited so that the threads never read the sampler further ahead than DataLoader
+    would.
 
-    The sampler is `lead` batches ahead of the loop, as in DataLoader. Processes are ahead of the
-    loop by themselves, so their batches need no thread.
+    lead: number of batches by which DataLoader's sampler is ahead of the loop. Processes are ahead
+    of the loop by themselves, so their batches need no thread.
     """
     most = 0 if by_processes else max(0, lead - 1)
     num_threads = min(tuning.num_threads, most)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastloop.core.files import fingerprint
-from fastloop.core.source_code import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.options.dataset.mydataset import MyDataset
 
 FILES = {
