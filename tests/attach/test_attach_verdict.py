@@ -74,10 +74,13 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
     assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)
 
 
-def usage_of(wall_s: float, delay: float, workers: int) -> LoopUsage:
+def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> LoopUsage:
+    """A loop of one second. made_s: CPU time of each worker, which makes batches without a wait."""
     step = {"wall_ns": wall_s * 1e9, "delay_ns": delay * wall_s * 1e9}
-    made = {"wall_ns": 1e9, "cpu_ns": 1e9}
-    return LoopUsage(steps=({"parts": step},), makes=({"parts": made},), workers=workers)
+    made = {"wall_ns": made_s * 1e9, "cpu_ns": made_s * 1e9}
+    return LoopUsage(
+        steps=({"parts": step, "wall_ns": 1e9},), makes=({"parts": made, **made},), workers=workers
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,8 @@ def usage_of(wall_s: float, delay: float, workers: int) -> LoopUsage:
     [
         (usage_of(1.0, 0.4, 2), 0.0, 0.4),
         (usage_of(1.0, 0.4, 2), 2.0, 0.2),  # others use as much as the two workers
+        # Workers that are idle most of the time have no share of the cores while they are.
+        (usage_of(1.0, 0.4, 2, made_s=0.05), 0.9, 0.04),
         (usage_of(1.0, 0.4, 0), 0.0, 0.0),
         (usage_of(0.1, 0.4, 2), 0.0, 0.0),  # too short to tell
         (LoopUsage(), 0.0, 0.0),

@@ -77,10 +77,20 @@ class LoopUsage:
         """
         parts = [each["parts"] for each in self.steps]
         timed_s = sum(each["wall_ns"] for each in parts) / 1e9
-        of_workers = self.workers * self.share_of_makes("cpu_ns")
+        of_workers = self._cores_of_workers()
         if timed_s < LEAST_SECONDS or not of_workers:
             return 0.0
         return min(1.0, _share(parts, "delay_ns")) * of_workers / (of_workers + other_cores)
+
+    def _cores_of_workers(self) -> float:
+        """Mean number of cores that the workers of one loop used while it ran."""
+        wall_ns = sum(each["wall_ns"] for each in self.steps)
+        if not self.workers or not self.makes or not wall_ns:
+            return 0.0
+        # Workers that are ahead of the loop are idle: their CPU time counts for all of its time,
+        # not for the time of making batches alone.
+        made_ns = sum(each["cpu_ns"] for each in self.makes) / len(self.makes)
+        return self.workers * min(1.0, made_ns * len(self.steps) / wall_ns)
 
     @property
     def delay_share(self) -> float | None:
