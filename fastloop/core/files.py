@@ -17,7 +17,7 @@ from fastloop.core.text import encodable
 from fastloop.core.types import UsageError
 
 CLAIM = ".measured"
-"""Name of the file in a sweep's folder that the command locks that measures the sweep."""
+"""Lock file in a sweep's folder, which the command that measures the sweep holds."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
@@ -79,8 +79,9 @@ def hold_lock(path: Path) -> Iterator[None]:
 def claim_sweep_folder(folder: Path) -> Iterator[None]:
     """Keep other commands from writing to a sweep's folder until the context ends; raises
     UsageError if one does."""
-    # The machine's lock does not: another machine may have the folder, and allow_concurrent=true
-    # takes no lock. Two commands would each write results without the trials of the other.
+    # The machine's lock is not enough: a command on another machine may use the same folder, and
+    # allow_concurrent=true takes no lock. Two commands would each write results without the trials
+    # of the other.
     lock = FileLock(folder / CLAIM, timeout=0)
     try:
         lock.acquire()

@@ -93,7 +93,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
 
 
 def _rank(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
-    """The ranking by tests that may make this share of all false claims; None: all of them."""
+    """The ranking by tests that may make this share of the 5 % of false claims; None: all."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
     if reason := _why_undetermined(lists):
@@ -212,8 +212,10 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> str:
-    """The number of trials of each job that would show that the first job, which is the fastest,
-    differs from the last one, in words. lists: the values of each job, fastest first."""
+    """Say how many trials of each job would tell the first job from the last.
+
+    lists: the values of each job, fastest first.
+    """
     if not _usable(lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))

@@ -279,8 +279,8 @@ def _predict(
     measured: Measured,
     ladder: Ladder,
 ) -> tuple[list[ChangedJob], float]:
-    """The changes with their predicted gains; and the model's seconds of the job as it is relative
-    to the measured ones."""
+    """The changes with their predicted gains, and the ratio of the model's time to the measured
+    time of the unchanged job."""
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     if not is_close(ratio):
         return [*found], ratio

@@ -36,8 +36,8 @@ class RowsToFill:
     """The rows with their dtype and shape."""
 
     def fill(self, part: slice = slice(None), *, with_cheap: bool = True) -> None:
-        """Fill a part of the rows of slow columns. Cheap columns are filled as a whole, and by the
-        thread of one part alone: the others are called without `with_cheap`.
+        """Fill a part of the rows of slow columns. Cheap columns are not divided: the one call with
+        `with_cheap` fills them completely.
         """
         for column, memory in zip(self.columns, self.memory, strict=True):
             if memory is None:
@@ -163,8 +163,8 @@ def _check_byte_order(tree: Tree) -> None:
 
 
 def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
-    """True for a flat tuple. A tuple of items that hold one leaf each has as many items as leaves,
-    too.
+    """True for a flat tuple. The counts alone do not show it: ((a,), (b,)) has two items and two
+    leaves, too.
     """
     pairs = zip(tree, leaves, strict=False)
     return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)

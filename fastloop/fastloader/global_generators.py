@@ -95,7 +95,7 @@ def _random_memory() -> tuple[bytes, float | None]:
 
 
 def _is_readable() -> bool:
-    """True if the state of `random` lies where CPython keeps it."""
+    """True if the state of `random` lies at the place that CPython gives it."""
     _, words, gauss = random.getstate()
     expected = struct.pack(f"<i{WORDS}I", words[-1], *words[:-1])
     return _random_memory() == (expected, gauss)

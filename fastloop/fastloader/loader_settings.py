@@ -138,8 +138,8 @@ class LoaderSettings:
 
     @property
     def plain_seed(self) -> int | None:
-        """The seed as an int: numpy's integers would overflow where it is mixed, and no checkpoint
-        of plain types holds them."""
+        """The seed as an int: mixing numpy's integers would overflow, and no checkpoint of plain
+        types holds them."""
         return None if self.seed is None else int(self.seed)
 
     @property

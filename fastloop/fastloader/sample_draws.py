@@ -23,17 +23,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
-from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.global_generators import GENERATORS
+from fastloop.fastloader.private_draws import PrivateDraws, is_redirected
 
 T = TypeVar("T")
 SAMPLE, COLLATE, TRANSFORM = range(3)
@@ -155,7 +153,7 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
         unforeseen: set[str] = set()
         with _draw_globally(draws.seeded, unforeseen):
             made = make()
-        if not unforeseen:
+        if not unforeseen or is_redirected():
             return made
         draws.seeded |= unforeseen
         # torch's draws can be redirected to a generator of a thread, in nearly all cases.
@@ -170,7 +168,7 @@ def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
     unforeseen: set[str] = set()
     with _draw_globally(draws.seeded, unforeseen):
         made = make()
-    if unforeseen:
+    if unforeseen and not is_redirected():
         draws.seeded |= unforeseen
         names = " and ".join(sorted(unforeseen))
         warnings.warn(
@@ -262,171 +260,6 @@ def _seed(names: Iterable[str]) -> None:
     seed = sample_seed()
     for name in names:
         GENERATORS[name].seed(seed)
-
-
-TAKES_GENERATOR = frozenset(
-    (
-        "bernoulli",
-        "bernoulli_",
-        "binomial",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "normal",
-        "normal_",
-        "poisson",
-        "rand",
-        "randint",
-        "randint_like",
-        "randn",
-        "random_",
-        "randperm",
-        "uniform_",
-        "_sample_dirichlet",
-        "_standard_gamma",
-    )
-)
-"""Functions and methods of torch that draw, and accept a generator."""
-FILLS_LIKE = {"rand_like": torch.Tensor.uniform_, "randn_like": torch.Tensor.normal_}
-"""Functions that accept a generator in recent versions only, and the method that fills their
-result."""
-HIDES_DRAWS = frozenset(
-    (
-        "alpha_dropout",
-        "alpha_dropout_",
-        "dropout",
-        "dropout_",
-        "feature_dropout",
-        "feature_dropout_",
-        "feature_alpha_dropout",
-        "feature_alpha_dropout_",
-        "native_dropout",
-        "rrelu",
-        "rrelu_",
-        "scaled_dot_product_attention",
-    )
-)
-"""Functions in C that draw inside, and to which no generator can be passed. Functions in Python,
-such as torch.nn.init's, are all treated as if they did."""
-WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
-"""Overloads of an operation that draws, and the one that accepts a generator."""
-
-
-DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
-"""Names in torch.random of torch's generator, and of the one that its functions use instead."""
-_redirecting = threading.Lock()
-_active = threading.local()
-"""draws: the PrivateDraws that the thread has entered, the innermost last."""
-
-
-class _ThreadsGenerator:
-    """torch's default generator; in a thread with PrivateDraws the generator of that thread."""
-
-    def __getattr__(self, name: str) -> Any:
-        draws = getattr(_active, "draws", None)
-        return getattr(draws[-1].generator() if draws else torch.default_generator, name)
-
-
-def _redirect_seeds() -> None:
-    """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
-
-    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions.
-    """
-    module: Any = torch.random
-    with _redirecting:
-        if hasattr(module, GENERATOR_NAME):
-            return
-        setattr(module, GENERATOR_NAME, _ThreadsGenerator())
-        # These functions may have been imported under any name. Therefore each function itself is
-        # changed: it looks up another name in torch.random. The name default_generator there keeps
-        # torch's own generator, as programs pass it as generator=, which takes nothing else.
-        for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
-            code, names = function.__code__, function.__code__.co_names
-            if DEFAULT_NAME in names and function.__module__ == module.__name__:
-                renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
-                function.__code__ = code.replace(co_names=renamed)
-
-
-class PrivateDraws(TorchFunctionMode):
-    """A mode, of one thread, in which torch's functions draw from a generator of that thread.
-
-    It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
-    set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
-    explicit generator a function draws from that.
-    """
-
-    def __init__(self, make_seed: Callable[[], int]) -> None:
-        super().__init__()
-        self._make_seed, self._generator = make_seed, torch.Generator("cpu")
-        self._is_seeded = False
-
-    def __enter__(self) -> PrivateDraws:
-        _redirect_seeds()
-        _active.draws = [*getattr(_active, "draws", ()), self]
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        _active.draws = _active.draws[:-1]
-
-    def restart(self) -> None:
-        """Seed the generator anew at the next draw."""
-        self._is_seeded = False
-
-    @property
-    def has_drawn(self) -> bool:
-        """True if something was drawn since `restart`."""
-        return self._is_seeded
-
-    def generator(self) -> torch.Generator:
-        """The thread's generator, seeded."""
-        if not self._is_seeded:
-            self._is_seeded = True
-            self._generator.manual_seed(self._make_seed())
-        return self._generator
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        # The user has passed a generator: it is used in every thread.
-        if kwargs.get("generator") is not None:
-            return func(*args, **kwargs)
-        if name in TAKES_GENERATOR:
-            return func(*args, **kwargs | {"generator": self.generator()})
-        if name in FILLS_LIKE:
-            others = {key: value for key, value in kwargs.items() if key != "generator"}
-            return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
-        # Dispatch costs more per operation, so that it is only entered for these.
-        if name in HIDES_DRAWS or isinstance(func, FunctionType):
-            with _HiddenDraws(self.generator):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-class _HiddenDraws(TorchDispatchMode):
-    """A mode in which the operations below torch's functions draw from the generator."""
-
-    def __init__(self, generator: Callable[[], torch.Generator]) -> None:
-        super().__init__()
-        self._generator = generator
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            # The overload that was called may lack the argument, which its sibling has.
-            overload = WITH_GENERATOR.get(func._overloadname, "")
-            func = getattr(func.overloadpacket, overload, func) if overload else func
-            if not any(argument.name == "generator" for argument in func._schema.arguments):
-                reason = "it takes no generator; num_threads=0 reads samples in the loop"
-                raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
-            kwargs = kwargs | {"generator": self._generator()}
-        return func(*args, **kwargs)
 
 
 def seed_transform(

@@ -166,7 +166,7 @@ def begin_later(begin: Callable[[], Any]) -> LaterBatches:
 def draw_before(
     batches: Iterator[Tree], num_batches: int, draw: Callable[[], Any]
 ) -> Generator[Tree | FailedBatch, None, None]:
-    """The batches, with a draw when num_batches have been delivered and one is asked for.
+    """The batches. `draw` is called when the one after the first `num_batches` is asked for.
 
     A FailedBatch takes the place of an error, which would end a generator.
     """

@@ -276,7 +276,7 @@ def _native_queue(
 ) -> list[Event]:
     """The queue of FastLoader's native core. Any of its threads makes pieces of any batch.
 
-    A piece has the number of its first batch, and ends in the batch with which the next one begins.
+    A piece is numbered by its first batch. It may end within the batch in which the next begins.
     """
     native = [event for event in work if event.lane.startswith(NATIVE_LANE)]
     if not native:

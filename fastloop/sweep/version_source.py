@@ -59,7 +59,7 @@ class VersionSource:
 
 
 def find_source(against: str, package: str, here: Path) -> VersionSource:
-    """The version that `against=` names in this folder, before anything is made of it.
+    """Find the version that `against=` names in this folder; nothing is built or checked out yet.
 
     package: the package that it is a version of; empty: of the user's modules. Raises UsageError,
     naming the allowed values.

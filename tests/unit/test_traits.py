@@ -12,8 +12,8 @@ from options import REPOSITORY
 
 from fastloop.core import plan, protocols, traits
 
-NOT_IN_A_PROTOCOL = {"format_version"}
-"""Optional, and read by data/prepare_dataset.py."""
+NOT_IN_A_PROTOCOL = {"format_version", "slow"}
+"""Optional, and read by data/prepare_dataset.py; and of a column of FastLoader."""
 
 
 def declared_names() -> set[str]:

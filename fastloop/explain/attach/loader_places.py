@@ -18,7 +18,7 @@ LIBRARIES = {"site-packages", "dist-packages"}
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 """Folder of the probe's own modules."""
 ANY_NAME = "**"
-"""In place of an argument's name: the class of a loader takes any other one by its name."""
+"""Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
 
 
 def place_in_script() -> str:
@@ -72,7 +72,7 @@ def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame:
-        # typing carries out the call of DataLoader[int](dataset).
+        # A call of `DataLoader[int](dataset)` passes through a frame of `typing`.
         if frame.f_globals.get("__name__") != "typing":
             yield frame
         frame = frame.f_back

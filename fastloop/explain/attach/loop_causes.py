@@ -50,7 +50,7 @@ MOST_STARVED, LEAST_STARVING = 0.5, 0.5
 """A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
 one could run for at least LEAST_STARVING of it."""
 LEAST_TIMED_NS = 5e7
-"""Least time of making batches from which it is judged whether it waits for the lock."""
+"""Making batches takes at least this long before it is judged whether it waits for the lock."""
 SHORTEST_NS, LONGEST_NS = 5e5, 2e7
 """Between two switches, a thread that shares the lock could run for a time in this range, because
 Python makes it give the lock up after 5 ms. One that waits for messages switches far more often."""

@@ -44,8 +44,8 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     if wait.value < WORTH:
         return Part.STEP if wait.high <= MOST_UNSURE else Part.UNATTRIBUTED
     leading = _leading(shares)
-    # The script runs once: unlike explain, no draws of rounds tell how sure the greatest part is,
-    # so that the intervals must not overlap.
+    # The script runs only once, so there are no rounds to resample, as `explain` has. The greatest
+    # part is sure only if its interval overlaps no other.
     is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
     return leading if is_sure else Part.UNATTRIBUTED
 

@@ -45,8 +45,8 @@ class MosaicShards:
 class MosaicStreamingStore:
     """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers.
 
-    shard_mib: the writer's size_limit. Workers share samples, not shards, so that their number does
-    not depend on it.
+    shard_mib: the writer's size_limit. Workers divide samples, not shards, so the number of workers
+    does not depend on it.
     """
 
     format_version: ClassVar[int] = 1
@@ -81,8 +81,8 @@ class MosaicStreamingStore:
             writer.finish()
 
     def open(self, folder: Path) -> MosaicShards:
-        """The shards; raises BadData unless the folder has some with their layout, and for shards
-        with columns of pickles."""
+        """The shards. Raises BadData if the folder has no shards or no layout file, or if a column
+        holds pickles."""
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
             shards = MosaicShards(folder, pytree.treespec_loads(structure))

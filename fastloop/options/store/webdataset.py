@@ -71,7 +71,7 @@ class WebDatasetStore:
                     count += 1
 
     def open(self, folder: Path) -> TarShards:
-        """The shards; raises BadData unless the folder has some with their layout."""
+        """The shards. Raises BadData if the folder has no shards or no layout file."""
         paths = sorted(str(path) for path in folder.glob("rows-*.tar"))
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
