@@ -22,6 +22,7 @@ from experiments.peers import (
     larger_than_memory,
     processes,
     run,
+    waits_and_start,
     workloads,
 )
 from experiments.peers.lines import table
@@ -166,10 +167,12 @@ def test_rows_of_the_peer_experiments_set_their_settings():
 def test_every_part_of_the_script_measures_its_figures(
     outputs, monkeypatch, forked_processes, part
 ):
-    monkeypatch.setattr(run, "ROWS", replace(run.ROWS, count=700))
+    for module in (run, waits_and_start):
+        monkeypatch.setattr(module, "ROWS", replace(workloads.ROWS, count=700))
+        mapped = replace(workloads.MAPPED, count=24, batch_size=8)
+        monkeypatch.setattr(module, "MAPPED", mapped)
     monkeypatch.setattr(run, "NORMALIZED", replace(run.NORMALIZED, count=700))
-    monkeypatch.setattr(run, "MAPPED", replace(run.MAPPED, count=24, batch_size=8))
-    monkeypatch.setattr(run, "START_SAMPLES", 10**5)
+    monkeypatch.setattr(waits_and_start, "START_SAMPLES", 10**5)
     monkeypatch.setattr(workloads, "NUM_JPEGS", 64)
     lines = run.PARTS[part](1)
     assert any(line.met is not None for line in lines)
