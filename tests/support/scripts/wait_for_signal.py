@@ -12,12 +12,15 @@ def handle(number, _):
     sys.exit(5)
 
 
+never = threading.Event()
 if sys.argv[1] == "handle":
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGUSR1, handle)
 try:
     print("ready", flush=True)
-    threading.Event().wait()
+    # Python runs no handler of a signal that has come just before a wait without an end.
+    while not never.wait(0.1):
+        pass
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     raise
