@@ -47,17 +47,26 @@ def test_every_draw_is_noticed_and_taken_back(name):
         generator.restore(before)
 
 
-def test_second_number_of_a_pair_of_normal_ones_is_noticed():
-    """random.gauss keeps one for the next call, which draws nothing."""
-    generator = GENERATORS["random"]
+@pytest.mark.parametrize(
+    ("name", "draw"), [("random", lambda: random.gauss(0, 1)), ("numpy", np.random.randn)]
+)
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_both_numbers_of_a_pair_of_normal_ones_are_noticed(name, draw, num_before):
+    """The second one is kept for the next call, which draws nothing."""
+    generator = GENERATORS[name]
     before = generator.save()
     try:
-        random.gauss(0, 1)
+        generator.seed(5)
+        for _ in range(num_before):
+            draw()
         watched = generator.watch()
-        expected = random.gauss(0, 1)
-        assert generator.watch() != watched
+        expected = [draw() for _ in range(3)]
         generator.rewind(watched)
-        assert random.gauss(0, 1) == expected
+        assert generator.watch() == watched
+        for number in expected:
+            last = generator.watch()
+            assert draw() == number
+            assert generator.watch() != last
     finally:
         generator.restore(before)
 

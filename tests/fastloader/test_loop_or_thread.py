@@ -152,6 +152,28 @@ def test_stream_that_begins_to_draw_after_its_first_batch_is_told(kind):
     assert second[30:].tolist() == expected[1][30:].tolist()
 
 
+@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.parametrize("first", [29, 30, 31, 34])
+def test_late_normal_numbers_leave_the_programs_ones_alone(first):
+    """Both kinds are made in pairs, of which the second is kept for the next call."""
+
+    class Once(Seldom):
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            return super().__getitem__(index) if index == first else (index, -1.0)
+
+    for draw, seed in (
+        (np.random.randn, np.random.seed),
+        (lambda: random.gauss(0, 1), random.seed),
+    ):
+        seed(0)
+        expected = [draw() for _ in range(10)]
+        seed(0)
+        batches = [(draw(), batch[1]) for batch in FastLoader(Once(draw, first), 4, seed=3)]
+        assert [number for number, _ in batches] == expected
+        always = torch.cat([batch[1] for batch in FastLoader(Seldom(draw, 0), 4, seed=3)])
+        assert torch.cat([values for _, values in batches])[first] == always[first]
+
+
 def test_numbers_of_the_program_go_on_as_beside_dataloader():
     """Samples that draw nothing leave the program's generators to it."""
     dataset = Threads(20)

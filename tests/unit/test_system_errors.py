@@ -59,11 +59,15 @@ def test_user_without_a_home_folder_is_no_error(monkeypatch):
 
 
 def test_tracker_that_can_not_be_imported_is_reported_later(tmp_path, monkeypatch):
-    (tmp_path / "homeless.py").write_text("raise RuntimeError('no home folder')")
+    tried = tmp_path / "tried"
+    code = f"import pathlib; pathlib.Path({str(tried)!r}).touch(); raise RuntimeError('no home')"
+    (tmp_path / "homeless.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     tracker = NoTracker()
     monkeypatch.setattr(NoTracker, "imports", ("homeless",), raising=False)
     _import_tracker(tracker)
+    assert tried.exists()
+    assert "homeless" not in sys.modules
 
 
 def test_text_is_written_as_utf8_in_any_locale(tmp_path):
