@@ -121,16 +121,18 @@ def test_loader_closed_early_leaves_no_process_thread_or_shared_memory(
     # All processes share /dev/shm: name the semaphores after this one, as torch names its files.
     semaphores = f"fastloop-{os.getpid()}"
     monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", f"/{semaphores}")
-    before = child_processes(), threading.active_count()
+    children, threads = child_processes(), {*threading.enumerate()}
     with job.loader.open(prepared, job.plan(0)) as epochs:
         for _ in epochs(0):
             break
         pids = [os.getpid(), *(child.pid for child in child_processes())]
     for _ in range(1500):  # processes and threads may take a moment to end
-        if (child_processes(), threading.active_count()) == before:
+        # Threads of an earlier test may end meanwhile, so that their number shows nothing.
+        left = child_processes() - children, {*threading.enumerate()} - threads
+        if not any(left):
             break
         time.sleep(0.02)
-    assert (child_processes(), threading.active_count()) == before
+    assert left == (set(), set())
     prefixes = (f"sem.{semaphores}", *(f"torch_{pid}_" for pid in pids))
     assert [name for name in os.listdir("/dev/shm") if name.startswith(prefixes)] == []
 
