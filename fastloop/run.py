@@ -74,7 +74,7 @@ def _measure_command() -> None:
     try:
         with exit_on_system_error(lambda: "; finished trials are kept"):
             if requests[0].sweep.explain:
-                from fastloop.explain.of_job import job_explainer
+                from fastloop.explain.explain_job import job_explainer
 
                 status = measure(requests, job_explainer(requests, compose_changed))
             else:

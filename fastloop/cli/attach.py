@@ -179,13 +179,13 @@ def _explain(
     # before the next imports: their time is not the script's
     after = read_counters()
     from fastloop.core.machine_load import load_between
+    from fastloop.explain.attach.explain_script import PAGE, explain_script
     from fastloop.explain.attach.findings import describe_nothing, format_findings
-    from fastloop.explain.attach.of_script import PAGE, explain_records
 
     try:
         with _findings_folder(arguments) as folder:
             load = load_between(before, after)
-            findings = explain_records(records, arguments, status, folder, load)
+            findings = explain_script(records, arguments, status, folder, load)
     except OSError as error:
         print(f"fastloop: no findings: {error}", file=sys.stderr)
         return None, None

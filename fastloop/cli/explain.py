@@ -55,7 +55,7 @@ from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.forecast import describe_explanation, num_passes
 from fastloop.sweep.request import JobRequest
 
-EXPLAIN_MODULES = ("fastloop.explain.of_job", *TRIAL_MODULES)
+EXPLAIN_MODULES = ("fastloop.explain.explain_job", *TRIAL_MODULES)
 """Modules with the functions that the processes of an explanation call."""
 SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
 
@@ -82,8 +82,8 @@ def main() -> None:
 
 
 def _explain(requests: Sequence[JobRequest]) -> None:
+    from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.job_findings import format_explanation, to_json
-    from fastloop.explain.of_job import check_request, explain
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
@@ -98,7 +98,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
         nullcontext() if is_free else lock_machine(sweep.wait),
         show_progress(num_steps) as progress,
     ):
-        explanation = explain(request, compose_changed, progress, folder, sweep.seconds)
+        explanation = explain_job(request, compose_changed, progress, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")

@@ -26,7 +26,7 @@ from fastloop.observe.chrome_trace import format_trace
 FINDINGS, PAGE = "attach.json", "attach.html"
 
 
-def explain_records(
+def explain_script(
     records: Path,
     arguments: Sequence[str],
     status: int | None,
