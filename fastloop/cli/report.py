@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result_io import load_results, load_timelines
 from fastloop.core.text import shorten_words, without_passwords
 from fastloop.core.types import UsageError

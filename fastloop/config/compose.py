@@ -37,7 +37,7 @@ from fastloop.config.combinations import (
 from fastloop.config.command_line import CommandLine, prepare_completion, quote, read_command_line
 from fastloop.config.experiments import register_experiments
 from fastloop.config.messages import ConfigError, usage_message
-from fastloop.core.files import remove_unused
+from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.types import UsageError
 from fastloop.processes.lifecycle import handle_signals
 from fastloop.sweep.forecast import print_once

@@ -16,7 +16,7 @@ import torch
 from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
 
 PACKAGE = Path(__file__).resolve().parents[1]

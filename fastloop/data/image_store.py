@@ -21,9 +21,13 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.core.atomic_files import (
+    flush_to_disk,
+    hold_lock,
+    write_beside,
+)
 from fastloop.core.bars import sample_bar
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
 from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding

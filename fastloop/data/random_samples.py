@@ -14,7 +14,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported

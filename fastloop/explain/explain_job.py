@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastloop.core import stats
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import (
     EXPLANATION_FILE,
     TIMELINE_SVG,
@@ -17,7 +18,6 @@ from fastloop.core.explanation import (
     InstrumentedEpoch,
     Ladder,
 )
-from fastloop.core.files import write_text
 from fastloop.core.machine_load import LoadWatch
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData

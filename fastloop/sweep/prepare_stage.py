@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fastloop.core.files import file_fingerprint, fingerprint
+from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
 # torch takes seconds to import: --cfg, --help and completion must not wait for it

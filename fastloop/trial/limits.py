@@ -9,7 +9,7 @@ from typing import Any
 import optree
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
