@@ -56,11 +56,7 @@ from fastloop.config.compose import (
 from fastloop.config.experiments import experiment_yaml
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.atomic_files import write_text
-from fastloop.core.outputs_folder import (
-    make_sweep_folder,
-    outputs_folder,
-    remove_unused,
-)
+from fastloop.core.outputs_folder import make_sweep_folder, outputs_folder, remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals

@@ -15,11 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.atomic_files import (
-    flush_to_disk,
-    hold_lock,
-    write_beside,
-)
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.fingerprints import edge_digest
 from fastloop.core.spans import now_ns, seconds_between
 

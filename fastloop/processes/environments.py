@@ -33,11 +33,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from fastloop.core.atomic_files import (
-    hold_lock,
-    remove,
-    write_beside,
-)
+from fastloop.core.atomic_files import hold_lock, remove, write_beside
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
 from fastloop.core.outputs_folder import outputs_folder

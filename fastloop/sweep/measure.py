@@ -12,11 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.outputs_folder import (
-    claim_sweep_folder,
-    make_sweep_folder,
-    remove_unused,
-)
+from fastloop.core.outputs_folder import claim_sweep_folder, make_sweep_folder, remove_unused
 from fastloop.core.text import plain_reason, shorten_words
 from fastloop.core.types import FailureKind, MachineBusy, UsageError
 from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling

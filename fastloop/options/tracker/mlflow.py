@@ -20,11 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from fastloop.core.atomic_files import (
-    flush_to_disk,
-    hold_lock,
-    write_beside,
-)
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.result import Result
