@@ -19,9 +19,9 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line
+from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.npy_store import spread_indices
 from fastloop.data.rows import bytes_of
-from fastloop.data.samples import returns_batches
 
 PROBED_SAMPLES = 16
 """Samples that are read twice to find out whether they are random."""

@@ -16,6 +16,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.sharding import shard
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Invalid, Tree, Unsupported
+from fastloop.data.dataset_samples import fetch_samples
 from fastloop.data.digest import (
     Digest,
     describe_difference,
@@ -28,7 +29,6 @@ from fastloop.data.digest import (
 from fastloop.data.prepare_dataset import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.random_samples import SeededDataset
-from fastloop.data.samples import fetch_samples
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16

@@ -107,7 +107,7 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[tuple[SuiteRow, str]]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: list[tuple[SuiteRow, str]]
 ) -> MeasuredWorkload:
-    from fastloop.sweep.request import config_hash
+    from fastloop.sweep.job_identity import config_hash
 
     folder = run.folder / workload.name
     measured = [row for row, reason in rows if not reason]
@@ -148,8 +148,8 @@ def _measure_requests(
 ) -> dict[str, Result]:
     """The results by the hash of the configuration. Raises UsageError for none."""
     from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.sweep.job_identity import config_hash
     from fastloop.sweep.measure import measure
-    from fastloop.sweep.request import config_hash
 
     found = _final_results(requests, folder)
     if not {config_hash(each) for each in requests} <= found.keys():
@@ -165,7 +165,7 @@ def _measure_requests(
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
-    from fastloop.sweep.request import config_hash
+    from fastloop.sweep.job_identity import config_hash
 
     known = {result.tags.get("config_hash") for result in _results(folder)}
     if not known:
@@ -200,8 +200,8 @@ def _compose(
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
     """The final results of the requests in the folder, by the hash of the configuration; without
     those of other code, other versions or fewer trials."""
+    from fastloop.sweep.job_identity import config_hash
     from fastloop.sweep.prepare_stage import describe_environment
-    from fastloop.sweep.request import config_hash
 
     results = {result.tags.get("config_hash"): result for result in _results(folder)}
     final = {}
