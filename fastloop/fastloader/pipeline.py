@@ -40,8 +40,14 @@ from fastloop.fastloader.sample_draws import (
     make_seeded_once,
 )
 from fastloop.fastloader.thread_choice import Pace, Tuning
-from fastloop.fastloader.thread_map import UNFINISHED, Part, map_ahead, map_parts_ahead
-from fastloop.fastloader.thread_modes import ThreadModes, read_modes
+from fastloop.fastloader.thread_map import (
+    UNFINISHED,
+    Part,
+    ThreadModes,
+    map_ahead,
+    map_parts_ahead,
+    read_modes,
+)
 
 Group = Sequence[np.ndarray]
 """The indices of batches that are made together."""
