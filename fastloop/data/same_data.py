@@ -40,6 +40,7 @@ def check_data(
     plan: Plan,
     batches: Iterable[Tree],
     epoch: int,
+    *,
     same_data: bool = True,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> None:

@@ -299,13 +299,13 @@ class Pipeline:
         copies = None if self.target is None else DeviceCopies(self.target)
         stages, receiving = self._list_stages(source, transform, copies, draws=draws)
         work = Work(
-            stages,
-            num_threads,
-            self.tuning.prefetch_factor,
-            nullcontext if copies is None else copies.on_stream,
-            self.draws if draws else None,
-            self.in_order,
-            read_modes(),
+            stages=stages,
+            num_threads=num_threads,
+            ahead=self.tuning.prefetch_factor,
+            on_stream=nullcontext if copies is None else copies.on_stream,
+            draws=self.draws if draws else None,
+            in_order=self.in_order,
+            modes=read_modes(),
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             pace=self.pace if self.tuning.is_adaptive else None,
         )
@@ -341,7 +341,7 @@ class Pipeline:
         return ahead, receiving
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """The stages of an epoch's groups, and the threads that do them ahead of the loop."""
 

@@ -65,7 +65,7 @@ class Reply(NamedTuple):
     """Bytes of the description."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
     """The number of a process, and the Dataset that it reads."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral, Real
 from reprlib import repr as short_repr
@@ -98,7 +98,10 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     target = resolve_device(device)
     consume, epoch_of = _step_of(step, target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
-    timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
+    cold = LoaderTimer(
+        epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=len(hashes)
+    )
+    timer = warm_timer(cold, min_window_s)
     trial_s: list[float] = []
     watch = LoadWatch()
     with round_reports(trials, "bench") as end_round:
@@ -116,7 +119,12 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         size = -(-len(hashes) // len(spans.seconds("wait")))
         reads = target.type == "cpu"
         limit = row_limit(
-            len(hashes), row_nbytes(leaves), size, target, reads, stats.median(trial_s)
+            len(hashes),
+            row_nbytes(leaves),
+            size,
+            target,
+            reads=reads,
+            window_s=stats.median(trial_s),
         ).samples_per_s
     return BenchResult(
         seconds=trial_s,
@@ -186,10 +194,13 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
     samples = _check_samples(epochs_by_name, same_data)
-    timers = {
-        name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)
+    cold = {
+        name: LoaderTimer(
+            epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=samples
+        )
         for name, epoch_of in epochs_by_name.items()
     }
+    timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
     order: list[list[str]] = []
     trial_s: dict[str, list[float]] = {name: [] for name in epochs_by_name}
     watch = LoadWatch()
@@ -340,7 +351,7 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderTimer:
-    """Times windows of a loader that is warm."""
+    """Times windows of a loader, which `warm_timer` warms up before."""
 
     epochs: Epochs
     consume: Callable[[Tree], Any]
@@ -348,7 +359,8 @@ class LoaderTimer:
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
-    count: Callable[[Tree], int]
+    count: Callable[[Tree], int] = count_rows
+    """The number of samples of a batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
 
@@ -365,32 +377,23 @@ class LoaderTimer:
         return window.seconds / self.repeats
 
 
-def warm_timer(
-    epochs: Epochs,
-    consume: Callable[[Tree], Any],
-    num_epochs: int,
-    device: torch.device,
-    samples: int,
-    min_window_s: float,
-) -> LoaderTimer:
-    """A timer of a loader, which one epoch has warmed up.
+def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
+    """The timer of a loader which one epoch has warmed up.
 
     min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
     and no window is run to find out how often.
     """
-    count = count_rows
+    count = cold.count
     # The quickest function that counts such batches is found here, outside of the windows.
-    for batch in epochs(0):
+    for batch in cold.epochs(0):
         count = row_counter(batch)
-        consume(batch)
-    synchronize(device)
-    settings: dict[str, Any] = {"epochs": epochs, "consume": consume, "num_epochs": num_epochs}
-    settings |= {"device": device, "samples": samples, "count": count}
-    repeats = 1
+        cold.consume(batch)
+    synchronize(cold.device)
+    timer = replace(cold, count=count)
+    if not min_window_s:
+        return timer
     # One window tells how long an epoch takes without the warm-up.
-    if min_window_s:
-        repeats = num_repeats(LoaderTimer(**settings).time_window(), min_window_s)
-    return LoaderTimer(**settings, repeats=repeats)
+    return replace(timer, repeats=num_repeats(timer.time_window(), min_window_s))
 
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:

@@ -140,7 +140,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
             print_results(results, request, stages)
 
         telling = replace(progress, show_results=show_results)
-        results = run_sweep(jobs, request.sweep, tracking, telling, explain_job)
+        results = run_sweep(jobs, request.sweep, tracking, telling, explain_job=explain_job)
     return print_places(results, jobs, request, tracking)
 
 

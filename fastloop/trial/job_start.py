@@ -89,7 +89,14 @@ class JobContext:
         if compares_crops(self.job):
             check_crops(self.prepared, self.plan, batches, epoch, observe)
         else:
-            check_data(self.prepared, self.plan, batches, epoch, self.job.same_data, observe)
+            check_data(
+                self.prepared,
+                self.plan,
+                batches,
+                epoch,
+                same_data=self.job.same_data,
+                observe=observe,
+            )
         return unread.found
 
     @property
