@@ -130,14 +130,14 @@ def _cores_share(shares: Mapping[Part, Estimate]) -> str:
     return show_estimate(_contention(shares), show_percent)
 
 
-def _spent_s(loop: Loop) -> float:
+def _seconds_of_rank(loop: Loop) -> float:
     """Seconds of the loop, on average over its ranks."""
     return loop.seconds / max(1, len(loop.ranks))
 
 
 def _loop_seconds(loop: Loop) -> str:
     of_ranks = " a rank" if loop.ranks else ""
-    return f"{show_time(_spent_s(loop))}{of_ranks}"
+    return f"{show_time(_seconds_of_rank(loop))}{of_ranks}"
 
 
 def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
@@ -145,7 +145,7 @@ def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     # Steps beside busy workers are slower than steps without workers, also because they share
     # memory bandwidth and caches, which is not measured: the time may be even less.
     less = " or less" if loop.facts["num_workers"] else ""
-    steps = show_time(_spent_s(loop) * shares[Part.STEP].value)
+    steps = show_time(_seconds_of_rank(loop) * shares[Part.STEP].value)
     return f"with a perfect loader its {_loop_seconds(loop)} would be {steps}{less}"
 
 
