@@ -24,7 +24,7 @@ from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, synchronize
 from fastloop.core.trees import read_bytes
-from fastloop.core.types import Epochs, Invalid, Tree
+from fastloop.core.types import Epochs, Invalid, Leaves, Tree
 from fastloop.data.digest import (
     describe_difference,
     digest,
@@ -115,17 +115,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
     if step is None:
-        # This is the mean batch size, rounded up: a loader may choose the sizes of its batches.
-        size = -(-len(hashes) // len(spans.seconds("wait")))
-        reads = target.type == "cpu"
-        limit = row_limit(
-            len(hashes),
-            row_nbytes(leaves),
-            size,
-            target,
-            reads=reads,
-            window_s=stats.median(trial_s),
-        ).samples_per_s
+        num_batches = len(spans.seconds("wait"))
+        limit = _measure_limit(len(hashes), leaves, num_batches, target, stats.median(trial_s))
     return BenchResult(
         seconds=trial_s,
         epochs=int(epochs),  # JSON has no integers of numpy
@@ -317,6 +308,18 @@ def check_no_dataset(loader: object) -> None:
         raise ValueError(
             f"loader={type(loader).__name__}: a Dataset yields samples, not batches; {allowed}"
         )
+
+
+def _measure_limit(
+    num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
+) -> float:
+    """Samples per second that this machine can gather and, on a GPU, copy to the device."""
+    # A loader may choose the sizes of its batches: this is their mean, rounded up.
+    size = -(-num_samples // num_batches)
+    reads = device.type == "cpu"
+    return row_limit(
+        num_samples, row_nbytes(leaves), size, device, reads=reads, window_s=window_s
+    ).samples_per_s
 
 
 def _step_of(step: Callable[[Tree], Any] | None, device: torch.device) -> Callable[[Tree], Any]:
