@@ -207,7 +207,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
             # is_decided() tests only after certain numbers of rounds, see core/looks.py.
             if is_auto and is_decided(trial_s):
                 break
-    return _summarize(trial_s, order, samples, watch.summary(), epochs, in_looks=is_auto)
+    return _summarize(trial_s, order, samples, watch.summary(), epochs=epochs, in_looks=is_auto)
 
 
 def check_trials(trials: Trials) -> None:
@@ -244,8 +244,8 @@ def _summarize(
     order: list[list[str]],
     samples: int,
     load: LoadSummary | None,
-    epochs: int = 1,
     *,
+    epochs: int,
     in_looks: bool,
 ) -> Bench:
     base, *others = seconds
