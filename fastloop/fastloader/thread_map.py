@@ -81,7 +81,7 @@ def map_parts_ahead(
     num_threads: int,
     ahead: int,
     *,
-    in_order: bool = True,
+    in_order: bool,
 ) -> Generator[Any, None, None]:
     """The result of each item; threads make the parts into which `divide` splits it.
 

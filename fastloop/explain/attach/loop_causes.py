@@ -31,7 +31,7 @@ time, and a reading of /dev/shm may miss the moment in which it is full."""
 
 
 def find_loop_causes(
-    loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool = True
+    loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool
 ) -> tuple[Cause, ...]:
     """The causes that cost the loop something.
 

@@ -81,7 +81,7 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
+        check_size(self.size)
         for name, most in (("scale", 1.0), ("ratio", math.inf)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= most or math.isinf(high):
@@ -144,7 +144,7 @@ class CenterCrop:
     resize: int
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
+        check_size(self.size)
         if not max(self.height_width) <= self.resize <= MAX_SIDE:
             least = max(self.height_width)
             raise ValueError(f"resize={self.resize}: allowed are {least} (size) to {MAX_SIDE}")
@@ -180,11 +180,11 @@ def draw(key: int, number: int) -> float:
     return (scramble(key + number * INCREMENT) >> 11) * 2.0**-53
 
 
-def check_size(name: str, size: Size) -> None:
+def check_size(size: Size) -> None:
     """Raise ValueError for anything but sides of 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
-        raise ValueError(f"{name}={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
+        raise ValueError(f"size={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
 
 
 def as_pair(size: Size) -> tuple[int, int]:
