@@ -25,7 +25,7 @@ LAUNCHER = SingleLauncher(isolation="forkserver")
 @pytest.fixture
 def request_of(monkeypatch):
     """A function that makes the request of a job with this hash and number of trials."""
-    monkeypatch.setattr("fastloop.sweep.job_identity.config_hash", lambda request: request.key)
+    monkeypatch.setattr(measure_round, "config_hash", lambda request: request.key)
 
     def make(key: str, trials: int = 3) -> SimpleNamespace:
         job = SimpleNamespace(trials=trials, most_trials=trials)
