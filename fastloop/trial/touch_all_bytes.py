@@ -70,7 +70,8 @@ class _Mappings:
         """True if the address is mapped from a file; None if no known mapping has the address."""
         # This is the last mapping that begins at the address or before it.
         known = self._known or []
-        place = bisect.bisect_right(known, address, key=lambda mapping: mapping[0]) - 1
-        if place < 0 or not known[place][0] <= address < known[place][1]:
+        place = bisect.bisect_right(known, address, key=lambda mapping: mapping.start) - 1
+        # known[-1] would be the last mapping, and not one before the first.
+        if place < 0 or not known[place].start <= address < known[place].stop:
             return None
-        return known[place][2]
+        return known[place].is_file
