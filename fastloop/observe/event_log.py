@@ -23,6 +23,7 @@ from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
 from fastloop.core.parts import Part
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 MOST_EVENTS = 100_000
 """Events of a thread, 48 bytes each; later ones are not recorded."""
@@ -39,10 +40,6 @@ MOST_BYTES = 16 * LEAST_BYTES
 """A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
 UNKNOWN = -1
 """The value of a number that is not known or does not exist."""
-MAIN = "main"
-"""The name of the loop's lane."""
-WORKER, QUEUE_LANE, PIN_LANE, NATIVE_LANE, DEVICE = "worker", "queue", "pin", "native", "device"
-"""Beginnings of the names of other lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +47,8 @@ class Event:
     """A part of an epoch, in one lane of one process."""
 
     process_id: int
-    lane: str
-    """Its maker, such as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
+    lane: LaneKey
+    """Its maker; the lane of a queue has the finished batches of its maker."""
     name: Part
     start_ns: int
     """The start by the clock of core/spans.py, which all processes of a machine share."""
@@ -160,8 +157,8 @@ class ThreadLog:
         return True
 
 
-_logs: dict[tuple[Path, int | str], ThreadLog] = {}
-"""The logs of this process by folder, and by thread or name."""
+_logs: dict[tuple[Path, int | LaneKey], ThreadLog] = {}
+"""The logs of this process by folder, and by thread or lane."""
 _last = local()
 """`folder` and `log` of the thread's last call of `EventLog.here`."""
 
@@ -195,14 +192,14 @@ class EventLog:
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
         key = self.folder, get_ident()
-        log = _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+        log = _logs.get(key) or _logs.setdefault(key, self._open(self._find_lane()))
         _last.folder, _last.log = self.folder, log
         return log
 
-    def lane(self, name: str) -> ThreadLog:
+    def of_lane(self, lane: LaneKey) -> ThreadLog:
         """The log of a thread of this process that runs no Python and so can't write itself."""
-        key = self.folder, name
-        return _logs.get(key) or _logs.setdefault(key, self._open(name))
+        key = self.folder, lane
+        return _logs.get(key) or _logs.setdefault(key, self._open(lane))
 
     def add_fact(self, **fact: Any) -> None:
         """Write a fact about this process at once, such as a loader's settings."""
@@ -264,24 +261,25 @@ class EventLog:
             del _logs[key]
         _last.__dict__.clear()
 
-    def _name_lane(self) -> str:
+    def _find_lane(self) -> LaneKey:
         # A process that is attached to may import this module before torch.utils.data is complete,
         # and a process that only reads needs no torch.
         from torch.utils.data import get_worker_info
 
         process_id, info = os.getpid(), get_worker_info()
-        lane = MAIN if self.main_process_id in (None, process_id) else "process"
+        is_loop = self.main_process_id in (None, process_id)
+        lane = LOOP_LANE if is_loop else LaneKey(LaneKind.PROCESS)
         # torch tells this in worker processes only.
         if info is not None:
-            lane = f"worker {info.id}"
-        # The lane is numbered, because its name is the name of a file with one writer.
+            lane = LaneKey(LaneKind.WORKER, info.id)
+        # The thread is numbered, because its lane names a file with one writer.
         if current_thread() is not main_thread():
             count = sum(key[0] == self.folder for key in _logs)
-            lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
+            lane = LaneKey(LaneKind.THREAD, count, None if lane == LOOP_LANE else lane)
         return lane
 
-    def _open(self, lane: str) -> ThreadLog:
-        path = self.folder / f"{os.getpid()} {lane}{SUFFIX}"
+    def _open(self, lane: LaneKey) -> ThreadLog:
+        path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
         return ThreadLog(path, self.most_events, self.is_lenient)
 
 
@@ -315,6 +313,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path, offset: int = 0) -> Iterator[Event]:
-    process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
+    process_id, text = path.name.removesuffix(SUFFIX).split(" ", 1)
+    lane = LaneKey.decode(text)
     for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
         yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

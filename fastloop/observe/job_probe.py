@@ -16,7 +16,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Epochs
-from fastloop.observe.event_log import NATIVE_LANE, EventLog
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.lane_key import LaneKey, LaneKind
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
 
 ONLY_EPOCH = 0
@@ -59,8 +60,9 @@ class Probe:
         pieces: int64 (pieces, 4), each row the thread (0: the loop's), batch, start and stop.
         """
         for thread, batch, start_ns, stop_ns in pieces.tolist():
-            lane = self.log.lane(f"{NATIVE_LANE} {thread}") if thread else self.log.here()
-            lane.add(self.fetch, start_ns, stop_ns, batch, ONLY_EPOCH)
+            lane = LaneKey(LaneKind.NATIVE, thread)
+            log = self.log.of_lane(lane) if thread else self.log.here()
+            log.add(self.fetch, start_ns, stop_ns, batch, ONLY_EPOCH)
 
 
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> Iterator[T]:

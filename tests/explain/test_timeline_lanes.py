@@ -6,6 +6,7 @@ import pytest
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 from fastloop.observe.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
@@ -13,11 +14,11 @@ LOOP, FIRST, SECOND = 100, 101, 102
 
 
 def main(name, start, stop, batch=0):
-    return Event(LOOP, "main", name, start, stop, batch)
+    return Event(LOOP, LOOP_LANE, name, start, stop, batch)
 
 
 def worker(number, name, start, stop, batch):
-    return Event(FIRST + number, f"worker {number}", name, start, stop, batch)
+    return Event(FIRST + number, LaneKey(LaneKind.WORKER, number), name, start, stop, batch)
 
 
 EPOCH = [
@@ -119,12 +120,12 @@ def test_coverage_counts_no_time_twice():
 
 
 def native(thread, start, stop, batch):
-    return Event(LOOP, f"native {thread}", Part.READ, start, stop, batch, epoch=0)
+    return Event(LOOP, LaneKey(LaneKind.NATIVE, thread), Part.READ, start, stop, batch, epoch=0)
 
 
 def test_batches_of_native_threads_are_queued_once_all_of_their_pieces_are_made():
     arrivals = [main(Part.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
-    own = Event(LOOP, "main", Part.READ, 21, 28, 2, epoch=0)
+    own = Event(LOOP, LOOP_LANE, Part.READ, 21, 28, 2, epoch=0)
     pieces = [native(1, 0, 5, 0), native(2, 1, 12, 1)]  # the second one ends in batch 2
     lanes = build_lanes([*arrivals, own, *pieces])
     names = ["native 1", "native 2", "queue native", "queue native (2)", "main"]

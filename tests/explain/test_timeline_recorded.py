@@ -70,7 +70,7 @@ def test_copies_and_steps_of_a_device_are_on_the_clock_of_the_loop():
         torch.device("cpu"), starts=[1_000_000, 5_000_000], stops=[4_000_000, 5_500_000]
     )
     events = device_events(marks, [700_000, 4_000_000], 500_000, 70_000_000)
-    assert [(e.lane, e.name, e.batch) for e in events] == [
+    assert [(e.lane.name, e.name, e.batch) for e in events] == [
         ("device cpu", Part.COPY, 0),
         ("device cpu", Part.STEP, 0),
         ("device cpu", Part.COPY, 1),
