@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from fastloop.core.current_batch import current_batch
 from fastloop.core.spans import now_ns
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
@@ -55,13 +57,16 @@ class StagedGroup(NamedTuple):
     """A group of batches that has passed some of the stages."""
 
     group: Group
+    number: int
+    """Counted from 0 on as groups are drawn; also the batch's, if samples are read one by one."""
     num_done: int = 0
     made: Any = None
     """The result of the last of these stages; that of the last one of all is the batches."""
 
     def after(self, made: Any, group: Group | None = None) -> StagedGroup:
         """The group after another stage, which has made `made`, perhaps of other indices."""
-        return StagedGroup(self.group if group is None else group, self.num_done + 1, made)
+        indices = self.group if group is None else group
+        return StagedGroup(indices, self.number, self.num_done + 1, made)
 
 
 Stage = Callable[[StagedGroup], StagedGroup]
@@ -84,6 +89,7 @@ class Gather:
 
     def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
+        current_batch().number = staged.number
         if isinstance(self.source, ProcessBatches):
             # If any order will do, these are the batches of other indices.
             return staged.after(*self.source.take(len(staged.group)))
@@ -203,10 +209,9 @@ class DividedGather:
     on with the other stages.
     """
 
-    def __init__(
-        self, source: ColumnSource, group: Group, go_on: Callable[[StagedGroup], StagedGroup]
-    ) -> None:
-        self._source, self._group, self._go_on = source, group, go_on
+    def __init__(self, source: ColumnSource, staged: StagedGroup, go_on: Stage) -> None:
+        self._source, self._go_on = source, go_on
+        self._staged, self._group = staged, staged.group
         self._lock, self._rows = threading.Lock(), None
         self._failures: dict[int, FailedBatch] = {}
         self._num_left = 0
@@ -230,7 +235,7 @@ class DividedGather:
             self._num_left -= 1
             if self._num_left:
                 return UNFINISHED
-        return self._go_on(StagedGroup(self._group, 1, self._batches()))
+        return self._go_on(self._staged.after(self._batches()))
 
     def _fill(self, start: int, stop: int) -> None:
         with torch.inference_mode(False):
@@ -303,11 +308,12 @@ class Pipeline:
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             pace=self.pace if self.tuning.is_adaptive else None,
         )
+        numbered = map(StagedGroup, groups, count())
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
-            results = work.divide(source, groups)
+            results = work.divide(source, numbered)
         else:
-            results = work.map(groups)
-        end = source.end if isinstance(source, ProcessBatches) else _end_nothing
+            results = work.map(numbered)
+        end = source.end if isinstance(source, ProcessBatches) else lambda: None
         return Running(results, partial(_receive, receiving), end)
 
     def _list_stages(
@@ -356,7 +362,7 @@ class Work:
     pace: Pace | None = None
     """Decides when a thread begins to make batches; None: it does at once."""
 
-    def map(self, groups: Groups) -> Results:
+    def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
         if self.draws is None:
             return self._map(self._finish, groups, self.num_threads)
@@ -371,18 +377,13 @@ class Work:
             return self._map_at_pace(self.pace, groups)
         return self._map(self._finish_privately, groups, self.num_threads)
 
-    def _map(
-        self, finish: Callable[[StagedGroup], StagedGroup], groups: Groups, num_threads: int
-    ) -> Results:
-        def make(group: Group) -> StagedGroup:
-            return finish(StagedGroup(group))
+    def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
+        return map_ahead(finish, groups, num_threads, self.ahead, in_order=self.in_order)
 
-        return map_ahead(make, groups, num_threads, self.ahead, in_order=self.in_order)
-
-    def _find_and_map(self, groups: Groups) -> Results:
+    def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
         for group in groups:
-            first = self._finish_and_find(StagedGroup(group))
+            first = self._finish_and_find(group)
             rest = self.map(groups)
             with closing(rest):
                 yield first
@@ -391,12 +392,12 @@ class Work:
                 yield from rest
             return
 
-    def _map_at_pace(self, pace: Pace, groups: Groups) -> Results:
+    def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes groups until a thread would save time."""
         here = replace(self, num_threads=0)
         for group in groups:
             begin_ns = now_ns()
-            staged = here._finish_globally(StagedGroup(group))
+            staged = here._finish_globally(group)
             made_ns = now_ns()
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
@@ -409,14 +410,14 @@ class Work:
         with closing(rest):
             yield from rest
 
-    def divide(self, source: ColumnSource, groups: Groups) -> Results:
+    def divide(self, source: ColumnSource, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group of slow columns; each thread makes a part of the group.
 
         Columns draw with seeds of their own, so threads gather them even if other stages draw from
         global generators and the loop has to do them.
         """
 
-        def divide(group: Group) -> list[Part]:
+        def divide(group: StagedGroup) -> list[Part]:
             return DividedGather(source, group, self._go_on).divide(self.num_threads)
 
         num_threads, in_order = self.num_threads, self.in_order
@@ -484,11 +485,7 @@ class Work:
 def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
     # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
-    return pass_stages(StagedGroup(staged.group, 0, staged.made), receiving).made
-
-
-def _end_nothing() -> None:
-    return
+    return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
 
 
 def _warn(found: set[str] | None) -> None:
