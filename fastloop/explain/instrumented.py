@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData, Session
 from fastloop.core.spans import (
@@ -19,10 +20,10 @@ from fastloop.core.spans import (
     unix_offset_ns,
 )
 from fastloop.explain.rung_passes import benchmark_of
-from fastloop.observe.event_log import DEVICE, MAIN, Event, EventLog, open_log
-from fastloop.observe.job_probe import ONLY_EPOCH, watch_calls, watch_epoch
-from fastloop.observe.lanes import NO_BATCH, coverage
-from fastloop.observe.probed import pinning_recorded
+from fastloop.observe.event_log import Event, EventLog, open_log
+from fastloop.observe.job_probe import watch_calls, watch_epoch
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
+from fastloop.observe.lanes import coverage
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.page_cache import set_cache_state
@@ -41,7 +42,7 @@ class Recording:
     @property
     def loop(self) -> list[Event]:
         """The events of the loop itself."""
-        return [event for event in self.events if event.lane == MAIN]
+        return [event for event in self.events if event.lane == LOOP_LANE]
 
     @property
     def coverage(self) -> float:
@@ -73,7 +74,7 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     deliver = watch_calls(deliver, Part.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
     consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
-    with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
+    with context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
         # The two clocks are read together, while the device is idle. This pair of readings converts
         # times of the device to times of the host.
@@ -114,7 +115,7 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
     def at_ns(each: Any) -> int:
         return zero_ns + round(ms_between(zero, each) * 1e6)
 
-    lane, events = f"{DEVICE} {marks.device}", []
+    lane, events = LaneKey(LaneKind.DEVICE, device=str(marks.device)), []
     bounds = zip(asked, marks.starts, marks.stops, strict=True)
     for batch, (asked_ns, start_ns, stop_ns) in enumerate(tuple(map(at_ns, e)) for e in bounds):
         events.append(Event(os.getpid(), lane, Part.COPY, asked_ns, start_ns, batch))
@@ -125,10 +126,10 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     """The gap from start_ns to the first event of the loop, and from its last event to stop_ns."""
     # Placing the first batch before the loop may have recorded events, too.
-    loop = [event for event in events if event.lane == MAIN and event.start_ns >= start_ns]
+    loop = [event for event in events if event.lane == LOOP_LANE and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
-    process_id, lane = loop[0].process_id, MAIN
+    process_id, lane = loop[0].process_id, LOOP_LANE
     return [
-        Event(process_id, lane, Part.GAP, start_ns, first_ns, NO_BATCH),
-        Event(process_id, lane, Part.GAP, last_ns, stop_ns, NO_BATCH),
+        Event(process_id, lane, Part.GAP, start_ns, first_ns, UNKNOWN),
+        Event(process_id, lane, Part.GAP, last_ns, stop_ns, UNKNOWN),
     ]

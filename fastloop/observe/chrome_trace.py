@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from fastloop.observe.event_log import WORKER
+from fastloop.observe.lane_key import LaneKind
 from fastloop.observe.lanes import Lane
 
 QUARTER_S = 7_889_238
@@ -63,12 +63,12 @@ def add_to_profile(text: str, lanes: Sequence[Lane], unix_offset_ns: int) -> str
     trace = json.loads(text)
     offset_ns = unix_offset_ns - trace["baseTimeNanoseconds"]
     # The profile has named the loop's process already.
-    others = {lane.process_id: lane for lane in lanes if lane.name.startswith(WORKER)}
+    others = {lane.process_id: lane for lane in lanes if lane.key.kind is LaneKind.WORKER}
     trace["traceEvents"] += [_name_process(lane) for lane in others.values()]
     trace["traceEvents"] += trace_events(lanes, offset_ns)
     return json.dumps(trace)
 
 
 def _name_process(lane: Lane) -> dict[str, Any]:
-    name = f"DataLoader {lane.name}" if lane.name.startswith(WORKER) else lane.name
+    name = f"DataLoader {lane.name}" if lane.key.kind is LaneKind.WORKER else lane.name
     return {"ph": "M", "name": "process_name", "pid": lane.process_id, "args": {"name": name}}

@@ -10,7 +10,8 @@ from html import escape
 
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import MAIN, QUEUE_LANE, WORKER, Event
+from fastloop.observe.event_log import Event
+from fastloop.observe.lane_key import LOOP_LANE, LaneKind
 from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
@@ -77,7 +78,7 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
     Its times count from the first event of the loop. Raises ValueError if no batch arrived.
     """
     lanes = build_lanes(events)
-    loop = [event for lane in lanes if lane.name == MAIN for event in lane.events]
+    loop = [event for lane in lanes if lane.key == LOOP_LANE for event in lane.events]
     stretches, summary = choose_stretches(loop, lanes), describe_loop(loop)
     elements = [_draw_text(16, 24, title, "heading"), _draw_text(16, 24 + LINE, summary)]
     legend, y = _draw_legend(lanes, 24 + 2 * LINE)
@@ -105,7 +106,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
     for event in loop:
         low, high = bounds.get(event.batch, (event.start_ns, event.stop_ns))
         bounds[event.batch] = min(low, event.start_ns), max(high, event.stop_ns)
-    workers = sum(lane.name.startswith(WORKER) for lane in lanes)
+    workers = sum(lane.key.kind is LaneKind.WORKER for lane in lanes)
     # Enough for each worker to take two turns.
     shown = min(MOST_SHOWN, max(FEWEST_SHOWN, 2 * workers + 4))
     start_ns, stop_ns = loop[0].start_ns, max(event.stop_ns for event in loop)
@@ -146,22 +147,17 @@ def _draw_stretch(
         events = [event for event in lane.events if _overlaps(event, stretch)]
         if not events:
             continue
-        is_queue = lane.name.startswith(QUEUE_LANE)
-        if is_queue and _row_number(lane) > MOST_QUEUE_ROWS:
+        is_queue = lane.key.kind is LaneKind.QUEUE
+        if lane.row > MOST_QUEUE_ROWS:
             continue
         height = QUEUE_ROW if is_queue else ROW
-        # Further rows of a queue are "queue 0 (2)" and so on; the first row's label stands for all.
-        if "(" not in lane.name:
+        # The label of a queue's first row stands for all of them.
+        if lane.row == 1:
             elements.append(_draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
         elements += _draw_row(events, stretch, y, height)
         y += height + ROW_GAP
     ticks, y = _draw_axis(stretch, zero_ns, top, y)
     return [*ticks, *elements], y
-
-
-def _row_number(lane: Lane) -> int:
-    """1 for the first row of a lane, which has no number in its name."""
-    return int(lane.name.partition("(")[2].removesuffix(")") or 1)
 
 
 def _overlaps(event: Event, stretch: Stretch) -> bool:

@@ -22,7 +22,9 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN, CurrentBatch, current_batch
 from fastloop.core.parts import Part
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 MOST_EVENTS = 100_000
 """Events of a thread, 48 bytes each; later ones are not recorded."""
@@ -37,12 +39,6 @@ last: a record with a stop of zero holds no event, or one that a kill has cut of
 LEAST_BYTES = math.lcm(RECORD.size, ALLOCATIONGRANULARITY)
 MOST_BYTES = 16 * LEAST_BYTES
 """A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
-UNKNOWN = -1
-"""The value of a number that is not known or does not exist."""
-MAIN = "main"
-"""The name of the loop's lane."""
-WORKER, QUEUE_LANE, PIN_LANE, NATIVE_LANE, DEVICE = "worker", "queue", "pin", "native", "device"
-"""Beginnings of the names of other lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +46,14 @@ class Event:
     """A part of an epoch, in one lane of one process."""
 
     process_id: int
-    lane: str
-    """Its maker, such as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
+    lane: LaneKey
+    """Its maker; the lane of a queue has the finished batches of its maker."""
     name: Part
     start_ns: int
     """The start by the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
     batch: int
-    """Number of the batch, or UNKNOWN; it counts from the start of the pass if `epoch` is known,
-    and otherwise from the first event."""
+    """Number of the batch in the pass, from 0 on; or UNKNOWN."""
     epoch: int = UNKNOWN
     """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
     cpu_ns: int = UNKNOWN
@@ -102,10 +97,8 @@ class ThreadLog:
     path: Path
     most_events: int
     is_lenient: bool = False
-    batch: int = 0
-    """Number of the batch that this thread is making."""
-    epoch: int = UNKNOWN
-    """Number of the pass over a loader for which the batch is made."""
+    current: CurrentBatch = field(default_factory=current_batch)
+    """The batch that this thread is making."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
@@ -140,10 +133,12 @@ class ThreadLog:
         if self.place == len(self.records) and not self._extend():
             return
         self.count += 1
-        number = self.batch if batch is None else batch
-        in_pass = self.epoch if epoch is None else epoch
+        if batch is None:
+            batch = self.current.number
+        if epoch is None:
+            epoch = self.current.epoch
         RECORD.pack_into(
-            self.records, self.place, _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
+            self.records, self.place, _NUMBERS[stage], start_ns, batch, epoch, cpu_ns, stop_ns
         )
         self.place += RECORD.size
 
@@ -160,8 +155,8 @@ class ThreadLog:
         return True
 
 
-_logs: dict[tuple[Path, int | str], ThreadLog] = {}
-"""The logs of this process by folder, and by thread or name."""
+_logs: dict[tuple[Path, LaneKey | tuple[int, LaneKind]], ThreadLog] = {}
+"""The logs of this process by folder, and by lane or by a thread and its kind."""
 _last = local()
 """`folder` and `log` of the thread's last call of `EventLog.here`."""
 
@@ -189,20 +184,26 @@ class EventLog:
     is_lenient: bool = False
     """True: a full disk ends the log, and not the process that writes to it."""
 
-    def here(self) -> ThreadLog:
-        """The log of this thread."""
+    def here(self, kind: LaneKind = LaneKind.THREAD) -> ThreadLog:
+        """The log of this thread.
+
+        kind: the kind of its lane, which the first call of a thread settles; the main thread's lane
+        is always that of its process.
+        """
         # Called for every event: comparing identities spares the hash of a path.
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
-        key = self.folder, get_ident()
-        log = _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+        # The system may give this thread the id of one that has ended, perhaps of another kind.
+        key = self.folder, (get_ident(), kind)
+        log = _logs.get(key) or _logs.setdefault(key, self._open(self._find_lane(kind)))
+        log.current = current_batch()
         _last.folder, _last.log = self.folder, log
         return log
 
-    def lane(self, name: str) -> ThreadLog:
+    def of_lane(self, lane: LaneKey) -> ThreadLog:
         """The log of a thread of this process that runs no Python and so can't write itself."""
-        key = self.folder, name
-        return _logs.get(key) or _logs.setdefault(key, self._open(name))
+        key = self.folder, lane
+        return _logs.get(key) or _logs.setdefault(key, self._open(lane))
 
     def add_fact(self, **fact: Any) -> None:
         """Write a fact about this process at once, such as a loader's settings."""
@@ -264,24 +265,25 @@ class EventLog:
             del _logs[key]
         _last.__dict__.clear()
 
-    def _name_lane(self) -> str:
+    def _find_lane(self, kind: LaneKind) -> LaneKey:
         # A process that is attached to may import this module before torch.utils.data is complete,
         # and a process that only reads needs no torch.
         from torch.utils.data import get_worker_info
 
         process_id, info = os.getpid(), get_worker_info()
-        lane = MAIN if self.main_process_id in (None, process_id) else "process"
+        is_loop = self.main_process_id in (None, process_id)
+        lane = LOOP_LANE if is_loop else LaneKey(LaneKind.PROCESS)
         # torch tells this in worker processes only.
         if info is not None:
-            lane = f"worker {info.id}"
-        # The lane is numbered, because its name is the name of a file with one writer.
+            lane = LaneKey(LaneKind.WORKER, info.id)
+        # The thread is numbered, because its lane names a file with one writer.
         if current_thread() is not main_thread():
             count = sum(key[0] == self.folder for key in _logs)
-            lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
+            lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
         return lane
 
-    def _open(self, lane: str) -> ThreadLog:
-        path = self.folder / f"{os.getpid()} {lane}{SUFFIX}"
+    def _open(self, lane: LaneKey) -> ThreadLog:
+        path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
         return ThreadLog(path, self.most_events, self.is_lenient)
 
 
@@ -315,6 +317,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path, offset: int = 0) -> Iterator[Event]:
-    process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
+    process_id, text = path.name.removesuffix(SUFFIX).split(" ", 1)
+    lane = LaneKey.decode(text)
     for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
         yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

@@ -11,6 +11,7 @@ import pytest
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import LEAST_BYTES, RECORD, EventLog
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 COUNT = 5 * LEAST_BYTES // RECORD.size + 7
 """More than a file has place for until it has grown three times."""
@@ -69,6 +70,24 @@ def test_full_disk_ends_a_lenient_log(written, most_bytes):
 def test_full_disk_is_an_error_of_another_log(written):
     _, process = written
     assert process.stdout == "OSError\n"
+
+
+def test_lanes_are_read_as_they_were_written(tmp_path):
+    worker = LaneKey(LaneKind.WORKER, 3)
+    lanes = [LOOP_LANE, worker, LaneKey(LaneKind.NATIVE, 10), LaneKey(LaneKind.THREAD, 2, worker)]
+    log = EventLog(tmp_path)
+    for number, lane in enumerate(lanes):
+        log.of_lane(lane).add(Part.READ, 1, 2, number)
+    read = {event.batch: event.lane for event in log.read()}
+    assert read == dict(enumerate(lanes))
+    names = ["main", "worker 3", "native 10", "worker 3, thread 2"]
+    assert [lane.name for lane in lanes] == names
+    assert [lane.queue.name for lane in lanes[1:]] == [
+        "queue 3",
+        "queue native 10",
+        "queue 3, thread 2",
+    ]
+    log.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -11,6 +11,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.chrome_trace import add_to_profile, format_trace
 from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import Event
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 from fastloop.observe.lanes import build_lanes
 
 MS = 10**6
@@ -19,19 +20,19 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def epoch(num_batches, num_workers):
     """Events of an epoch of batches that a worker makes in 4 ms, with steps of 3 ms."""
-    events = [Event(1, "main", Part.START, 0, 5 * MS, 0)]
+    events = [Event(1, LOOP_LANE, Part.START, 0, 5 * MS, 0)]
     for number in range(num_batches):
         start = (5 + 10 * number) * MS
         events += [
-            Event(1, "main", Part.WAIT, start, start + 7 * MS, number),
-            Event(1, "main", Part.STEP, start + 7 * MS, start + 10 * MS, number),
+            Event(1, LOOP_LANE, Part.WAIT, start, start + 7 * MS, number),
+            Event(1, LOOP_LANE, Part.STEP, start + 7 * MS, start + 10 * MS, number),
         ]
         if num_workers:
-            worker, own = number % num_workers, number // num_workers
-            place = 2 + worker, f"worker {worker}"
+            worker = number % num_workers
+            place = 2 + worker, LaneKey(LaneKind.WORKER, worker)
             events += [
-                Event(*place, Part.DECODE, start + 1 * MS, start + 4 * MS, own),
-                Event(*place, Part.COLLATE, start + 4 * MS, start + 5 * MS, own),
+                Event(*place, Part.DECODE, start + 1 * MS, start + 4 * MS, number),
+                Event(*place, Part.COLLATE, start + 4 * MS, start + 5 * MS, number),
             ]
     return events
 
@@ -83,7 +84,7 @@ def test_tiny_events_are_drawn_as_few_boxes():
     events = epoch(3, 0)
     step = 100
     samples = range(6 * MS, 9 * MS, step)
-    events += [Event(1, "main", Part.DECODE, ns, ns + step, 0) for ns in samples]
+    events += [Event(1, LOOP_LANE, Part.DECODE, ns, ns + step, 0) for ns in samples]
     root = ET.fromstring(draw_timeline(events))
     drawn = [box for box in boxes(root) if (box[3] or "").startswith("decode")]
     assert len([box for box in drawn if "batch 0" in box[3]]) == 1
@@ -91,7 +92,7 @@ def test_tiny_events_are_drawn_as_few_boxes():
 
 def test_timeline_without_batches_is_refused():
     with pytest.raises(ValueError, match="no batch"):
-        draw_timeline([Event(1, "main", Part.START, 0, 5, 0)])
+        draw_timeline([Event(1, LOOP_LANE, Part.START, 0, 5, 0)])
 
 
 def test_trace_counts_microseconds_from_its_base():

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.explain.attach.recorded_processes import ProcessRecords
-from fastloop.observe.event_log import UNKNOWN, Event
+from fastloop.observe.event_log import Event
+from fastloop.observe.lane_key import LaneKey
 from fastloop.observe.lanes import flatten
 
 OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
@@ -25,7 +27,7 @@ class LoaderPass:
     number: int
     loader: int
     process_id: int
-    lane: str
+    lane: LaneKey
     """Lane of the thread that calls next()."""
     start_ns: int
     """Start of the call of iter(), which starts the workers."""
@@ -67,7 +69,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     for fact in process.facts:
         if "iteration" in fact:
             begun[fact["iteration"]] |= fact
-    by_lane: dict[str, list[Event]] = defaultdict(list)
+    by_lane: dict[LaneKey, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
     for event in process.events:
         if event.name in OF_LOOPS and event.epoch in begun:

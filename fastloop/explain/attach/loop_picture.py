@@ -6,14 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
-from fastloop.observe.event_log import MAIN, Event
-from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes
+from fastloop.observe.event_log import Event
+from fastloop.observe.lane_key import LOOP_LANE, LaneKey
+from fastloop.observe.lanes import Lane, build_lanes
 
 MOST_TRACED = 200_000
 """Number of events after which no further pass is added to a trace."""
@@ -28,8 +30,8 @@ def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
 
 
 def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> list[Lane]:
-    """The lanes of all passes, joined by process and name."""
-    together: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    """The lanes of all passes, joined by process and lane."""
+    together: dict[tuple[int, LaneKey, int], list[Event]] = defaultdict(list)
     passes = sorted(
         (each for loop in loops for each in loop.passes), key=lambda each: each.start_ns
     )
@@ -38,16 +40,16 @@ def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> 
         if count > MOST_TRACED:
             break
         for lane in build_lanes(pass_events(each, records)):
-            together[lane.process_id, lane.name] += lane.events
+            together[lane.process_id, lane.key, lane.row] += lane.events
             count += len(lane.events)
     return [
-        Lane(name=name, process_id=process_id, events=tuple(events))
-        for (process_id, name), events in together.items()
+        Lane(key=key, row=row, process_id=process_id, events=tuple(events))
+        for (process_id, key, row), events in together.items()
     ]
 
 
 def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Event]:
-    """The events of a pass, with the loop's thread in the lane `main`, and without inner loops."""
+    """The events of a pass, with the loop's thread in the loop's lane, and without inner loops."""
     (own,) = [process for process in records if process.process_id == each.process_id]
     loop = [piece for piece in each.pieces if piece.lane == each.lane]
     # A last batch on which no step has ended is left out, see find_passes.
@@ -56,7 +58,7 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
     makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
     events += [event for process in makers for event in making_events(each, process)]
     return [
-        replace(event, lane=MAIN) if event.lane == each.lane else event
+        replace(event, lane=LOOP_LANE) if event.lane == each.lane else event
         for event in [*events, *_pin_events(each, own)]
     ]
 
@@ -65,7 +67,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
     """Gaps between the events of a thread, such as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
-        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
+        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=UNKNOWN)
         for earlier, start in zip(ordered, (each.start_ns for each in ordered[1:]), strict=False)
         if start > earlier.stop_ns
     ]
