@@ -94,10 +94,14 @@ def _close(dataset: Any) -> None:
     if (iterator := getattr(dataset, "_iterator", None)) is not None:
         iterator.exit()
         dataset._executor.shutdown()
-    scalars = (dataset._next_epoch, dataset._cache_usage)
-    arrays = (dataset._shard_states, dataset._shard_access_times, dataset._shared_barrier._arr)
-    arrays = (*arrays, *(each.arr for each in scalars))
-    for memory in (dataset._locals_shm, *(each.shm for each in arrays)):
+    arrays = [
+        dataset._shard_states,
+        dataset._shard_access_times,
+        dataset._shared_barrier._arr,
+        dataset._next_epoch.arr,
+        dataset._cache_usage.arr,
+    ]
+    for memory in [dataset._locals_shm, *(array.shm for array in arrays)]:
         memory.cleanup()
     for path in (dataset._cache_filelock_path, dataset._shared_barrier.filelock_path):
         Path(path).unlink(missing_ok=True)
