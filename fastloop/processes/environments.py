@@ -31,6 +31,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 
 from fastloop.core.files import fingerprint, hold_lock, outputs_folder, remove, write_beside
@@ -95,7 +96,8 @@ class Environment:
 
     @property
     def is_built(self) -> bool:
-        """True if the environment exists, and has not been moved since it was built."""
+        """True if the environment exists, its description can be read, and it has not been moved
+        since it was built."""
         try:
             path = read_environment(self.folder).path
         except Unsupported:
@@ -103,6 +105,19 @@ class Environment:
         # Its import path and its scripts name the folder in which it was built.
         own = [Path(each) for each in path if self.key in Path(each).parts]
         return bool(own) and all(each.exists() for each in own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of an environment's DESCRIPTION."""
+
+    requirements: tuple[str, ...]
+    fastloop: str | None
+    path: tuple[str, ...]
+    packages: dict[str, Any]
+
+
+_DESCRIPTION = pydantic.TypeAdapter(_Description)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,27 +172,36 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
-    """The environment in that folder. Raises Unsupported if it is not there."""
+    """The environment in that folder. Raises Unsupported if it is not there, or if its description
+    is damaged."""
+    path = folder / DESCRIPTION
     try:
-        values: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        values = _DESCRIPTION.validate_json(path.read_bytes())
     except OSError as error:
         raise Unsupported(f"no environment in {folder}: {error.strerror}") from error
+    except pydantic.ValidationError as error:
+        remedy = "fastloop env with the command line of the run builds the environment again"
+        raise Unsupported(f"{path}: damaged, it is not as fastloop wrote it: {remedy}") from error
     made_of = Environment(
-        requirements=tuple(values["requirements"]),
-        fastloop=Path(values["fastloop"]) if values["fastloop"] else None,
+        requirements=values.requirements,
+        fastloop=Path(values.fastloop) if values.fastloop else None,
     )
     return BuiltEnvironment(
-        folder=folder,
-        environment=made_of,
-        path=tuple(values["path"]),
-        packages=values["packages"],
+        folder=folder, environment=made_of, path=values.path, packages=values.packages
     )
 
 
-def list_environments() -> list[BuiltEnvironment]:
-    """All environments in the outputs folder, by their names."""
-    folders = sorted(path.parent for path in environments_folder().glob(f"*/{DESCRIPTION}"))
-    return [read_environment(folder) for folder in folders]
+def list_environments() -> tuple[list[BuiltEnvironment], list[str]]:
+    """All environments in the outputs folder, by their names, and a line for each damaged
+    description."""
+    found: list[BuiltEnvironment] = []
+    damaged: list[str] = []
+    for path in sorted(environments_folder().glob(f"*/{DESCRIPTION}")):
+        try:
+            found.append(read_environment(path.parent))
+        except Unsupported as error:
+            damaged.append(str(error))
+    return found, damaged
 
 
 def remove_unfinished() -> None:
