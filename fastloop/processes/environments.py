@@ -253,8 +253,10 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
     # addsitedir also reads the .pth files of the main environment, such as those of editable
     # installations. Python reads .pth files in the order of their names: this name is the last one.
-    lines = [f"import site; site.addsitedir({each!r})" for each in _main_packages()]
-    (own / "zz_main_environment.pth").write_text("".join(f"{line}\n" for line in lines))
+    # Python reads them in the encoding of the locale or as UTF-8, so they are ASCII.
+    lines = [f"import site; site.addsitedir({each!a})" for each in _main_packages()]
+    content = "".join(f"{line}\n" for line in lines)
+    (own / "zz_main_environment.pth").write_text(content, encoding="ascii")
     if _run([str(python), "-I", "-c", "import pip"]).returncode:
         _check([str(python), "-I", "-m", "ensurepip"])
     for arguments in _pip_calls(environment):
@@ -303,6 +305,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         env={name: value for name, value in os.environ.items() if name not in ELSEWHERE},
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
         stdin=subprocess.DEVNULL,
         preexec_fn=die_with_parent,
