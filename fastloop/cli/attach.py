@@ -63,8 +63,9 @@ PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
-LEAST_MINUTES = 0.2
-"""Seven runs of a script, each with its import of torch, take longer."""
+LEAST_MINUTES = 0.5
+"""About the time of the seven runs that one change needs, if each of them imports torch in a second
+and works on the loop for 3 s: with less the observed run would be in vain."""
 SAMPLED_S = 10.0
 """Time for which a running process is sampled, unless --seconds says otherwise."""
 
