@@ -14,6 +14,7 @@ from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
+    LEAST_TOLD,
     RankComparison,
     compare_ranks,
     judge_loop,
@@ -259,4 +260,9 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         note = f"the predictions may be {miss} % off"
     else:
         note = "no other setting of its loader is predicted to save 2 % of its time"
+    contention = loop.shares.get(Part.CONTENTION)
+    # The model takes steps to last as long as beside the present workers.
+    if contention and contention.value >= LEAST_TOLD:
+        note += "; fewer workers would leave its step more cores, which no prediction contains: "
+        note += "--try measures them"
     return [*(align(what_if_rows(loop)) if loop.what_ifs else []), note]
