@@ -31,6 +31,7 @@ from fastloop.explain.attach.loader_places import (
     names_of_arguments,
     place_in_script,
     place_of_call,
+    skip_in_warnings,
 )
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
@@ -84,6 +85,7 @@ def follow_reset(
     """
 
     @functools.wraps(original)
+    @skip_in_warnings
     def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
         start_ns = now_ns()
         original(iterator, loader, first_iter)
@@ -163,6 +165,7 @@ class LoopProbe:
         """DataLoader.__init__ with a fact for each call."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             original(loader, *args, **named)
             self._follow_derived(loader)
@@ -205,6 +208,7 @@ class LoopProbe:
         """The iterators' __init__, which keeps the DataLoader and the time for `_begin_late`."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __init__(  # noqa: N807
             iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any
         ) -> None:
@@ -220,6 +224,7 @@ class LoopProbe:
         """An __iter__ that begins a pass, unless a function that it calls has begun it."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             start_ns = now_ns()
             self._state_of(loader).asked_ns = start_ns
@@ -235,6 +240,7 @@ class LoopProbe:
         """A _get_iterator that begins a pass, unless a function that it calls has begun it."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def _get_iterator(loader: DataLoader[Any]) -> Any:
             start_ns = now_ns()
             iterator = original(loader)
@@ -328,6 +334,7 @@ class LoopProbe:
         log, counter = self.log, self.counter
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
             state: IterationState | None = getattr(iterator, STATE, None)
             if state is None:
