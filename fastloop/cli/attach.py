@@ -18,8 +18,8 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 - what-ifs: the gain that a model of the loader predicts for other settings;
 - if several ranks have the loop: a verdict on each, and which of them is the slowest.
 
---batches ends the script when one of its loops has worked on so many batches, --seconds when
-it has run that long and a loop asks for a batch; its status is then 0.
+--batches ends the script when its main loop, the longest one that trains, has worked on so
+many batches, --seconds when it has run that long and a loop asks for a batch; its status is then 0.
 
 While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
 of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
@@ -87,7 +87,7 @@ class AttachSettings:
     """Settings of a run in which a script is observed."""
 
     batches: int | None = None
-    """The script ends when a loop has had so many batches; None: it ends by itself."""
+    """The script ends when its main loop has had so many batches; None: it ends by itself."""
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0

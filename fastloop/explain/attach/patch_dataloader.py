@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from torch.utils.data._utils.worker import get_worker_info
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
-from fastloop.explain.attach.early_stop import StopCounter, read_stop
+from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import (
     names_of_arguments,
@@ -61,9 +60,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
     MEMORY_TURNS.open()
-    stop = read_stop(Path(folder))
-    counter = StopCounter(stop) if stop else None
-    loops = LoopProbe(log, module._BaseDataLoaderIter, counter)
+    loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
     probe_workers(module, log)
     probe_fetches(module, log)
     probe_pinning(log, PINNING)
@@ -356,7 +353,7 @@ class LoopProbe:
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             # A loop in a worker, as of a dataset over another one, must not end the worker alone.
             if counter is not None and has_step and get_worker_info() is None:
-                counter.count_step(state.place)
+                counter.count_step(state, start_ns - state.start_ns, self.loaders)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.
