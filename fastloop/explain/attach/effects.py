@@ -96,7 +96,7 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     LEFT_OUT are left out, and files to which the shell has redirected the output of this command:
     the script has no part in that.
     """
-    found, outputs = {}, _redirected_outputs()
+    found, outputs = {}, _find_redirections()
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in names:
@@ -110,7 +110,7 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _redirected_outputs() -> set[tuple[int, int]]:
+def _find_redirections() -> set[tuple[int, int]]:
     """Device and inode of the standard output and error of this process."""
     found = set()
     for number in (1, 2):
