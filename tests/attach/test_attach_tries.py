@@ -456,7 +456,7 @@ def test_samples_that_wait_get_many_workers():
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
         (["--try", "--yes", "--minutes=0"], "--minutes=0"),
-        (["--try", "--yes", "--minutes=0.1"], "--minutes=0.1"),
+        (["--try", "--yes", "--minutes=0.4"], "--minutes=0.4"),
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
         (["--tryy"], "--tryy"),

@@ -6,13 +6,17 @@ import json
 import os
 import sys
 import threading
-from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fastloop.core.spans import now_ns
+
+if TYPE_CHECKING:
+    from fastloop.explain.attach.by_identity import ByIdentity
+    from fastloop.explain.attach.patch_dataloader import IterationState, LoaderState
 
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
@@ -23,7 +27,7 @@ class EarlyStop:
     """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """End it once one of its loops has worked on so many batches."""
+    """End it once its main loop, see StopCounter, has worked on so many batches."""
     seconds: float | None = None
     """End it at the first step that ends so many seconds after its import of torch's DataLoader."""
 
@@ -41,20 +45,58 @@ def read_stop(folder: Path) -> EarlyStop | None:
         return None
 
 
+@dataclass(kw_only=True)
+class LoopSteps:
+    """The steps of a loop so far."""
+
+    is_training: bool
+    """True if gradients are on while it asks for batches, unlike in an evaluation."""
+    steps: int = 0
+    steps_ns: int = 0
+    """Time of these steps."""
+
+
 class StopCounter:
-    """Counts the steps of each loop, and ends the script as `sys.exit(0)` does."""
+    """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
+
+    The main loop is the one with the most time in its steps so far. A loop without gradients, as
+    an evaluation, is the main one only if no loop has any, and each DataLoader has been used.
+    """
 
     def __init__(self, stop: EarlyStop) -> None:
         self.stop, self.start_ns = stop, now_ns()
-        self.steps: Counter[str] = Counter()
+        self.loops: dict[tuple[str, str], LoopSteps] = {}
 
-    def count_step(self, place: str) -> None:
-        """Count a step of the loop at the place; does not return after the last one."""
-        self.steps[place] += 1
+    def count_step(
+        self, state: IterationState, step_ns: int, loaders: ByIdentity[LoaderState] | None = None
+    ) -> None:
+        """Count a step of that pass; does not return after the last one.
+
+        loaders: the DataLoaders that the process has made.
+        """
+        # The command that asks for the end imports this module, and starts faster without torch.
+        import torch
+
+        place = state.place, state.loader.made_at
+        is_training = torch.is_grad_enabled()
+        counted = self.loops.setdefault(place, LoopSteps(is_training=is_training))
+        counted.steps += 1
+        counted.steps_ns += step_ns
         stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
-        has_batches = stop.batches is not None and self.steps[place] >= stop.batches
+        main = max(self.loops.values(), key=lambda each: (each.is_training, each.steps_ns))
+        has_batches = stop.batches is not None and main.steps >= stop.batches
+        # The training may begin after an evaluation: its DataLoader is made, but not used yet.
+        if not main.is_training and loaders is not None:
+            has_batches = has_batches and all(each.is_described for each in loaders.values())
         if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
             end_script()
+
+
+@cache
+def counter_of(folder: str) -> StopCounter | None:
+    """The counter of this process, if the folder asks for an early end; the same at each call."""
+    stop = read_stop(Path(folder))
+    return StopCounter(stop) if stop else None
 
 
 def end_script() -> NoReturn:
