@@ -59,6 +59,7 @@ def test_time_that_is_up_names_a_winner_that_one_more_look_would_not():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("jobs", [2, 5, 20])
 @pytest.mark.parametrize(
     "noise",
