@@ -473,6 +473,7 @@ def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, op
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.alone
 def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):

@@ -232,6 +232,7 @@ def test_two_loaders_are_told_apart_however_the_script_ends(tmp_path, way, statu
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["fail", "worker", "collate", "collate in worker"])
 def test_errors_in_a_dataset_are_shown_without_the_probe(tmp_path, way):
     arguments = [str(SCRIPTS / "two_loaders.py"), way]

@@ -68,6 +68,7 @@ def in_environment(folder: Path, module: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_two_environments_hold_versions_that_exclude_each_other(index):
     before = [*sys.path], multiprocessing.spawn.get_executable()
     for number in ("1.0", "2.0"):
@@ -92,6 +93,7 @@ def test_an_environment_is_built_once(index, monkeypatch):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_a_requirement_precedes_the_version_of_the_main_environment(index):
     # Nothing of fastloop or pytest imports it.
     write_wheel(index, "0.1", name="webdataset")
