@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fastloop.data.image_store import StoredImages
     from fastloop.data.user_store import open_store, write_store
     from fastloop.explain.attach.watch import watch
-    from fastloop.explain.of_loop import explain_loop as explain
+    from fastloop.explain.explain_loop import explain_loop as explain
     from fastloop.fastloader import (
         Blocks,
         CenterCrop,

@@ -63,7 +63,7 @@ def _run_rank() -> None:
 
 def _measure_command() -> None:
     from fastloop.config.compose import compose_all, compose_changed
-    from fastloop.core.files import remove_unused
+    from fastloop.core.outputs_folder import remove_unused
     from fastloop.processes.lifecycle import exit_if_signalled
     from fastloop.sweep.forecast import describe_plan
     from fastloop.sweep.measure import measure, measure_one_job
@@ -74,7 +74,7 @@ def _measure_command() -> None:
     try:
         with exit_on_system_error(lambda: "; finished trials are kept"):
             if requests[0].sweep.explain:
-                from fastloop.explain.of_job import job_explainer
+                from fastloop.explain.explain_job import job_explainer
 
                 status = measure(requests, job_explainer(requests, compose_changed))
             else:

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.attach.data import write_data
 from experiments.attach.scripts import FOLDER, SCRIPTS, Script, changed_sources, command_of
 from experiments.attach.table import format_table
-from fastloop.core.files import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.spans import now_ns, seconds_between
 
 AS_IS, PATCHED = "as it is", "patched"

@@ -14,9 +14,9 @@ from typing import Any
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
+from fastloop.explain.explain_job import check_request, explain_job
 from fastloop.explain.explained_job import ExplainedJob, count_batches, time_side_by_side
 from fastloop.explain.job_findings import to_json
-from fastloop.explain.of_job import check_request, explain
 from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress
@@ -60,7 +60,7 @@ def judge_job(request: JobRequest) -> Judgement:
     """The judgement of `fastloop explain`."""
     start_ns = now_ns()
     with TemporaryDirectory() as folder:
-        explanation = explain(request, _compose, Progress(), Path(folder))
+        explanation = explain_job(request, _compose, Progress(), Path(folder))
     seconds = seconds_between(start_ns, now_ns())
     return Judgement(content=json.loads(to_json(explanation)), seconds=seconds)
 

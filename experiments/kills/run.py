@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from mlflow.tracking import MlflowClient
 
-from fastloop.core.files import edge_digest
+from fastloop.core.fingerprints import edge_digest
 from fastloop.core.result_io import load
 from fastloop.options.tracker.mlflow import MlflowTracker
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.tune.workloads import WORKLOADS, Workload, configurations
-from fastloop.core.files import write_beside
+from fastloop.core.atomic_files import write_beside
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed
 from fastloop.data.prepare_dataset import prepare

@@ -19,7 +19,7 @@ from experiments.tune.recordings import Recording, build_recordings
 from experiments.tune.replay import SHARES, Scores, replay_all
 from experiments.tune.tpe import has_optuna
 from experiments.tune.workloads import YOURS
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 from fastloop.core.machine import describe_machine
 
 SEEDS = 1000

@@ -22,7 +22,7 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
     """
     settings, given = dict(defaults), set[str]()
     for argument in arguments:
-        # a terminal would execute control characters when an error message prints the argument
+        # A terminal would execute control characters when an error message prints the argument.
         if CONTROL.search(argument):
             raise UsageError(f"{argument!r}: allowed: printable characters")
         name, equals, value = argument.partition("=")
@@ -40,7 +40,7 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
 
 def _expand_home(value: str) -> str:
     """The value with the home folder in the place of a ~ at its beginning, if there is one."""
-    # the user may have none
+    # The user may have no home folder.
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value
     return value
@@ -57,7 +57,7 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
         return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
     if name.startswith("-"):
         return f"{command} {name}: {usual}"
-    # Path("") is the working folder
+    # Path("") is the working folder, which is no script.
     if not name or not Path(name).exists():
         shown = _show(name)
         return f"{command} {shown}: no such file; allowed: a Python script, or -m <module>"

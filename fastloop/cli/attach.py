@@ -180,13 +180,13 @@ def _explain(
     # before the next imports: their time is not the script's
     after = read_counters()
     from fastloop.core.machine_load import load_between
+    from fastloop.explain.attach.explain_script import PAGE, explain_script
     from fastloop.explain.attach.findings import describe_nothing, format_findings
-    from fastloop.explain.attach.of_script import PAGE, explain_records
 
     try:
         with _findings_folder(arguments) as folder:
             load = load_between(before, after)
-            findings = explain_records(records, arguments, status, folder, load)
+            findings = explain_script(records, arguments, status, folder, load)
     except OSError as error:
         print(f"fastloop: no findings: {error}", file=sys.stderr)
         return None, None
@@ -276,7 +276,7 @@ def _try_changes(
 
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
-    from fastloop.core.files import write_text
+    from fastloop.core.atomic_files import write_text
     from fastloop.explain.attach.try_changes import PATCH, TRIED, format_tried, to_json
 
     patch = folder / PATCH if tried.patch else None
@@ -407,7 +407,7 @@ def _unwritable_outputs() -> str:
     """The reason why nothing can be written to the outputs folder; empty if it can."""
     # Checked before the script runs, possibly for hours. The folder is not made, as other ranks may
     # check at the same time.
-    from fastloop.core.files import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder
 
     folder = outputs_folder()
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
@@ -433,7 +433,7 @@ def _findings_folder(arguments: list[str]) -> Iterator[Path]:
 
 def _make_folder(arguments: list[str]) -> Path:
     """A new folder in the outputs folder, named after the script."""
-    from fastloop.core.files import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder
 
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem
     for number in count(1):

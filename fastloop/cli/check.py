@@ -55,7 +55,7 @@ from fastloop.config.check_files import (
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
-from fastloop.core.files import remove_unused
+from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.result import Measurement, Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError

@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.files import outputs_folder, remove, write_text
+from fastloop.core.atomic_files import remove, write_text
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import MachineBusy, UsageError
 

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import outputs_folder, remove, sweep_folders
+from fastloop.core.atomic_files import remove
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"older_than": "", "yes": "false"}

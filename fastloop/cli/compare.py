@@ -23,7 +23,7 @@ from pathlib import Path
 from textwrap import fill
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError

@@ -160,7 +160,7 @@ def _software() -> Iterator[tuple[str, str]]:
 
 
 def _space() -> Iterator[tuple[str, str]]:
-    from fastloop.core.files import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder
 
     folder = outputs_folder()
     nearest = next(each for each in (folder, *folder.parents) if each.exists())

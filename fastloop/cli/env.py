@@ -44,7 +44,7 @@ def main() -> None:
 
 def _list() -> None:
     """Print a line for each environment."""
-    from fastloop.core.files import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder
     from fastloop.processes.environments import list_environments
 
     found, damaged = list_environments()
@@ -68,7 +68,7 @@ def _line(built: BuiltEnvironment) -> str:
 
 def _create(requests: Sequence[JobRequest]) -> int:
     """Create each environment that the requests need once; return the exit status."""
-    from fastloop.core.files import remove_unused
+    from fastloop.core.outputs_folder import remove_unused
     from fastloop.core.types import Unsupported
     from fastloop.processes.environments import build_environment, environment_for
 

@@ -40,8 +40,9 @@ from fastloop.config.compose import (
 )
 from fastloop.config.experiments import experiment_yaml
 from fastloop.config.messages import usage_message
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
-from fastloop.core.files import make_sweep_folder, remove_unused, write_text
+from fastloop.core.outputs_folder import make_sweep_folder, remove_unused
 from fastloop.core.text import plain_reason, without_passwords
 from fastloop.core.types import (
     Failure,
@@ -55,7 +56,7 @@ from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.forecast import describe_explanation, num_passes
 from fastloop.sweep.request import JobRequest
 
-EXPLAIN_MODULES = ("fastloop.explain.of_job", *TRIAL_MODULES)
+EXPLAIN_MODULES = ("fastloop.explain.explain_job", *TRIAL_MODULES)
 """Modules with the functions that the processes of an explanation call."""
 SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
 
@@ -82,8 +83,8 @@ def main() -> None:
 
 
 def _explain(requests: Sequence[JobRequest]) -> None:
+    from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.job_findings import format_explanation, to_json
-    from fastloop.explain.of_job import check_request, explain
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
@@ -98,7 +99,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
         nullcontext() if is_free else lock_machine(sweep.wait),
         show_progress(num_steps) as progress,
     ):
-        explanation = explain(request, compose_changed, progress, folder, sweep.seconds)
+        explanation = explain_job(request, compose_changed, progress, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")

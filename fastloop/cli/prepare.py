@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastloop.config.compose import compose_all
-from fastloop.core.files import remove_unused
+from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest

@@ -1,12 +1,11 @@
 """fastloop report: write a report on a sweep: HTML page, Markdown, pictures, CSV.
 
-    fastloop report [sweep=<date>/<time>|sweep=last|folder=<path>] [--open]
-                    [baseline=<job or loader>] [format=md,html,png,csv]
+fastloop report [sweep=<date>/<time>|sweep=last|folder=<path>] [--open] [baseline=<job or loader>]
+[format=md,html,png,csv]
 
-The default is the newest sweep in the outputs folder that has a finished job. --open opens
-the page in a browser. A sweep that is not in the outputs
-folder is looked up in MLflow. The files are written to report/ in the folder of the results.
-"""
+The default is the newest sweep in the outputs folder that has a finished job. A sweep that is not
+in the outputs folder is looked up in MLflow. The files are written to report/ in the folder of the
+results. --open opens the page in a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result_io import load_results, load_timelines
 from fastloop.core.text import shorten_words, without_passwords
 from fastloop.core.types import UsageError
@@ -89,10 +88,8 @@ def newest_results() -> tuple[list[Result], Path]:
         if any(result.status == "FINISHED" for result in results):
             if folder != sweeps[-1]:
                 skipped = "/".join(sweeps[-1].parts[-2:])
-                told = (
-                    f"sweep={skipped}: none of its jobs has finished; this is the last one before"
-                )
-                print(told, file=sys.stderr)
+                reason = "none of its jobs has finished; this is the last one before"
+                print(f"sweep={skipped}: {reason}", file=sys.stderr)
             return results, folder
     return load_results(sweeps[-1], "sweep"), sweeps[-1]
 
@@ -102,7 +99,7 @@ def _results_in_mlflow(sweep: str) -> list[Result]:
 
     try:
         results = load_sweep_results(sweep)
-    # an unreachable or different server may raise anything
+    # A server that can't be reached, or is another program, may raise anything.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         reason = without_passwords(reason)

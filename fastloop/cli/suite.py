@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
-    from fastloop.core.files import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
     from fastloop.suite.measure_round import (
         SuiteRun,
@@ -138,7 +138,7 @@ def _verify(names: Sequence[str]) -> None:
 
 
 def _write_site(given: dict[str, str]) -> None:
-    from fastloop.core.files import write_text
+    from fastloop.core.atomic_files import write_text
     from fastloop.core.spans import wall_ms
     from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_claims, render_site
 

@@ -55,7 +55,8 @@ from fastloop.config.compose import (
 )
 from fastloop.config.experiments import experiment_yaml
 from fastloop.config.tune_space import read_space, split_arguments
-from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused, write_text
+from fastloop.core.atomic_files import write_text
+from fastloop.core.outputs_folder import make_sweep_folder, outputs_folder, remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
@@ -146,9 +147,9 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     from fastloop.core.spans import now_ns, seconds_between
     from fastloop.explain.attach.call_patch import show_command
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
+    from fastloop.explain.attach.explain_script import explain_script
     from fastloop.explain.attach.findings import outside_s
     from fastloop.explain.attach.launch import make_record_folder, run_script
-    from fastloop.explain.attach.of_script import explain_records
     from fastloop.sweep.progress import share_reports
     from fastloop.tune import script_tuning
     from fastloop.tune.budget import Spending, TuneBudget
@@ -169,7 +170,7 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
             sys.exit(128 + ended_by[0])
         handle_signals()
         run_s = seconds_between(start_ns, now_ns())
-        findings = replace(explain_records(records, arguments, status, records), seconds=run_s)
+        findings = replace(explain_script(records, arguments, status, records), seconds=run_s)
         late_s = limit_s if run_s >= limit_s else None
         found = script_tuning.choose_loop(findings, arguments, late_s)
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
@@ -213,7 +214,7 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
     from fastloop.core.machine_counters import process_begun_ns
-    from fastloop.explain.of_job import check_request
+    from fastloop.explain.explain_job import check_request
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_budget

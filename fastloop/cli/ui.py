@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import UsageError
 
 DEFAULTS = {"port": "5000"}

@@ -22,7 +22,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fastloop.config.messages import validation_message
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 from fastloop.core.result import Result
 from fastloop.core.text import shorten_words, without_address_users
 from fastloop.core.types import UsageError

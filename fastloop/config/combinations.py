@@ -29,11 +29,10 @@ from fastloop.config.catalogue import overridable_names, resource_folder, settin
 from fastloop.config.command_line import (
     CommandLine,
     expand_homes,
-    override_values,
     parse_overrides,
-    product,
     read_command_line,
 )
+from fastloop.config.expand_sweep import expand_jobs, override_values
 from fastloop.config.experiments import register_experiments
 from fastloop.config.foreign_settings import (
     Concerns,
@@ -100,7 +99,7 @@ def compose_combinations(line: CommandLine) -> Combinations:
             return Combinations(each=[combination], concerns=alone.lines())
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
-        jobs = product(parse_overrides([*swept, *line.overrides]))
+        jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
         # resolved once: it contains the time, and would differ from job to job
         folder = str(first.hydra.sweep.dir)
         found = _compose_sweep(name, jobs, folder)

@@ -13,44 +13,33 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.build_jobs import build_job, build_request, check_settings
-from fastloop.config.catalogue import overridable_names, resource_folder
+from fastloop.config.catalogue import overridable_names
 from fastloop.config.combinations import (
     BASIC,
-    CONFIG_NAME,
-    VERSION_BASE,
     Combination,
     Combinations,
-    combination_of,
     compose_combinations,
     compose_each,
     compose_values,
-    register_resolvers,
 )
-from fastloop.config.command_line import CommandLine, prepare_completion, quote, read_command_line
-from fastloop.config.experiments import register_experiments
+from fastloop.config.command_line import CommandLine, read_command_line
+from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
-from fastloop.core.files import remove_unused
 from fastloop.core.types import UsageError
-from fastloop.processes.lifecycle import handle_signals
 from fastloop.sweep.forecast import print_once
-from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs, job_names
+from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs
 
 if TYPE_CHECKING:
-    from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
 
-FULL_ERROR, OUTPUTS = "HYDRA_FULL_ERROR", "FASTLOOP_OUTPUTS"
+OUTPUTS = "FASTLOOP_OUTPUTS"
 TRIAL_MODULES = ("fastloop.trial.tasks",)
 """Modules with the functions that the processes of a sweep call."""
-MeasureHere = Callable[[list[JobRequest]], int]
 
 
 def compose_all(
@@ -77,7 +66,7 @@ def compose_all(
             print(f"fastloop {version('fastloop')}")
             return []
         if line.prints_info:
-            _run_hydra(line, lambda _: None)
+            run_hydra(line, lambda _: None)
             return []
         composed = compose_combinations(line)
         combinations = composed.each
@@ -88,7 +77,7 @@ def compose_all(
         _tell_concerns(composed)
         if combinations[0].launcher == BASIC:
             return requests
-        return _run_hydra_launcher(line, combinations, requests, measure_here)
+        return measure_by_launcher(line, combinations, requests, measure_here)
     # The reader of the output has closed the pipe, as `head` does in `... --cfg job | head`. This
     # is not an error of the configuration.
     except BrokenPipeError:
@@ -218,102 +207,3 @@ def usage_errors() -> Iterator[None]:
         if text is None:
             raise
         raise UsageError(text) from error
-
-
-def _run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
-    """Run hydra.main: to print information, or to start the processes of its launcher."""
-    register_experiments()
-    register_resolvers()
-    prepare_completion()
-    sys.argv[1:] = line.arguments
-    full_error = os.environ.get(FULL_ERROR)
-    # so that hydra.main raises errors, instead of printing them and exiting
-    os.environ[FULL_ERROR] = "1"
-    try:
-        conf = str(resource_folder("conf"))
-        hydra.main(version_base=VERSION_BASE, config_path=conf, config_name=CONFIG_NAME)(task)()
-    finally:
-        os.environ.pop(FULL_ERROR)
-        if full_error is not None:
-            os.environ[FULL_ERROR] = full_error
-
-
-def _run_hydra_launcher(
-    line: CommandLine,
-    combinations: list[Combination],
-    requests: list[JobRequest],
-    measure_here: MeasureHere,
-) -> list[JobRequest]:
-    """Measure the requests in the processes of a Hydra launcher and return them.
-
-    Raises ConfigError before the first process starts if the launcher can't be used.
-    """
-    first = combinations[0]
-    name = f"hydra/launcher={first.launcher}"
-    if len(requests) == 1 and not line.is_sweep:
-        raise ConfigError(f"{name}: it runs sweeps only; add -m")
-    for combination, request in zip(combinations, requests, strict=True):
-        _check_hydra_launcher(name, combination, request)
-    names, colours = job_names(requests), [request.colour for request in requests]
-    print(
-        f"{name}: jobs: {len(requests)}; results go to {first.sweep_folder}",
-        file=sys.stderr,
-    )
-
-    def measure(cfg: DictConfig) -> None:
-        hydra_conf = HydraConfig.get()
-        combination = combination_of(cfg, hydra_conf)
-        folder = Path(hydra_conf.runtime.output_dir)
-        request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
-        number = int(folder.name)
-        if measure_here([replace(request, name=names[number], colour=colours[number])]):
-            raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
-
-    # On a signal, the launcher's processes must be ended.
-    handle_signals()
-    # the default folder contains the time, which has gone on since the jobs were composed
-    same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
-    try:
-        _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
-    # a launcher may raise anything: there is no cluster, a job is lost
-    except Exception as error:
-        remove_unused(first.sweep_folder)
-        if isinstance(error, ConfigError):
-            raise
-        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
-        raise ConfigError(f"{name}: {reason}") from error
-    return [
-        replace(request, name=name, is_done=True)
-        for request, name in zip(requests, names, strict=True)
-    ]
-
-
-def _check_hydra_launcher(name: str, combination: Combination, request: JobRequest) -> None:
-    """Raise ConfigError for settings that a Hydra launcher other than basic can't honour."""
-    _check_concurrent(name, request.sweep)
-    if request.launcher.world_size > 1 and _is_under_torchrun():
-        reason = "the processes of torchrun run one job at a time, together; allowed: basic"
-        raise ConfigError(f"{name}: {reason}")
-    # settings of submitit
-    for setting in ("nodes", "tasks_per_node"):
-        value: Any = combination.launcher_settings.get(setting) or 1
-        if value > 1:
-            reason = "each would measure the same job; launcher=torchrun starts several processes"
-            raise ConfigError(f"hydra.launcher.{setting}={value}: allowed: 1; {reason}")
-
-
-def _check_concurrent(name: str, sweep: SweepSettings) -> None:
-    if not sweep.allow_concurrent:
-        reason = "it runs jobs concurrently or on different machines, and not in rounds"
-        allowed = "allowed: basic, or any launcher with allow_concurrent=true, which is not ranked"
-        raise ConfigError(f"{name}: {reason}; {allowed}")
-    if sweep.resume:
-        raise ConfigError(
-            f"resume={sweep.resume}: {name}: only hydra/launcher=basic can resume a sweep"
-        )
-
-
-def _is_under_torchrun() -> bool:
-    from fastloop.processes.torchrun_env import torchrun_process
-
-    return torchrun_process() is not None

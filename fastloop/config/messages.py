@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fastloop.config.suggestions import option_hint, setting_hint
-from fastloop.core.files import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.text import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line

@@ -9,14 +9,14 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
 from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -82,9 +82,17 @@ def cpu_seconds() -> float:
     return total
 
 
-def memory_mappings() -> list[tuple[int, int, bool]] | None:
-    """Start and stop of all mapped addresses of this process, ascending, and True if they are
-    mapped to a file on a disk; None if unknown."""
+class MemoryMapping(NamedTuple):
+    """A range of mapped addresses of a process."""
+
+    start: int
+    stop: int
+    is_file: bool
+    """True if they are mapped to a file on a disk."""
+
+
+def memory_mappings() -> list[MemoryMapping] | None:
+    """All mapped addresses of this process, ascending; None if unknown."""
     try:
         text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
     except OSError:
@@ -100,7 +108,7 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
         start, stop = row[0].split("-")
         path = row[5] if len(row) == 6 else ""
         is_file = path.startswith("/") and not path.startswith(in_memory)
-        mappings.append((int(start, 16), int(stop, 16), is_file))
+        mappings.append(MemoryMapping(int(start, 16), int(stop, 16), is_file))
     return mappings
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import psutil
 
@@ -112,9 +112,17 @@ def _own_root() -> int:
     return parent if "RANK" in os.environ and parent > 1 else os.getpid()
 
 
-def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, float, float]], bool]:
-    """(total, busy, stolen) seconds of each of these cores; and True if the machine has no
-    others."""
+class _CoreTimes(NamedTuple):
+    """Seconds of a core since the machine was started."""
+
+    total_s: float
+    busy_s: float
+    stolen_s: float
+    """Time in which the core was another virtual machine's."""
+
+
+def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[_CoreTimes], bool]:
+    """The times of each of these cores; and True if the machine has no others."""
     lines = []
     # LXCFS counts the time of this container only. A figure without the other programs of the
     # machine would be worse than none.
@@ -125,21 +133,22 @@ def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, flo
     rows = [line.split() for line in lines if re.match(r"cpu\d", line)]
     used = [fields for name, *fields in rows if int(name[3:]) in cpus]
     if not used:
-        return [(0.0, 0.0, 0.0)] * len(cpus), False
+        return [_CoreTimes(0.0, 0.0, 0.0)] * len(cpus), False
     return [_sum_ticks(fields) for fields in used], len(used) == len(rows)
 
 
-def _sum_ticks(fields: Sequence[str]) -> tuple[float, float, float]:
-    """(total, busy, stolen) seconds of a core, from its row in /proc/stat."""
+def _sum_ticks(fields: Sequence[str]) -> _CoreTimes:
+    """The times of a core, from its row in /proc/stat."""
     # proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; old kernels have fewer.
     # The fields after these, guest and guest_nice, are contained in user and nice already.
     hertz = os.sysconf("SC_CLK_TCK")
     user, nice, system, idle, waiting, hard, soft, stolen = (
         int(field) / hertz for field in [*fields, *["0"] * 8][:8]
     )
-    # interrupts count as idle: they may be this command's own, and no process is charged for them
+    # Interrupts count as idle: they may be this command's own, and no process is charged for them.
     busy = user + nice + system
-    return busy + idle + waiting + hard + soft + stolen, busy, stolen
+    total = busy + idle + waiting + hard + soft + stolen
+    return _CoreTimes(total_s=total, busy_s=busy, stolen_s=stolen)
 
 
 def _is_of_container(proc: Path) -> bool:

@@ -134,7 +134,7 @@ class Setup:
     execution: Execution
     precision: str
     pair: ExtractPair = tuple
-    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/model_inputs.py."""
+    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/job_start.py."""
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from typing import Any
 
 import pydantic
 
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import TIMELINE_SVG
-from fastloop.core.files import write_text
 from fastloop.core.result import Result
 from fastloop.core.text import encodable, without_address_users, without_passwords
 from fastloop.core.types import FailureKind, UsageError

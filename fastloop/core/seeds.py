@@ -27,7 +27,7 @@ def mix_seed(*numbers: int) -> int:
     mixed = 0
     for number in numbers:
         mixed = scramble(mixed ^ scramble(number & MASK))
-    # 63 bits: torch, numpy and random all take a non-negative int64 as it is
+    # torch, numpy and random all take 63 bits, a non-negative int64, as they are.
     return mixed >> 1
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 
 PACKAGE = Path(__file__).parents[1]
 """fastloop's folder; its code has a version of its own, see machine.code_version."""

@@ -22,9 +22,9 @@ from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
 from fastloop.data.dataloader import decode_in_order
+from fastloop.data.dataset_samples import fetch_samples, is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
-from fastloop.data.samples import fetch_samples, is_broken
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 
 from fastloop.core import seeds
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Dataset, Decoder, Order, Transform
 from fastloop.core.seeds import sample_key

@@ -19,8 +19,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
 from fastloop.data.batch_stream import BatchStream
+from fastloop.data.dataset_samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.probed_parts import probe_reads, probe_transform
-from fastloop.data.samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.lifecycle import tie_worker_to_parent
 

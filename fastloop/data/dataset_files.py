@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fastloop.core.files import file_fingerprint, fingerprint, hold_lock, outputs_folder
+from fastloop.core.atomic_files import hold_lock
+from fastloop.core.fingerprints import file_fingerprint, fingerprint
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import BadData, Tree, Unsupported
 
 MARKER = ".fastloop-data"

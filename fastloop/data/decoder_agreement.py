@@ -13,7 +13,7 @@ import numpy as np
 import optree
 from torch.utils.data import default_collate
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.protocols import Dataset, Decoder
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree

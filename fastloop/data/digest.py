@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.seeds import INCREMENT
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Leaves, Tree

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fastloop.core.files import edge_digest, fingerprint
+from fastloop.core.fingerprints import edge_digest, fingerprint
 from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Unsupported, name_of

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.bars import sample_bar
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.files import flush_to_disk, hold_lock, write_beside
-from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns, seconds_between
+from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
+from fastloop.data.crop_saving import measure_saving_ms
 from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding
 from fastloop.data.npy_store import (
     ALTERNATIVE,
@@ -40,14 +41,8 @@ from fastloop.data.npy_store import (
 )
 from fastloop.data.ragged import OFFSETS, open_ragged
 from fastloop.data.rows import array_of, structure_text
-from fastloop.fastloader.columns.crops import RandomResizedCrop
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
-from fastloop.fastloader.columns.images import (
-    CroppedImages,
-    choose_crop_decoder,
-    pixel_format,
-)
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
@@ -56,13 +51,6 @@ AHEAD = 16
 COPIED_ROWS = 4096
 """Rows of an array that are copied at a time, if its memory is not contiguous."""
 ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
-
-SIDE, FLIP = 224, 0.5
-"""The crops of the usual training on ImageNet."""
-MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
-"""Images that are tried, random crops of each, and measurements of each crop."""
-BUDGET_NS = 1_000_000_000
-"""CPU time after which no further image is tried."""
 
 
 @dataclass
@@ -349,44 +337,3 @@ def load_stored(folder: Path) -> StoredImages | None:
     """The figures in a store's folder; None for a folder without encoded images."""
     path = folder / IMAGES
     return StoredImages(folder, **json.loads(path.read_text())) if path.is_file() else None
-
-
-def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | None:
-    """Milliseconds by which a crop out of `after` is faster than one out of `before`, in one
-    thread.
-
-    None if none of the images that are tried can be decoded.
-    """
-    columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
-    for index in spread_indices(len(before), MOST_IMAGES):
-        try:
-            # The first crop of each also reads the file into memory, so it is not counted.
-            for column in columns:
-                _crop_ns(column, index, 0)
-            saved_ns += [_gain_ns(columns, index, seed) for seed in range(DRAWS)]
-        # A broken image is no error here: a loader names it when it reads it.
-        except (OSError, ValueError):
-            continue
-        if cpu_ns() - begin_ns > BUDGET_NS:
-            break
-    return float(np.mean(saved_ns)) / 1e6 if saved_ns else None
-
-
-def _crops_of(images: EncodedImages) -> CroppedImages:
-    pixels = pixel_format(None, None, "CHW")
-    return CroppedImages(images, RandomResizedCrop(SIDE), FLIP, pixels, choose_crop_decoder(None))
-
-
-def _gain_ns(columns: list[CroppedImages], index: int, seed: int) -> int:
-    """Nanoseconds of CPU time that a crop of `after` saves."""
-    # the least of the repeats: other programs can only add to them, by emptying the caches
-    took_ns = [[_crop_ns(column, index, seed) for column in columns] for _ in range(REPEATS)]
-    before, after = (min(repeats) for repeats in zip(*took_ns, strict=True))
-    return before - after
-
-
-def _crop_ns(column: CroppedImages, index: int, seed: int) -> int:
-    out, indices = np.empty((1, column.spec.nbytes), np.uint8), np.array([index])
-    start = cpu_ns()
-    column.with_seed(seed).fill(indices, out)
-    return cpu_ns() - start

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastloop.core.files import fingerprint, outputs_folder, remove_partial, stable_repr
+from fastloop.core.atomic_files import remove_partial
+from fastloop.core.fingerprints import fingerprint, stable_repr
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import (
     Collate,

@@ -14,14 +14,14 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line
+from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.npy_store import spread_indices
 from fastloop.data.rows import bytes_of
-from fastloop.data.samples import returns_batches
 
 PROBED_SAMPLES = 16
 """Samples that are read twice to find out whether they are random."""
@@ -107,7 +107,7 @@ def sample_fingerprint(samples: Samples, index: int) -> str:
     """A fingerprint of the sample or, if it can't be read, the error."""
     try:
         leaves = optree.tree_leaves(samples[index])
-    # the preparation of the dataset reports the sample
+    # The preparation of the dataset reports a sample that can't be read.
     except Exception as error:
         return error_line(error)
     return fingerprint([_bits(leaf) for leaf in leaves])
@@ -132,7 +132,7 @@ def seed_generators(seed: int) -> Iterator[None]:
         before = random.getstate(), np.random.get_state(), torch.get_rng_state()
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        # torch.manual_seed would also seed the generators of all devices, which are not restored
+        # torch.manual_seed would also seed the generators of all devices, which are not restored.
         torch.default_generator.manual_seed(seed)
         try:
             yield
@@ -143,12 +143,12 @@ def seed_generators(seed: int) -> Iterator[None]:
 
 
 def _bits(leaf: Any) -> object:
-    # through uint8, as numpy may lack the dtype
+    # The bytes are read as uint8, because numpy may lack the dtype.
     if isinstance(leaf, torch.Tensor):
         return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
     if isinstance(leaf, np.ndarray):
         return str(leaf.dtype), leaf.shape, leaf.tobytes()
-    # an image of PIL, or else a number or a text
+    # The leaf is an image of PIL, or else a number or a text.
     return (leaf.size, leaf.tobytes()) if hasattr(leaf, "tobytes") else leaf
 
 
@@ -162,12 +162,10 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
     # random crop may happen to be the same twice. A Dataset that seeds the generators itself, as by
     # torch.manual_seed(index), has equal values and leaves equal states.
     for index in spread_indices(len(samples)) if len(samples) else ():
-        reads = [_read_seeded(samples, index, seed) for seed in SEEDS]
-        (value, draws), (other, its_draws) = reads
-        drawn_from = [name for name in draws if its_draws.get(name, draws[name]) != draws[name]]
-        if drawn_from:
+        first, second = (_read_seeded(samples, index, seed) for seed in SEEDS)
+        if drawn_from := first.other_states(second):
             reason = f"it draws from the generator of {' and '.join(drawn_from)}"
-        elif value != other:
+        elif first.values != second.values:
             reason = "it differs when it is read again"
         else:
             continue
@@ -177,18 +175,32 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
         )
 
 
-def _read_seeded(samples: Any, index: int, seed: int) -> tuple[list[Value], dict[str, Value]]:
-    """The leaves of a sample, and the states of the generators that it has changed."""
-    # a sample that can't be read is reported when the store is written
+@dataclass(frozen=True)
+class _Reading:
+    """A reading of a sample with seeded generators."""
+
+    values: list[Value]
+    """The bits of the sample's leaves; empty if it can't be read."""
+    states: dict[str, Value]
+    """The states of the generators that it has changed, by the library's name."""
+
+    def other_states(self, other: _Reading) -> list[str]:
+        """The generators that both readings have changed, to different states."""
+        states = self.states.items()
+        return [name for name, state in states if other.states.get(name, state) != state]
+
+
+def _read_seeded(samples: Any, index: int, seed: int) -> _Reading:
+    # A sample that can't be read is reported when the store is written.
     with seed_generators(seed):
         before = _states()
         try:
             leaves = optree.tree_leaves(samples[index])
         except Exception:
-            return [], {}
+            return _Reading([], {})
         after = _states()
     changed = {name: state for name, state in after.items() if state != before[name]}
-    return [value for leaf in leaves if (value := _value(leaf))], changed
+    return _Reading([value for leaf in leaves if (value := _value(leaf))], changed)
 
 
 def _states() -> dict[str, Value]:

@@ -14,6 +14,7 @@ import torch
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, SamplesDiffer, Tree
 from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
 from fastloop.data.digest import (
     content_fingerprint,
@@ -22,7 +23,6 @@ from fastloop.data.digest import (
     sample_hashes,
 )
 from fastloop.data.ragged import is_ragged, longest_lengths
-from fastloop.data.samples import returns_batches
 from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Tree, Unsupported, name_of
-from fastloop.data.samples import fetch_samples
+from fastloop.data.dataset_samples import fetch_samples
 
 
 class Rows:

@@ -55,10 +55,12 @@ def check_crops(
         watched = comparison.watch(batches)
         actual = digest(watched, None, prepared.sample, at_most=expected.count)
         counted = Digest(actual.count, 0, actual.leaves)
-        error = describe_difference(expected, counted) or "" if expected.count else ""
+        # A rank without samples is reported below, by its number.
+        if expected.count:
+            error = describe_difference(expected, counted) or ""
     except Invalid as reason:
         error = str(reason)
-    # every rank gathers, also one with an error: the others would wait for it
+    # Every rank gathers, also one with an error, because the others would wait for it.
     ranks = all_gather((error, expected.count), tuple[str, int])
     if errors := [each for each, _ in ranks if each]:
         raise Invalid(errors[0])
@@ -75,7 +77,8 @@ def _compare_with(
     dataset: Any = prepared.dataset
     samples: CroppedSamples = dataset.open()
     indices = _indices_of_rank(prepared, plan, epoch)
-    # the system's randomness: the loader may have seeded Python's generator
+    # The system's source of randomness draws the places, because the loader may have seeded
+    # Python's generator.
     places = random.SystemRandom().sample(range(len(indices)), min(COMPARED_CROPS, len(indices)))
     return _Comparison(
         samples=CroppedSamples(samples.images, samples.cropping, plan.seed),
@@ -139,7 +142,7 @@ class _Comparison:
     def _compare_pixels(self, image: torch.Tensor, place: int, index: int) -> None:
         crop, _ = self.samples[self.epoch * len(self.samples) + index]
         difference = self.samples.cropping.difference(image, crop)
-        # `not <=`, and not `>`, so that NaN is a difference as well
+        # This is `not <=`, and not `>`, so that NaN is a difference as well.
         if not difference <= TOLERANCE + ROUNDING:
             text = f"pixels are up to {difference:.3g} of 255 off the crop of sample {index}"
             raise Invalid(f"{self._name(place)}: {text}, at most {TOLERANCE} are allowed")

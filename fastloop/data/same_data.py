@@ -16,6 +16,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.sharding import shard
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Invalid, Tree, Unsupported
+from fastloop.data.dataset_samples import fetch_samples
 from fastloop.data.digest import (
     Digest,
     describe_difference,
@@ -28,7 +29,6 @@ from fastloop.data.digest import (
 from fastloop.data.prepare_dataset import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.random_samples import SeededDataset
-from fastloop.data.samples import fetch_samples
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16
@@ -40,16 +40,18 @@ def check_data(
     plan: Plan,
     batches: Iterable[Tree],
     epoch: int,
+    *,
     same_data: bool = True,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> None:
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
 
-    same_data: False: compare only the number of samples and their dtypes and shapes.
-    observe: called with the (batch, 16) uint8 hashes of each batch.
     Several ranks are checked together, and all raise the same error. A rank may repeat samples to
     have as many as the others, as with torch's DistributedSampler. Raises Unsupported if a rank has
     no samples.
+
+    same_data: False: compare only the number of samples and their dtypes and shapes.
+    observe: called with the (batch, 16) uint8 hashes of each batch.
     """
     hashes = reference_hashes(prepared)
     expected = reference_digest(hashes, prepared.sample, indices_to_deliver(prepared, plan, epoch))
@@ -66,10 +68,10 @@ def check_data(
         actual = replace(actual, total=expected.total)
     difference = describe_difference(expected, actual)
     if difference and (actual.leaves, actual.count) == (expected.leaves, expected.count):
-        difference += _explain(prepared, plan)
+        difference += _explain_randomness(prepared, plan)
     if difference:
         raise Invalid(difference)
-    if idle := [rank for rank, digest_ in enumerate(ranks) if not digest_.count]:
+    if idle := [rank for rank, delivered in enumerate(ranks) if not delivered.count]:
         split = f"{actual.count} samples are divided among {plan.world_size} ranks"
         raise Unsupported(f"rank {idle[0]} gets no samples: {split}")
 
@@ -138,7 +140,7 @@ def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
 def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
     """Indices that all ranks deliver in an epoch, including those that are repeated so that all
     ranks have equally many; None: each index once."""
-    # None spares the memory and time of a permutation that would be summed up anyway
+    # None spares the memory and time of a permutation that would be summed up anyway.
     order = whole_order(plan)
     is_even = order.length(prepared.num_samples) % plan.world_size == 0
     if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
@@ -198,7 +200,7 @@ def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
     ).numpy()
 
 
-def _explain(prepared: PreparedData, plan: Plan) -> str:
+def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
     """Explanation of a difference if the data itself is random; empty if it is not."""
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
@@ -231,7 +233,7 @@ class EpochCounts:
 
 
 def check_counts(
-    prepared: PreparedData, plan: Plan, sizes: Sequence[Sequence[int]], own_batches: bool
+    prepared: PreparedData, plan: Plan, sizes: Sequence[Sequence[int]], *, own_batches: bool
 ) -> None:
     """Raise Invalid unless each epoch of a window has the samples and batches that were asked for.
 
@@ -262,7 +264,7 @@ def _check_sizes(
     largest = max(rank.largest for rank in ranks)
     if largest > size:
         raise Invalid(f"batch_size={size}: a batch of {largest:,} samples in epoch {epoch}")
-    # if samples are skipped, every batch may be incomplete
+    # If samples are skipped, every batch may be incomplete.
     if prepared.broken:
         return
     # Each worker of an IterableDataset has an incomplete last batch of its own.

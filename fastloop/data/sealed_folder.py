@@ -15,12 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.files import (
-    edge_digest,
-    flush_to_disk,
-    hold_lock,
-    write_beside,
-)
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
+from fastloop.core.fingerprints import edge_digest
 from fastloop.core.spans import now_ns, seconds_between
 
 SEAL = "sealed.json"

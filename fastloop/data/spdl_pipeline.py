@@ -115,7 +115,7 @@ class _RunningPipeline:
             while True:
                 self.requests.get_nowait()
         self.requests.put(None)
-        # Drained, because a thread blocks while the sink is full.
+        # The sink is drained, because a thread blocks while it is full.
         with suppress(EOFError):
             while True:
                 self.pipeline.get_item()

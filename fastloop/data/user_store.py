@@ -16,8 +16,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.bars import sample_bar
-from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import BadData, SamplesDiffer, Tree
 from fastloop.core.user_code import is_iterable
 from fastloop.data.chunked_reader import collate_chunk, collate_chunks

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastloop.explain.explain_loop import LoopExplanation
     from fastloop.explain.loop_rungs import LoaderOrFunction, LoopStep
-    from fastloop.explain.of_loop import LoopExplanation
 
 
 class _ExplainModule(ModuleType):
@@ -26,9 +26,9 @@ class _ExplainModule(ModuleType):
         device: str = "auto",
         seconds: float = 60.0,
     ) -> LoopExplanation:
-        """See `fastloop.explain.of_loop.explain_loop`, which has the same parameters."""
+        """See `fastloop.explain.explain_loop.explain_loop`, which has the same parameters."""
         # Imported at the first call, so that naming `fastloop.explain` imports no torch.
-        from fastloop.explain.of_loop import explain_loop
+        from fastloop.explain.explain_loop import explain_loop
 
         return explain_loop(loader, step, trials=trials, device=device, seconds=seconds)
 

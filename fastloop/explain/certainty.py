@@ -88,10 +88,9 @@ def draw_seconds(rounds: Sequence[Mapping[Key, float]]) -> tuple[dict[Key, np.nd
     return dict(zip(keys, seconds.T, strict=True)), levels
 
 
-def estimate_from(draws: np.ndarray, percent: float = 95.0) -> Estimate:
-    """The first draw, which is the likeliest value, with the central interval of all draws."""
-    beyond = (100 - percent) / 2
-    low, high = np.percentile(draws, [beyond, 100 - beyond])
+def estimate_from(draws: np.ndarray) -> Estimate:
+    """The first draw, which is the likeliest value, with the central 95 % interval of all draws."""
+    low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(value=float(draws[0]), low=float(low), high=float(high), is_interval=True)
 
 

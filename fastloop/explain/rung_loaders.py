@@ -20,10 +20,10 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.dataset_samples import fetch_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
-from fastloop.data.samples import fetch_samples
 from fastloop.explain.rungs import reads_images, rungs_of
 from fastloop.trial.delivery import loop_delivery
 from fastloop.trial.job_start import JobContext

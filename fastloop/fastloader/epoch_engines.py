@@ -61,7 +61,7 @@ def open_natively(source: object) -> NativeSource | None:
     return None if columns is None else NativeSource(columns, source.unflatten)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """A loader's opened source, and the processes, threads and stages that read it in each epoch.
 
@@ -131,13 +131,13 @@ def open_reading(settings: LoaderSettings) -> Reading:
     in_order = settings.is_in_order or isinstance(source, IterableSource)
     pipeline = Pipeline(tuning, target, settings.pins, in_order)
     return Reading(
-        source,
-        native,
-        processes,
-        pipeline,
-        choose_moments(settings),
-        settings.is_unbatched,
-        settings.asks_for_lists,
+        source=source,
+        native=native,
+        processes=processes,
+        pipeline=pipeline,
+        moments=choose_moments(settings),
+        is_unbatched=settings.is_unbatched,
+        asks_for_lists=settings.asks_for_lists,
     )
 
 

@@ -25,14 +25,13 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.running_epoch import SharedBatches
+from fastloop.fastloader.running_epoch import SharedBatches, begin_later
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
     DrawMoments,
     EpochBegin,
     EpochSeeds,
-    begin_later,
     draw_before,
     draw_leftover,
     epoch_seeds,

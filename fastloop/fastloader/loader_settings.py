@@ -38,7 +38,7 @@ NOT_USED = {
 as the warning tells it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerProcesses:
     """The number of processes that read a source, and DataLoader's settings for them."""
 
@@ -168,12 +168,12 @@ class LoaderSettings:
         if not self.num_workers or (self.num_threads is not None and not is_iterable):
             return None
         return WorkerProcesses(
-            self.num_workers,
-            self.prefetch_factor,
-            self.timeout,
-            self.worker_init_fn,
-            self.multiprocessing_context,
-            self.persistent_workers,
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout,
+            worker_init_fn=self.worker_init_fn,
+            multiprocessing_context=self.multiprocessing_context,
+            persistent_workers=self.persistent_workers,
         )
 
     @property

@@ -9,7 +9,7 @@ import atexit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from weakref import WeakSet
 
 import numpy as np
@@ -248,6 +248,23 @@ class MemoryPools:
     orders: Any = field(default_factory=open_pool)
 
 
+class StreamCalls(NamedTuple):
+    """The functions that the core's stream calls, in the order of bindings/stream_arguments.c."""
+
+    wrap: Callable[[Any], torch.Tensor]
+    """DLPack capsule of a column of the batch -> tensor."""
+    wrap_normally: Callable[[Any], torch.Tensor]
+    """The same in inference mode, in which tensors would be inference tensors."""
+    is_inference: Callable[[], bool]
+    """True if the caller is in inference mode."""
+    assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None
+    """See Delivery."""
+    pull: Callable[[Any], None] | None
+    """Feeds the stream with the next piece of its order; None: the core has all of the order."""
+    end: Callable[[], None]
+    """Called after the last batch."""
+
+
 def open_stream(
     plan: StreamPlan,
     order: NativeOrder,
@@ -276,29 +293,31 @@ def open_stream(
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)
         end = feeder.end
-    # None of these callbacks may refer to the stream: a cycle of references would keep an unused
+    # None of these functions may refer to the stream: a cycle of references would keep an unused
     # stream alive.
-    callbacks = (
-        _from_dlpack,
-        _wrap_normally,
-        torch.is_inference_mode_enabled,
-        delivery.assemble,
-        feeder,
-        end,
+    calls = StreamCalls(
+        wrap=_from_dlpack,
+        wrap_normally=_wrap_normally,
+        is_inference=torch.is_inference_mode_enabled,
+        assemble=delivery.assemble,
+        pull=feeder,
+        end=end,
     )
+    # Without events, nothing is recorded.
+    recording = {"events": times.room()} if times else {}
     stream = core.Stream(
-        plan.columns.opened,
-        open_order(order, plan.columns.num_samples, pools.orders),
-        pools.batches,
-        callbacks,
-        delivery.delivered,
-        delivery.start,
-        min(plan.batch_size, MAX_BATCH_SIZE),
-        plan.drop_last,
-        plan.num_threads,
-        plan.block_nbytes,
-        plan.max_blocks,
-        *([times.room()] if times else ()),
+        columns=plan.columns.opened,
+        order=open_order(order, plan.columns.num_samples, pools.orders),
+        pool=pools.batches,
+        calls=calls,
+        delivered=delivery.delivered,
+        start=delivery.start,
+        batch_size=min(plan.batch_size, MAX_BATCH_SIZE),
+        drop_last=plan.drop_last,
+        num_threads=plan.num_threads,
+        block_nbytes=plan.block_nbytes,
+        max_blocks=plan.max_blocks,
+        **recording,
     )
     OPEN_STREAMS.add(stream)
     return stream

@@ -395,13 +395,13 @@ def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleD
     try:
         for number in range(settings.num_workers):
             reader = ReaderSettings(
-                number,
-                settings.num_workers,
-                draws.worker_seed(number),
-                settings.worker_init_fn,
-                source.parts,
-                source.is_unbatched,
-                source.reads_lists,
+                number=number,
+                num_readers=settings.num_workers,
+                seed=draws.worker_seed(number),
+                worker_init_fn=settings.worker_init_fn,
+                parts=source.parts,
+                is_unbatched=source.is_unbatched,
+                reads_lists=source.reads_lists,
             )
             readers.append(_start(context, reader, [other.connection for other in readers]))
     except BaseException:

@@ -65,17 +65,22 @@ class Reply(NamedTuple):
     """Bytes of the description."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
     """The number of a process, and the Dataset that it reads."""
 
     number: int
+    """Its number among the processes, from 0 on."""
     num_readers: int
     seed: int
+    """The seed of its generators, as in `torch.utils.data.get_worker_info`."""
     worker_init_fn: Callable[[int], None] | None
     parts: Parts
+    """The Dataset and its collate_fn."""
     is_unbatched: bool
+    """True: each sample is delivered by itself, instead of batches."""
     reads_lists: bool
+    """True: the dataset itself makes a batch of a list of indices."""
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""The delivery of an epoch's batches to the loop, which may be several threads."""
+"""The delivery of an epoch's batches to the loop, which may be several threads, and may ask for the
+first batch much later than for the epoch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from threading import RLock
+from itertools import chain
+from threading import RLock, get_ident
 from typing import Any
 
 from fastloop.fastloader.columns.column import Tree
@@ -108,3 +110,50 @@ def _refuse_fork(pid: int) -> None:
     if os.getpid() != pid:
         problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
         raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+
+
+class LaterBatches(chain):
+    """The batches of an epoch that begins when the first of them is asked for.
+
+    They are handed on without a call of Python, which would cost a tenth of a small batch.
+    """
+
+    beginning: _Beginning
+
+    def close(self) -> None:
+        """End the epoch."""
+        self.beginning.is_closed = True
+        for batches in self.beginning.begun:
+            batches.close()
+
+
+class _Beginning:
+    """An iterator over the batches' iterator, which each thread gets once."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin, self._lock = begin, RLock()
+        self._threads: set[int] = set()
+        self.begun: list[Any] = []
+        self.is_closed = False
+
+    def __iter__(self) -> _Beginning:
+        return self
+
+    def __next__(self) -> Iterator[Tree]:
+        with self._lock:
+            # chain asks again when the batches it was given have ended: that is the epoch's end for
+            # this thread. Other threads get the same iterator, and so the rest of the epoch.
+            if self.is_closed or get_ident() in self._threads:
+                raise StopIteration
+            self._threads.add(get_ident())
+            if not self.begun:
+                self.begun.append(self._begin())
+            return self.begun[0]
+
+
+def begin_later(begin: Callable[[], Any]) -> LaterBatches:
+    """The batches of an epoch that begins when the first of them is asked for."""
+    beginning = _Beginning(begin)
+    batches: Any = LaterBatches.from_iterable(beginning)
+    batches.beginning = beginning
+    return batches

@@ -12,8 +12,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,6 +21,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+import torch
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -34,6 +36,7 @@ UNFINISHED: Any = object()
 Part = Callable[[], Any]
 """Makes a part of an item. Returns the item's result, or UNFINISHED."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
+AUTOCAST_DEVICES = "cpu", "cuda"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def map_parts_ahead(
     num_threads: int,
     ahead: int,
     *,
-    in_order: bool = True,
+    in_order: bool,
 ) -> Generator[Any, None, None]:
     """The result of each item; threads make the parts into which `divide` splits it.
 
@@ -210,3 +213,32 @@ def _run(tasks: SimpleQueue, results: SimpleQueue) -> None:
             results.put((number, result))
         # Otherwise this frame would hold the last item and its batch until the next task comes.
         del task, part, result
+
+
+@dataclass(frozen=True)
+class ThreadModes:
+    """torch's modes of a thread, no_grad and autocast, for other threads that do its work.
+
+    torch keeps these modes for each thread, and a new thread has the defaults. Without them the
+    batches that the loop makes itself would have another dtype than those of the threads, or no
+    gradient if those have one.
+    """
+
+    is_grad_enabled: bool
+    autocasts: Mapping[str, torch.dtype]
+    """The dtype of each device for which autocast is on."""
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """Inside this context the calling thread has these modes."""
+        with torch.set_grad_enabled(self.is_grad_enabled), ExitStack() as stack:
+            for device, dtype in self.autocasts.items():
+                stack.enter_context(torch.autocast(device, dtype))
+            yield
+
+
+def read_modes() -> ThreadModes:
+    """The modes of the calling thread."""
+    enabled = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+    dtypes = {device: torch.get_autocast_dtype(device) for device in enabled}
+    return ThreadModes(torch.is_grad_enabled(), dtypes)

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, count
-from threading import RLock, get_ident
+from itertools import count
 from typing import Any
 
 import torch
@@ -114,53 +113,6 @@ def draw_seed(generator: torch.Generator | None) -> int:
 def epoch_seeds(seed: int, epoch: int) -> EpochSeeds:
     """The seeds of an epoch of a loader that was given a seed."""
     return EpochSeeds(epoch_seed(seed, epoch), seed, is_base=False)
-
-
-class LaterBatches(chain):
-    """The batches of an epoch that begins when the first of them is asked for.
-
-    They are handed on without a call of Python, which would cost a tenth of a small batch.
-    """
-
-    beginning: _Beginning
-
-    def close(self) -> None:
-        """End the epoch."""
-        self.beginning.is_closed = True
-        for batches in self.beginning.begun:
-            batches.close()
-
-
-class _Beginning:
-    """An iterator over the batches' iterator, which each thread gets once."""
-
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin, self._lock = begin, RLock()
-        self._threads: set[int] = set()
-        self.begun: list[Any] = []
-        self.is_closed = False
-
-    def __iter__(self) -> _Beginning:
-        return self
-
-    def __next__(self) -> Iterator[Tree]:
-        with self._lock:
-            # chain asks again when the batches it was given have ended: that is the epoch's end for
-            # this thread. Other threads get the same iterator, and so the rest of the epoch.
-            if self.is_closed or get_ident() in self._threads:
-                raise StopIteration
-            self._threads.add(get_ident())
-            if not self.begun:
-                self.begun.append(self._begin())
-            return self.begun[0]
-
-
-def begin_later(begin: Callable[[], Any]) -> LaterBatches:
-    """The batches of an epoch that begins when the first of them is asked for."""
-    beginning = _Beginning(begin)
-    batches: Any = LaterBatches.from_iterable(beginning)
-    batches.beginning = beginning
-    return batches
 
 
 def draw_before(

@@ -1,16 +1,19 @@
-"""A fresh process that makes a single call, reports its outcome and is always ended."""
+"""A fresh process that makes a single call, reports its outcome and is always ended, with the
+processes that it leaves running."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
+import multiprocessing
 import os
 import re
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
@@ -18,13 +21,14 @@ from multiprocessing.process import BaseProcess, _children  # pyright: ignore[re
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from fastloop.core.machine import oom_kills
-from fastloop.core.text import describe_exit
+from fastloop.core.text import describe_exit, printable
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line
 from fastloop.processes.environments import spawn_from
 from fastloop.processes.lifecycle import die_with_parent
-from fastloop.processes.orphans import KILL_TIMEOUT_S, adopt_orphans, child_pids, end_orphans
 from fastloop.processes.rank_group import RankSpec, join_group
 from fastloop.processes.start_method import Isolation, start_context, start_process
 
@@ -45,6 +49,12 @@ LAST_BYTES = 1 << 16
 """Maximum number of bytes of the log that are read at a time."""
 ATTEMPTS, PAUSE_S = 10, 0.05
 """Number of times to wait for a process to write its stack, and the time of each wait."""
+KILL_TIMEOUT_S = 30
+"""Time for a process to exit after it was killed."""
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+"""Options of Linux's prctl() that let a process adopt orphans below it; see prctl(2)."""
+COMMAND_LENGTH = 60
+"""Maximum number of characters of a command that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,3 +328,62 @@ def write_log(writer: Connection, silent: bool) -> None:
     if silent:
         for descriptor in (1, 2):
             os.dup2(writer.fileno(), descriptor)
+
+
+@contextmanager
+def adopt_orphans() -> Iterator[None]:
+    """Let processes below this one become its children when their parent ends.
+
+    Otherwise init would adopt them, and their origin would be lost. Only Linux can do it.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def child_pids() -> set[int]:
+    """Process ids of this process's children."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+def end_orphans(known: Collection[int], within_s: float) -> list[str]:
+    """Kill the children of this process that it has not started itself, and their children.
+
+    Returns the command and process id of each that has not ended by itself within `within_s`
+    seconds. known: process ids of children to leave alone, such as those of multiprocessing.
+    """
+    commands: list[str] = []
+    while orphans := _orphans(known):
+        commands += map(_command, psutil.wait_procs(orphans, timeout=within_s)[1])
+        for orphan in orphans:
+            with contextlib.suppress(psutil.Error):
+                orphan.kill()
+        # The children of a killed orphan become children of this process: the loop looks again, and
+        # does not wait for them. An orphan that could not be killed is not looked at again.
+        psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)
+        known, within_s = {*known, *(orphan.pid for orphan in orphans)}, 0
+    return commands
+
+
+def _orphans(known: Collection[int]) -> list[psutil.Process]:
+    started = {child.pid for child in multiprocessing.active_children()}
+    children = psutil.Process().children()
+    return [child for child in children if child.pid not in started and child.pid not in known]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        command = printable(" ".join(process.cmdline()) or process.name())
+    except psutil.Error:
+        # The process has ended meanwhile.
+        command = "unknown"
+    if len(command) > COMMAND_LENGTH:
+        command = f"{command[:COMMAND_LENGTH]}…"
+    return f"{command} (pid {process.pid})"

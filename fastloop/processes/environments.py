@@ -34,8 +34,10 @@ from typing import Any
 import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 
-from fastloop.core.files import fingerprint, hold_lock, outputs_folder, remove, write_beside
+from fastloop.core.atomic_files import hold_lock, remove, write_beside
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.text import shorten_words
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.lifecycle import die_with_parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fastloop.core.files import remove
+from fastloop.core.atomic_files import remove
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK = "worktree", ".worktree.lock"

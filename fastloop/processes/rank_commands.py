@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.machine import code_version
 from fastloop.core.protocols import RankTask
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit

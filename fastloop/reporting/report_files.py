@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fastloop.core.files import hold_lock, write_beside
+from fastloop.core.atomic_files import hold_lock, write_beside
 from fastloop.core.text import printable
 from fastloop.core.types import UsageError
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fastloop.core import stats
 from fastloop.core.explanation import Explanation, LadderRow
 from fastloop.core.number_text import (
-    SECONDS,
     TimeUnit,
     show_estimate,
     show_percent,
@@ -192,13 +191,13 @@ def settings_table(results: Sequence[Result]) -> Table:
     return Table(heading="Settings that all jobs share", head=("", ""), rows=rows, numeric=False)
 
 
-def decimals(values: Sequence[float], digits: int = 3, least: int = 3) -> int:
-    """Number of decimals, from `least` to 9, that shows `digits` digits of the smallest value."""
+def decimals(values: Sequence[float], digits: int = 3) -> int:
+    """Number of decimals, from 1 to 9, that shows `digits` digits of the smallest value."""
     smallest = min((value for value in values if value > 0), default=1.0)
-    return min(9, max(least, digits - 1 - math.floor(math.log10(smallest))))
+    return min(9, max(1, digits - 1 - math.floor(math.log10(smallest))))
 
 
-def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit = SECONDS) -> str:
+def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
     """The values in that unit as `mean (std)`; without `(std)` below two values."""
     deviation = stats.std(seconds)
     spread = f" ({unit.of(deviation):.{digits}f})" if deviation is not None else ""
@@ -223,7 +222,7 @@ def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
     all_labels = dict.fromkeys(label for group in groups for label in _labels(group))
     labels = [name for name in all_labels if any(name in cells for cells in columns.values())]
     digits = [
-        decimals([units[title].of(stats.median(seconds)) for seconds in cells.values()], least=1)
+        decimals([units[title].of(stats.median(seconds)) for seconds in cells.values()])
         for title, cells in columns.items()
     ]
     rows = tuple(
@@ -255,9 +254,9 @@ def _labels(group: JobGroup) -> list[str]:
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
     """Column heading -> the function that formats a row's cell."""
     unit = unit_of_all([row.median for row in comparison.rows])
-    digits = decimals([unit.of(row.median) for row in comparison.rows], least=1)
+    digits = decimals([unit.of(row.median) for row in comparison.rows])
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
-    places = decimals([100 * share for share in shares], digits=2, least=1)
+    places = decimals([100 * share for share in shares], digits=2)
     # a single job has no rank
     has_others = len(comparison.rows) > 1
     return {

@@ -125,7 +125,7 @@ def _formats(comparison: Comparison) -> list[str]:
     The most precise one shows two digits of the fastest job, and at least one decimal.
     """
     unit = _unit(comparison)
-    most = decimals([unit.of(row.median) for row in comparison.rows], digits=2, least=1)
+    most = decimals([unit.of(row.median) for row in comparison.rows], digits=2)
     # the last one fits always, whatever the time
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 

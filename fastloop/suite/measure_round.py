@@ -30,6 +30,7 @@ from fastloop.suite.workloads import (
     reason_to_leave_out,
     rows_of,
 )
+from fastloop.sweep.job_identity import config_hash
 
 if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
@@ -75,13 +76,22 @@ class SuiteRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredRow:
+    """A row of a workload, with its result."""
+
+    row: SuiteRow
+    reason: str
+    """The reason for which it is left out; empty: it is measured."""
+    result: Result | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasuredWorkload:
     """A workload with the result of each of its rows."""
 
     workload: SuiteWorkload
     overrides: tuple[str, ...]
-    results: list[tuple[SuiteRow, Result | None, str]] = field(default_factory=list)
-    """The row, its result, and the reason for which it was left out."""
+    rows: list[MeasuredRow] = field(default_factory=list)
 
 
 def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
@@ -95,22 +105,20 @@ def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
         yield _measure(run, workload, rows)
 
 
-def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[tuple[SuiteRow, str]]:
-    """The rows of the workload, each with the reason for which it is left out."""
+def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
+    """The rows of the workload, not measured yet."""
     with_store = options_with_store()
     return [
-        (row, reason_to_leave_out(workload, row, run.scope, with_store))
+        MeasuredRow(row=row, reason=reason_to_leave_out(workload, row, run.scope, with_store))
         for row in rows_of(workload, run.loader_names)
     ]
 
 
 def _measure(
-    run: SuiteRun, workload: SuiteWorkload, rows: list[tuple[SuiteRow, str]]
+    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
 ) -> MeasuredWorkload:
-    from fastloop.sweep.request import config_hash
-
     folder = run.folder / workload.name
-    measured = [row for row, reason in rows if not reason]
+    measured = [each.row for each in rows if not each.reason]
     requests = _requests(run, workload, measured, folder)
     unsupported = _reasons_if_none_runs(requests)
     found: dict[str, Result] = {}
@@ -120,13 +128,18 @@ def _measure(
         row.label: found.get(config_hash(request))
         for row, request in zip(measured, requests, strict=True)
     }
-    if unsupported:
-        why = dict(zip(measured, unsupported, strict=True))
-        rows = [(row, reason or why[row]) for row, reason in rows]
+    why = dict(zip(measured, unsupported, strict=True)) if unsupported else {}
     return MeasuredWorkload(
         workload=workload,
         overrides=(*workload.overrides, *(workload.quick if run.scope == "quick" else ())),
-        results=[(row, by_row.get(row.label), reason) for row, reason in rows],
+        rows=[
+            replace(
+                each,
+                reason=each.reason or why.get(each.row, ""),
+                result=by_row.get(each.row.label),
+            )
+            for each in rows
+        ],
     )
 
 
@@ -149,7 +162,6 @@ def _measure_requests(
     """The results by the hash of the configuration. Raises UsageError for none."""
     from fastloop.processes.lifecycle import exit_if_signalled
     from fastloop.sweep.measure import measure
-    from fastloop.sweep.request import config_hash
 
     found = _final_results(requests, folder)
     if not {config_hash(each) for each in requests} <= found.keys():
@@ -165,14 +177,13 @@ def _measure_requests(
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
 ) -> list[JobRequest]:
-    from fastloop.sweep.request import config_hash
-
     known = {result.tags.get("config_hash") for result in _results(folder)}
     if not known:
         return _compose(run, workload, rows, folder, run.changes)
     # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-    goes_on = (f"resume={quote(str(folder))}", "retry_failed=false")
-    requests = _compose(run, workload, rows, folder, (*run.changes, *goes_on))
+    resume = f"resume={quote(str(folder))}"
+    changes = (*run.changes, resume, "retry_failed=false")
+    requests = _compose(run, workload, rows, folder, changes)
     if not known.isdisjoint(map(config_hash, requests)):
         return requests
     # The folder has other jobs alone, such as those of other loaders. They keep their folders.
@@ -201,7 +212,6 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
     """The final results of the requests in the folder, by the hash of the configuration; without
     those of other code, other versions or fewer trials."""
     from fastloop.sweep.prepare_stage import describe_environment
-    from fastloop.sweep.request import config_hash
 
     results = {result.tags.get("config_hash"): result for result in _results(folder)}
     final = {}
@@ -260,7 +270,7 @@ def machine_name() -> str:
 
 
 def _record(measured: MeasuredWorkload) -> WorkloadRecord:
-    results = [result for _, result, _ in measured.results if result and result.num_samples]
+    results = [each.result for each in measured.rows if each.result and each.result.num_samples]
     workload = measured.workload
     return WorkloadRecord(
         name=workload.name,
@@ -273,26 +283,25 @@ def _record(measured: MeasuredWorkload) -> WorkloadRecord:
 
 
 def _cells(measured: MeasuredWorkload) -> list[Cell]:
-    finished = [
-        result for _, result, _ in measured.results if result and result.status == "FINISHED"
-    ]
+    results = [each.result for each in measured.rows if each.result]
+    finished = [result for result in results if result.status == "FINISHED"]
     groups = sorted(partition(finished), key=len)
     ranked = groups[-1] if groups else []
     return [
-        _cell(measured, row, result, reason, any(result is each for each in ranked))
-        for row, result, reason in measured.results
+        _cell(measured, each, is_comparable=any(each.result is result for result in ranked))
+        for each in measured.rows
     ]
 
 
 def _cell(
     measured: MeasuredWorkload,
-    row: SuiteRow,
-    result: Result | None,
-    reason: str,
+    measured_row: MeasuredRow,
+    *,
     is_comparable: bool,
 ) -> Cell:
-    known: dict[str, Any] = {"null_reason": reason or NOT_MEASURED}
-    if result is not None and not reason:
+    row, result = measured_row.row, measured_row.result
+    known: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
+    if result is not None and not measured_row.reason:
         known = _fields_of(result, is_comparable)
     overrides = (*measured.overrides, *row.overrides)
     caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]

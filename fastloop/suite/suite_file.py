@@ -20,7 +20,7 @@ import pydantic
 from pydantic.dataclasses import dataclass
 
 from fastloop.core import result_io, stats
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Shuffling
 from fastloop.core.types import UsageError

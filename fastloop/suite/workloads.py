@@ -152,9 +152,7 @@ TUNED: dict[str, tuple[SuiteRow, ...]] = {
 """Name of a workload -> its rows that an author has tuned. To add one, add a line here."""
 
 
-def choose_workloads(
-    names: str, workloads: tuple[SuiteWorkload, ...] = WORKLOADS
-) -> tuple[SuiteWorkload, ...]:
+def choose_workloads(names: str, workloads: tuple[SuiteWorkload, ...]) -> tuple[SuiteWorkload, ...]:
     """The workloads that a comma-separated list names, in their order; all for an empty list.
 
     Raises UsageError for an unknown name.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import Explanation
-from fastloop.core.files import write_text
 from fastloop.core.result import Result
 from fastloop.core.types import JobFailed, Unsupported, UsageError
 from fastloop.core.user_code import error_line

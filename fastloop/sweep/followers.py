@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 
 from fastloop.processes.lifecycle import handle_signals_silently
 from fastloop.processes.torchrun_env import TorchrunProcess
-from fastloop.sweep.request import JobRequest, config_hash
+from fastloop.sweep.job_identity import config_hash
+from fastloop.sweep.request import JobRequest
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral, Real
 from reprlib import repr as short_repr
@@ -24,7 +24,7 @@ from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, synchronize
 from fastloop.core.trees import read_bytes
-from fastloop.core.types import Epochs, Invalid, Tree
+from fastloop.core.types import Epochs, Invalid, Leaves, Tree
 from fastloop.data.digest import (
     describe_difference,
     digest,
@@ -98,7 +98,10 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     target = resolve_device(device)
     consume, epoch_of = _step_of(step, target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
-    timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
+    cold = LoaderTimer(
+        epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=len(hashes)
+    )
+    timer = warm_timer(cold, min_window_s)
     trial_s: list[float] = []
     watch = LoadWatch()
     with round_reports(trials, "bench") as end_round:
@@ -112,12 +115,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
     if step is None:
-        # This is the mean batch size, rounded up: a loader may choose the sizes of its batches.
-        size = -(-len(hashes) // len(spans.seconds("wait")))
-        reads = target.type == "cpu"
-        limit = row_limit(
-            len(hashes), row_nbytes(leaves), size, target, reads, stats.median(trial_s)
-        ).samples_per_s
+        num_batches = len(spans.seconds("wait"))
+        limit = _measure_limit(len(hashes), leaves, num_batches, target, stats.median(trial_s))
     return BenchResult(
         seconds=trial_s,
         epochs=int(epochs),  # JSON has no integers of numpy
@@ -186,10 +185,13 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
     samples = _check_samples(epochs_by_name, same_data)
-    timers = {
-        name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)
+    cold = {
+        name: LoaderTimer(
+            epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=samples
+        )
         for name, epoch_of in epochs_by_name.items()
     }
+    timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
     order: list[list[str]] = []
     trial_s: dict[str, list[float]] = {name: [] for name in epochs_by_name}
     watch = LoadWatch()
@@ -205,7 +207,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
             # is_decided() tests only after certain numbers of rounds, see core/looks.py.
             if is_auto and is_decided(trial_s):
                 break
-    return _summarize(trial_s, order, samples, watch.summary(), epochs, in_looks=is_auto)
+    return _summarize(trial_s, order, samples, watch.summary(), epochs=epochs, in_looks=is_auto)
 
 
 def check_trials(trials: Trials) -> None:
@@ -242,8 +244,8 @@ def _summarize(
     order: list[list[str]],
     samples: int,
     load: LoadSummary | None,
-    epochs: int = 1,
     *,
+    epochs: int,
     in_looks: bool,
 ) -> Bench:
     base, *others = seconds
@@ -308,6 +310,18 @@ def check_no_dataset(loader: object) -> None:
         )
 
 
+def _measure_limit(
+    num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
+) -> float:
+    """Samples per second that this machine can gather and, on a GPU, copy to the device."""
+    # A loader may choose the sizes of its batches: this is their mean, rounded up.
+    size = -(-num_samples // num_batches)
+    reads = device.type == "cpu"
+    return row_limit(
+        num_samples, row_nbytes(leaves), size, device, reads=reads, window_s=window_s
+    ).samples_per_s
+
+
 def _step_of(step: Callable[[Tree], Any] | None, device: torch.device) -> Callable[[Tree], Any]:
     # A step may be an object that is false, such as an empty container that can be called.
     return default_step(device) if step is None else step
@@ -340,7 +354,7 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderTimer:
-    """Times windows of a loader that is warm."""
+    """Times windows of a loader, which `warm_timer` warms up before."""
 
     epochs: Epochs
     consume: Callable[[Tree], Any]
@@ -348,7 +362,8 @@ class LoaderTimer:
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
-    count: Callable[[Tree], int]
+    count: Callable[[Tree], int] = count_rows
+    """The number of samples of a batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
 
@@ -365,32 +380,23 @@ class LoaderTimer:
         return window.seconds / self.repeats
 
 
-def warm_timer(
-    epochs: Epochs,
-    consume: Callable[[Tree], Any],
-    num_epochs: int,
-    device: torch.device,
-    samples: int,
-    min_window_s: float,
-) -> LoaderTimer:
-    """A timer of a loader, which one epoch has warmed up.
+def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
+    """The timer of a loader which one epoch has warmed up.
 
     min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
     and no window is run to find out how often.
     """
-    count = count_rows
+    count = cold.count
     # The quickest function that counts such batches is found here, outside of the windows.
-    for batch in epochs(0):
+    for batch in cold.epochs(0):
         count = row_counter(batch)
-        consume(batch)
-    synchronize(device)
-    settings: dict[str, Any] = {"epochs": epochs, "consume": consume, "num_epochs": num_epochs}
-    settings |= {"device": device, "samples": samples, "count": count}
-    repeats = 1
+        cold.consume(batch)
+    synchronize(cold.device)
+    timer = replace(cold, count=count)
+    if not min_window_s:
+        return timer
     # One window tells how long an epoch takes without the warm-up.
-    if min_window_s:
-        repeats = num_repeats(LoaderTimer(**settings).time_window(), min_window_s)
-    return LoaderTimer(**settings, repeats=repeats)
+    return replace(timer, repeats=num_repeats(timer.time_window(), min_window_s))
 
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:

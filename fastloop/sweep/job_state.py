@@ -6,8 +6,8 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fastloop.core.atomic_files import remove, write_text
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
-from fastloop.core.files import remove, write_text
 from fastloop.core.looks import fewest_trials
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 from fastloop.core.text import printable
 from fastloop.core.types import MachineBusy
 

@@ -10,16 +10,17 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastloop.core.files import claim_sweep_folder, make_sweep_folder, remove_unused
+from fastloop.core.outputs_folder import claim_sweep_folder, make_sweep_folder, remove_unused
 from fastloop.core.text import plain_reason, shorten_words
 from fastloop.core.types import FailureKind, MachineBusy, UsageError
 from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
 from fastloop.sweep.forecast import describe_plan, print_once
-from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
+from fastloop.sweep.job_identity import config_hash
+from fastloop.sweep.request import LOADER_BATCH_SIZE, JobRequest, flatten, job_names
 
 # --cfg, --help and completion import this module, and must not wait for torch
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
             print_results(results, request, stages)
 
         telling = replace(progress, show_results=show_results)
-        results = run_sweep(jobs, request.sweep, tracking, telling, explain_job)
+        results = run_sweep(jobs, request.sweep, tracking, telling, explain_job=explain_job)
     return print_places(results, jobs, request, tracking)
 
 
@@ -193,6 +194,42 @@ def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[Swee
     return jobs, replace(request, sweep_folder=folder)
 
 
+def _run_params(request: JobRequest) -> dict[str, Any]:
+    """Parameters of a job's run: dotted names and values of all settings, and the chosen
+    options."""
+    from fastloop.core.traits import LoaderTraits, traits_of
+
+    choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
+    is_honoured = traits_of(LoaderTraits, request.job.loader).honours_batch_size
+    batch_size = {} if is_honoured else {"batch_size": LOADER_BATCH_SIZE}
+    world_size = {"world_size": request.launcher.world_size}
+    return flatten(request.config) | choices | batch_size | world_size
+
+
+def _run_tags(request: JobRequest) -> dict[str, str]:
+    """The tags of a job's run: sweep, identity, commit, machine, device, colour."""
+    from fastloop.core.machine import describe_machine
+    from fastloop.core.types import Unsupported
+    from fastloop.processes.rank_group import resolve_device
+
+    # A device that this machine lacks makes the job fail later, with a reason; it has tags anyway.
+    try:
+        device = str(resolve_device(request.job.device))
+    except Unsupported:
+        device = request.job.device
+    machine = describe_machine()
+    return {
+        "sweep": "/".join(request.sweep_folder.parts[-2:]),
+        "config_hash": config_hash(request),
+        "git_commit": machine["git_commit"],
+        "host": machine["host"],
+        "device": device,
+        "mlflow.runColor": request.colour,
+        **({"concurrent": "true"} if request.sweep.allow_concurrent else {}),
+        **({} if request.job.same_data else {"unverified": "true"}),
+    }
+
+
 def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
     """The job of a request before it runs."""
     from fastloop.core.result import Result
@@ -208,8 +245,8 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
             name=name,
             loader=request.choices["loader"],
             dataset=request.job.dataset.label,
-            params=run_params(request),
-            tags=run_tags(request),
+            params=_run_params(request),
+            tags=_run_tags(request),
         ),
     )
 

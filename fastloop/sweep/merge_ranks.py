@@ -76,13 +76,11 @@ def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
     # The trial took as long as its slowest rank. All ranks measure their limits at the same time,
     # so the limit of the job is their sum.
     losses = [measured.losses for measured in ranks if measured.losses]
-    limits = [measured.limit_samples_per_s for measured in ranks]
-    known_limits = [limit for limit in limits if limit is not None]
     return replace(
         max(ranks, key=lambda measured: measured.seconds),
         cached_before=_largest([measured.cached_before for measured in ranks]),
         cached_fraction=_largest([measured.cached_fraction for measured in ranks]),
-        limit_samples_per_s=sum(known_limits) if known_limits else None,
+        limit_samples_per_s=_sum([measured.limit_samples_per_s for measured in ranks]),
         limit_origin=merge_origins([measured.limit_origin for measured in ranks]),
         losses=[stats.mean(list(epoch)) for epoch in zip(*losses, strict=True)],
         rank_seconds=[measured.seconds for measured in ranks],
@@ -90,6 +88,7 @@ def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the known values; None if there are none. So it is for the next two functions."""
     known = [value for value in values if value is not None]
     return stats.mean(known) if known else None
 
@@ -109,8 +108,9 @@ def _sum_resources(ranks: Sequence[Resources]) -> Resources | None:
     if not ranks:
         return None
     names = ("peak_pss_mib", "peak_gpu_mib", "cpu_cores", "context_switches", "read_mib")
-    values = {name: [getattr(resources, name) for resources in ranks] for name in names}
-    sums = {name: None if None in all_ else sum(all_) for name, all_ in values.items()}
-    # the ranks of a node share /dev/shm, so each sees the same growth
+    by_rank = {name: [getattr(resources, name) for resources in ranks] for name in names}
+    # A sum over some of the ranks would be too small, so that it is unknown if one value is.
+    sums = {name: None if None in values else sum(values) for name, values in by_rank.items()}
+    # The ranks of a node share /dev/shm, so each sees the same growth.
     shm = _largest([resources.peak_shm_mib for resources in ranks])
     return Resources(**sums, peak_shm_mib=shm, samples=min(rank.samples for rank in ranks))

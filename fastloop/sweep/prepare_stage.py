@@ -10,22 +10,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fastloop.core.files import file_fingerprint, fingerprint
 from fastloop.core.machine import describe_machine
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import HasFiles, Launcher, StreamingDataset
+from fastloop.core.protocols import Launcher, StreamingDataset
 from fastloop.core.result import Result
-from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
-from fastloop.processes.environments import (
-    build_environment,
-    environment_for,
-    read_environment,
-)
+from fastloop.processes.environments import build_environment, environment_for, read_environment
 from fastloop.sweep.early_check import reason_against
+from fastloop.sweep.job_identity import trial_key
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
@@ -188,32 +183,4 @@ def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Resul
         random=prepared.random,
         compared_crops=COMPARED_CROPS if compares_crops(job) else 0,
         skipped=[reason for _, reason in prepared.broken],
-    )
-
-
-def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
-    """A fingerprint that is equal for trials that are interchangeable."""
-    machine = result.environment
-    machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
-    # The order of the options must stay as it is: another one would change every key.
-    options = [
-        job.loader,
-        job.loader.store,
-        job.order,
-        job.placement,
-        job.model,
-        job.decoder,
-        job.transform,
-        job.collate,
-        job.execution,
-        *job.benchmark.values(),
-    ]
-    order_files = job.order.files() if isinstance(job.order, HasFiles) else []
-    return fingerprint(
-        result.tags["config_hash"],
-        prepared.fingerprint,
-        [machine[name] for name in machine_fields],
-        # fastloop's own code is in `code`; options may be a user's code
-        [source_fingerprint(option) for option in options],
-        [file_fingerprint(path) for path in order_files],
     )

@@ -1,4 +1,4 @@
-"""A request to measure one combination of a sweep: its job, name, parameters, tags and hash."""
+"""A request to measure one combination of a sweep: its job, settings, name and colour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.core.files import fingerprint
 from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
 # torch takes seconds to import: --cfg, --help and completion must not wait for it
@@ -23,12 +22,6 @@ NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
 """Overrides that a job's name does not repeat, as it begins with their values."""
 LOADER_BATCH_SIZE = "its own"
 """Value of the parameter batch_size for a loader that does not honour the setting."""
-NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
-"""Settings that do not distinguish trials: their number, their time limit, and who builds their
-environment."""
-ROOT = ".root"
-"""End of the names of settings of folders. A default one follows the outputs folder, and does not
-distinguish trials; one that the command names does: it may be on another disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,58 +124,3 @@ def job_config(values: dict[str, Any]) -> dict[str, Any]:
     # conf/launcher passes `isolation` on to the launcher
     others = (*SWEEP_GROUPS, *SWEEP_SETTINGS, "isolation")
     return {name: node for name, node in values.items() if name not in others}
-
-
-def run_params(request: JobRequest) -> dict[str, Any]:
-    """Parameters of a job's run: dotted names and values of all settings, and the chosen
-    options."""
-    from fastloop.core.traits import LoaderTraits, traits_of
-
-    choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
-    is_honoured = traits_of(LoaderTraits, request.job.loader).honours_batch_size
-    batch_size = {} if is_honoured else {"batch_size": LOADER_BATCH_SIZE}
-    world_size = {"world_size": request.launcher.world_size}
-    return flatten(request.config) | choices | batch_size | world_size
-
-
-def run_tags(request: JobRequest) -> dict[str, str]:
-    """The tags of a job's run: sweep, identity, commit, machine, device, colour."""
-    from fastloop.core.machine import describe_machine
-    from fastloop.core.types import Unsupported
-    from fastloop.processes.rank_group import resolve_device
-
-    # A device that this machine lacks makes the job fail later, with a reason; it has tags anyway.
-    try:
-        device = str(resolve_device(request.job.device))
-    except Unsupported:
-        device = request.job.device
-    machine = describe_machine()
-    return {
-        "sweep": "/".join(request.sweep_folder.parts[-2:]),
-        "config_hash": config_hash(request),
-        "git_commit": machine["git_commit"],
-        "host": machine["host"],
-        "device": device,
-        "mlflow.runColor": request.colour,
-        **({"concurrent": "true"} if request.sweep.allow_concurrent else {}),
-        **({} if request.job.same_data else {"unverified": "true"}),
-    }
-
-
-def config_hash(request: JobRequest) -> str:
-    """A hash that is equal for jobs with interchangeable trials, by their configurations."""
-    return fingerprint(sorted(_identity(request).items()))
-
-
-def _identity(request: JobRequest) -> dict[str, str]:
-    """The settings that distinguish a trial from others, by dotted name."""
-    values = flatten(job_config(request.config))
-    # The launcher is the sweep's, but the number of its processes changes a trial.
-    if (size := request.launcher.world_size) > 1:
-        values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
-    named = {override.lstrip("+").partition("=")[0] for override in request.overrides}
-    return {
-        name: repr(value)
-        for name, value in values.items()
-        if name not in NON_IDENTITY and (name in named or not name.endswith(ROOT))
-    }

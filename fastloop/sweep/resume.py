@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError

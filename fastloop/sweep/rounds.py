@@ -65,6 +65,7 @@ def run_sweep(
     settings: SweepSettings,
     tracking: SweepTracker,
     progress: Progress,
+    *,
     explain_job: ExplainJob | None = None,
     schedule: Schedule | None = None,
 ) -> list[Result]:

@@ -138,9 +138,22 @@ def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[
     """top, tree: the folder that holds the user's code, and the one that takes its place."""
     path = _import_path(here)
     if source.package:
-        candidate = Version(label=f"{source.package} {_find_installed(source.package)}", path=path)
-        return {BASE: _build_package(source, path, tree), CANDIDATE: candidate}
-    top, tree = top.resolve(), tree.resolve()
+        return _package_versions(source, path, tree)
+    return _code_versions(source, path, top.resolve(), tree.resolve())
+
+
+def _package_versions(
+    source: VersionSource, path: tuple[str, ...], tree: Path
+) -> dict[str, Version]:
+    """Versions of an installed package: the user's code is the same in both."""
+    candidate = Version(label=f"{source.package} {_find_installed(source.package)}", path=path)
+    return {BASE: _build_package(source, path, tree), CANDIDATE: candidate}
+
+
+def _code_versions(
+    source: VersionSource, path: tuple[str, ...], top: Path, tree: Path
+) -> dict[str, Version]:
+    """Versions of the user's code: the installed packages are the same in both."""
     _keep_native_parts(source, top, tree)
     # Folders of the user's code that an editable installation has added are moved as well.
     moved = [str(tree / Path(each).relative_to(top)) for each in path if _is_below(each, top)]

@@ -86,7 +86,8 @@ class Job(JobSettings):
         )
 
     def prepare_arguments(self) -> tuple[Dataset, Store | None, bool, Collate | None]:
-        """The arguments of data.prepare.prepare for this job."""
+        """Dataset, store, `tolerant` and collate: arguments of prepare in
+        data/prepare_dataset.py."""
         defines_samples = traits_of(CollateTraits, self.collate).defines_samples
         collate = self.collate if defines_samples else None
         return self.dataset, self.loader.store, self.collate.tolerant, collate

@@ -9,7 +9,7 @@ from typing import Any
 import optree
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
@@ -44,7 +44,9 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
         limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
     num_rows, row_nbytes = prepared.num_samples, prepared.sample_nbytes
-    return row_limit(num_rows, row_nbytes, batch_size, context.device, reads, window_s)
+    return row_limit(
+        num_rows, row_nbytes, batch_size, context.device, reads=reads, window_s=window_s
+    )
 
 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
@@ -135,6 +137,7 @@ def row_limit(
     row_nbytes: int,
     batch_size: int,
     device: torch.device,
+    *,
     reads: bool,
     window_s: float = MAX_BUDGET_S,
 ) -> Limit:

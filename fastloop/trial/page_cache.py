@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastloop.core.files import flush_to_disk
+from fastloop.core.atomic_files import flush_to_disk
 from fastloop.core.types import Epochs
 from fastloop.processes.rank_group import barrier
 from fastloop.trial.job_settings import CacheState

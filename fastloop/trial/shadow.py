@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -150,7 +150,7 @@ class _Observer:
         job, prepared, plan = self.context.job, self.context.prepared, self.context.plan
         if any((places < 0).any() for places in self._places.values()):
             return None
-        # no order can be asked of a loader that brings its own data, nor of a stream
+        # No order can be asked of a loader that brings its own data, nor of a stream.
         has_own_order = traits_of(LoaderTraits, job.loader).brings_data or isinstance(
             prepared.dataset, StreamingDataset
         )
@@ -160,7 +160,7 @@ class _Observer:
                 check_order(prepared, plan, self._places)
             except Invalid as reason:
                 error = str(reason)
-        # ranks with an error gather too, or the others would wait for them
+        # Ranks with an error gather too, because the others would wait for them.
         if errors := [answer for answer in all_gather(error, str) if answer]:
             raise Invalid(errors[0])
         size = job.loading.batch_size
@@ -172,9 +172,9 @@ def check_idle(batch_nbytes: int) -> None:
     """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
     nothing is asked of it."""
     pause(SETTLE_S)
-    # counting reads files of /proc itself; these bytes are subtracted
+    # Counting reads files of /proc itself; these bytes are subtracted.
     counting_nbytes = -_bytes_read()
-    threads_s, children_s = other_threads_cpu_ns() / 1e9, _children_seconds()
+    before = _CpuTimes.now()
     nbytes = _bytes_read()
     counting_nbytes += nbytes
     pause(PAUSE_S)
@@ -182,24 +182,38 @@ def check_idle(batch_nbytes: int) -> None:
     if nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
         work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
         raise Invalid(f"works outside the window: {work} before it")
-    if not _has_worked(threads_s, children_s, SUSPECT_S, SUSPECT_S):
+    if not before.growth().is_above(SUSPECT_S, SUSPECT_S):
         return
     # A reading may be a single tick of 10 ms, or the little that a busy machine has left: the pause
     # goes on until the clocks of processes can be trusted. The allowance stays the same.
     pause(LEAST_SECONDS - PAUSE_S)
-    if _has_worked(threads_s, children_s, MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
-        cpu_s = other_threads_cpu_ns() / 1e9 - threads_s + _children_seconds() - children_s
+    grown = before.growth()
+    if grown.is_above(MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
+        cpu_s = grown.threads_s + grown.children_s
         work = f"{cpu_s:.3f} s of CPU time in a pause of {LEAST_SECONDS} s"
         raise Invalid(f"works outside the window: {work} before it")
 
 
-def _has_worked(
-    threads_s: float, children_s: float, most_threads_s: float, most_children_s: float
-) -> bool:
-    """True if threads or children have taken more CPU time than these allowances, since the
-    readings threads_s and children_s."""
-    threads_s = other_threads_cpu_ns() / 1e9 - threads_s
-    return threads_s > most_threads_s or _children_seconds() - children_s > most_children_s
+@dataclass(frozen=True)
+class _CpuTimes:
+    """CPU time of this process's other threads, and of its descendants."""
+
+    threads_s: float
+    children_s: float
+
+    @staticmethod
+    def now() -> _CpuTimes:
+        """The times so far."""
+        return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
+
+    def growth(self) -> _CpuTimes:
+        """The times since these."""
+        now = self.now()
+        return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
+
+    def is_above(self, most_threads_s: float, most_children_s: float) -> bool:
+        """True if threads or descendants have taken more than that."""
+        return self.threads_s > most_threads_s or self.children_s > most_children_s
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
@@ -234,7 +248,7 @@ def _bytes_read() -> int:
     files or the page cache; 0 if the system does not count them."""
     process, total = psutil.Process(), 0
     for each in (process, *process.children(recursive=True)):
-        # the process has ended, or the system is macOS, which has no io_counters
+        # The process may have ended, and macOS has no io_counters.
         with contextlib.suppress(psutil.Error, AttributeError):
             total += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]
     return total
@@ -244,7 +258,7 @@ def _children_seconds() -> float:
     """CPU time so far of all living descendants."""
     total = 0.0
     for process in psutil.Process().children(recursive=True):
-        # the process has ended meanwhile
+        # The process may have ended meanwhile.
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system

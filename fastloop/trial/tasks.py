@@ -17,7 +17,7 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, RankTask
 from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
-from fastloop.trial.earlier_trials import NOTHING, Earlier
+from fastloop.trial.earlier_trials import Earlier
 from fastloop.trial.job import Job
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
@@ -29,7 +29,7 @@ NOWHERE = Path()
 
 
 def trial_task(
-    index: int, job: Job, prepared: PreparedData, number: int, earlier: Earlier = NOTHING
+    index: int, job: Job, prepared: PreparedData, number: int, earlier: Earlier
 ) -> RankTask:
     """The task that runs trial `number` of the job with that index."""
     found = EARLIER.dump_python(earlier, mode="json")

@@ -118,7 +118,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
     timed = _time_windows(opened, name, session, deliver)
     window, repeats = timed.window, opened.calls.windows[name][-1]
     own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
-    check_counts(prepared, context.plan, window.sizes, own_batches)
+    check_counts(prepared, context.plan, window.sizes, own_batches=own_batches)
     samples = num_delivered(prepared, context.plan, job.epochs)
     key = (
         loading_limit_key(context, opened.setup.unread)

@@ -24,7 +24,7 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.explained_job import FEWEST_BATCHES
-from fastloop.sweep.in_process import LoaderLike, epochs_of, first_batches, warm_timer
+from fastloop.sweep.in_process import LoaderLike, LoaderTimer, epochs_of, first_batches, warm_timer
 from fastloop.trial.window import row_counter
 from fastloop.tune.short_budget import (
     EPOCH_S,
@@ -263,9 +263,14 @@ class LoopTrials:
             self.checked.add(name)
         if not first.is_whole or self.counts_batches:
             return reader.read(epochs).epoch_s(self.whole_samples)
-        window_s = self.min_window_s
-        timer = warm_timer(epochs, self.step, 1, self.device, first.samples, window_s)
-        seconds = timer.time_window()
+        cold = LoaderTimer(
+            epochs=epochs,
+            consume=self.step,
+            num_epochs=1,
+            device=self.device,
+            samples=first.samples,
+        )
+        seconds = warm_timer(cold, self.min_window_s).time_window()
         return seconds / first.samples if math.isinf(self.whole_samples) else seconds
 
     def _check(self, epochs: Epochs, part: EpochPart) -> None:

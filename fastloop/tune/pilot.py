@@ -275,22 +275,10 @@ def _observe(
     if process_mib is None:
         return None
     prepared = short.prepared
+    added_mib = _observe_workers(short, workers, limit_mib - process_mib, process_mib, passes)
+    if added_mib is None:
+        return None
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
-    added_mib: dict[int, float] = {}
-    # Two numbers of workers are observed, because memory is not proportional to the number: the
-    # first worker also keeps the pages that the process has changed since the fork, and in a short
-    # epoch the last workers have little to do.
-    for choose in (min, max):
-        room = limit_mib - process_mib
-        counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]
-        if not counts:
-            break
-        if not passes.have_time():
-            return None
-        count = choose(counts)
-        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
-        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
-            added_mib[count] = max(0.0, peak_mib - process_mib)
     return MemoryProfile(
         process_mib=process_mib,
         added_mib={short.job.start_method(): added_mib} if added_mib else {},
@@ -300,6 +288,33 @@ def _observe(
         rows_mib=rows_mib,
         included_rows_mib=_count_rows_held(short.job, prepared) * rows_mib,
     )
+
+
+def _observe_workers(
+    short: ExplainedJob, workers: Set[int], room_mib: float, process_mib: float, passes: TimedPasses
+) -> dict[int, float] | None:
+    """The memory that workers add, by their number: the fewest, and the most that seem to fit.
+
+    None if there is no time for these passes. room_mib: the memory that workers may add.
+    process_mib: the memory of a pass without workers.
+    """
+    alone = short.without_workers(short.job.torch_threads)
+    added_mib: dict[int, float] = {}
+    # Two numbers of workers are observed, because memory is not proportional to the number: the
+    # first worker also keeps the pages that the process has changed since the fork, and in a short
+    # epoch the last workers have little to do.
+    for choose in (min, max):
+        fitting = [n for n in workers if _extrapolate(added_mib, n) <= room_mib]
+        counts = [n for n in fitting if n not in added_mib]
+        if not counts:
+            break
+        if not passes.have_time():
+            return None
+        count = choose(counts)
+        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
+        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
+            added_mib[count] = max(0.0, peak_mib - process_mib)
+    return added_mib
 
 
 def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:

@@ -13,8 +13,7 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
-from fastloop.explain.attach.call_patch import settings_beside
-from fastloop.explain.attach.fastloader_notes import collect_notes
+from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.import_hook import MODULE
 from fastloop.fastloader import FastLoader
 from fastloop.trial.job_settings import MIN_WINDOW_S

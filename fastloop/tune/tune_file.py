@@ -10,7 +10,9 @@ from typing import Any
 
 import pydantic
 
-from fastloop.core.files import fingerprint, outputs_folder, sweep_folders, write_text
+from fastloop.core.atomic_files import write_text
+from fastloop.core.fingerprints import fingerprint
+from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import UsageError
 
 TUNE_FILE = "tune.json"

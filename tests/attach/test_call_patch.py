@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import edit_call, patch_script, show_command
-from fastloop.explain.attach.fastloader_notes import collect_notes
+from fastloop.explain.attach.call_patch import collect_notes, edit_call, patch_script, show_command
 from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.change import Change
 

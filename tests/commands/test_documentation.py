@@ -259,9 +259,10 @@ def test_cells_of_the_notebook_run_and_show_tables():
 def test_api_page_has_every_public_name():
     names = re.findall(r":: ([\w.]+)$", (REPOSITORY / "docs" / "api.md").read_text(), re.M)
     assert {*fastloop.__all__} - {*names} == {"explain", "tune"}  # packages
-    assert {"fastloop.explain.of_loop.explain_loop", "fastloop.tune.loop_tuning.tune_loop"} <= {
-        *names
-    }
+    assert {
+        "fastloop.explain.explain_loop.explain_loop",
+        "fastloop.tune.loop_tuning.tune_loop",
+    } <= {*names}
 
 
 @pytest.mark.heavy

@@ -71,7 +71,7 @@ def test_generator_of_the_options_page_writes_to_no_folder_by_mistake(tmp_path, 
 def test_commands_that_measure_nothing_do_not_wait_for_torch(tmp_path):
     """Nor does attach, before the script that it runs and after it."""
     (tmp_path / "script.py").write_text("print('ran')")
-    modules = ("cli.clean", "cli.compare", "cli.report", "cli.log", "explain.attach.of_script")
+    modules = ("cli.clean", "cli.compare", "cli.report", "cli.log", "explain.attach.explain_script")
     program = "".join(f"import fastloop.{name}\n" for name in modules)
     program += "import sys; from fastloop.__main__ import main\n"
     program += "try: main()\nfinally: print(sorted({'torch', 'mlflow'} & set(sys.modules)))"

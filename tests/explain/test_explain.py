@@ -14,8 +14,7 @@ from options import SUPPORT, require_library
 
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core.machine_load import LoadSummary
-from fastloop.explain.of_job import check_request
-from fastloop.explain.of_job import explain as explain_request
+from fastloop.explain.explain_job import check_request, explain_job
 from fastloop.sweep.progress import Progress
 
 pytestmark = pytest.mark.slow
@@ -79,7 +78,7 @@ def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_p
     progress = Progress(
         begin_step=steps.append, expect_steps=lambda count: told.append((len(steps), count))
     )
-    explain_request(request, lambda overrides: compose_job(*overrides), progress, tmp_path)
+    explain_job(request, lambda overrides: compose_job(*overrides), progress, tmp_path)
     (begun, left), *_ = told
     assert left > 1  # something is tried
     assert len(steps) == begun + left

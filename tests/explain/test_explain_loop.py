@@ -154,7 +154,7 @@ def test_step_that_is_no_function_is_named():
 PROGRAM = """
 import fastloop, sys, torch
 from fastloop import explain
-import fastloop.explain.of_loop
+import fastloop.explain.explain_loop
 assert fastloop.explain is explain is sys.modules["fastloop.explain"]
 assert "verdict" in str(explain([torch.zeros(8)] * 4, lambda _: None, trials=2))
 print(*{"hydra", "omegaconf", "mlflow", "scipy"} & set(sys.modules))

@@ -11,8 +11,8 @@ from native_core import needs_core
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
+from fastloop.explain.explain_job import write_timeline
 from fastloop.explain.instrumented import device_events, record_epoch
-from fastloop.explain.of_job import write_timeline
 from fastloop.observe.lanes import build_lanes
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")

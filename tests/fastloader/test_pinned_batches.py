@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 
-from fastloop.fastloader.pipeline import StagedGroup, pin
+from fastloop.fastloader.batch_stages import StagedGroup, pin
 
 
 class Own:

@@ -23,7 +23,7 @@ from commands import (
 from filelock import FileLock
 from options import MYDATASET
 
-from fastloop.core.files import CLAIM
+from fastloop.core.outputs_folder import CLAIM
 from fastloop.core.result_io import load, save
 
 pytestmark = pytest.mark.slow

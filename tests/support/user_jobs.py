@@ -21,4 +21,4 @@ def check_epochs(job, prepared, epochs=(0, 1, 2)) -> None:
     plan = job.plan(0)
     with job.loader.open(prepared, plan) as opened:
         for epoch in epochs:
-            check_data(prepared, plan, opened(epoch), epoch, job.same_data)
+            check_data(prepared, plan, opened(epoch), epoch, same_data=job.same_data)

@@ -19,7 +19,7 @@ import fastloop
 from fastloop.core import spans, time_limits
 from fastloop.core.looks import LOOKS
 from fastloop.core.types import Invalid
-from fastloop.explain.of_loop import explain_loop
+from fastloop.explain.explain_loop import explain_loop
 from fastloop.trial import window
 from fastloop.tune.loop_tuning import tune_loop
 

@@ -12,7 +12,7 @@ import pytest
 from commands import QUICK, spawn_fastloop
 from known_results import result_of
 
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 from fastloop.core.machine import memory_mappings
 from fastloop.core.result_io import load, save
 
@@ -20,7 +20,7 @@ ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 """Variables by which Python reads and writes text as ASCII, as no locale has UTF-8."""
 WRITE = """
 from pathlib import Path
-from fastloop.core.files import write_text
+from fastloop.core.atomic_files import write_text
 write_text(Path("page.html"), "Gr\\u00f6\\u00dfe \\u2026")
 """
 

@@ -11,7 +11,7 @@ from fastloop.config.user_options import loader_brings_data, use_loader_data
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare_dataset import prepare
-from fastloop.trial.model_inputs import find_pair
+from fastloop.trial.job_start import find_pair
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
 

@@ -15,7 +15,7 @@ import torch
 from options import MYDATASET, SUPPORT, compose_job, options, skip_without_library, store_of
 from slow_dataset import SlowDataset
 
-from fastloop.core.files import hold_lock
+from fastloop.core.atomic_files import hold_lock
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import sample_hashes

@@ -19,7 +19,8 @@ from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
-from fastloop.sweep.request import JobRequest, config_hash, job_names
+from fastloop.sweep.job_identity import config_hash
+from fastloop.sweep.request import JobRequest, job_names
 
 
 def requests_of(folder, *jobs: tuple[str, ...]) -> list[JobRequest]:

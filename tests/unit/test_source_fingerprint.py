@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.options.dataset.mydataset import MyDataset
 

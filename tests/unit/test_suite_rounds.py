@@ -25,7 +25,7 @@ LAUNCHER = SingleLauncher(isolation="forkserver")
 @pytest.fixture
 def request_of(monkeypatch):
     """A function that makes the request of a job with this hash and number of trials."""
-    monkeypatch.setattr("fastloop.sweep.request.config_hash", lambda request: request.key)
+    monkeypatch.setattr(measure_round, "config_hash", lambda request: request.key)
 
     def make(key: str, trials: int = 3) -> SimpleNamespace:
         job = SimpleNamespace(trials=trials, most_trials=trials)
@@ -77,7 +77,10 @@ def test_more_trials_are_measured_if_more_are_asked_for(tmp_path, request_of):
 def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     tmp_path, monkeypatch, request_of, runs
 ):
-    rows = [(SuiteRow(loader="raw"), ""), (SuiteRow(loader="spdl"), "left out")]
+    rows = [
+        measure_round.MeasuredRow(row=SuiteRow(loader="raw"), reason=""),
+        measure_round.MeasuredRow(row=SuiteRow(loader="spdl"), reason="left out"),
+    ]
     monkeypatch.setattr(measure_round, "_requests", lambda *_: [request_of("a")])
     monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
     reason = "" if runs else "it needs a library"
@@ -85,7 +88,8 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     run = SuiteRun(scope="full", folder=tmp_path)
     found = measure_round._measure(run, WORKLOADS[0], rows)
     first = ("a result", "") if runs else (None, "unsupported: it needs a library")
-    assert found.results == [(rows[0][0], *first), (rows[1][0], None, "left out")]
+    assert [(each.result, each.reason) for each in found.rows] == [first, (None, "left out")]
+    assert [each.row for each in found.rows] == [each.row for each in rows]
 
 
 @pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b", "/müller"])

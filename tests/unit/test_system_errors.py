@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.files import make_sweep_folder
+from fastloop.core.outputs_folder import make_sweep_folder
 from fastloop.core.types import UsageError
 from fastloop.options.tracker.none import NoTracker
 from fastloop.processes.startup import exit_on_system_error
@@ -71,7 +71,7 @@ def test_tracker_that_can_not_be_imported_is_reported_later(tmp_path, monkeypatc
 
 
 def test_text_is_written_as_utf8_in_any_locale(tmp_path):
-    code = "import sys, pathlib; from fastloop.core.files import write_text; "
+    code = "import sys, pathlib; from fastloop.core.atomic_files import write_text; "
     code += r"write_text(pathlib.Path(sys.argv[1]), 'm\xfcller\u2026')"
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", code, str(tmp_path / "text")]

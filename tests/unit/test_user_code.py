@@ -31,7 +31,7 @@ from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
-from fastloop.sweep.prepare_stage import trial_key
+from fastloop.sweep.job_identity import trial_key
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_trial
 

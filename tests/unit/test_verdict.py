@@ -151,11 +151,13 @@ def test_report_marks_the_range_of_two_rounds():
 
 
 def test_bench_all_prints_ratios_of_two_trials_as_unproven():
-    bench = _summarize({"fast": FAST[:2], "slow": SLOW[:2]}, [], 10, None, in_looks=False)
+    bench = _summarize({"fast": FAST[:2], "slow": SLOW[:2]}, [], 10, None, epochs=1, in_looks=False)
     assert "x 5.862 (5.727, 6.000)" in str(bench)
     assert "(lowest, highest), which prove nothing" in " ".join(str(bench).split())
     tie = str(
-        _summarize({"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5]}, [], 10, None, in_looks=False)
+        _summarize(
+            {"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5]}, [], 10, None, epochs=1, in_looks=False
+        )
     )
     assert "sharing rank 1: about " in tie
     assert max(map(len, str(bench).splitlines() + tie.splitlines())) <= 80

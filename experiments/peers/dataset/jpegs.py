@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
 from fastloop.data.image_files import list_labelled_files

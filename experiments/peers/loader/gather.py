@@ -17,7 +17,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from experiments.peers.limits import iterate_after_work
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option

@@ -1,4 +1,5 @@
-"""Makes the patch of a script for a change of its DataLoader, by editing the call that makes it."""
+"""Changes of the call that makes a script's DataLoader: the patch of the script with the edited
+call, and the notes of a FastLoader that is made with the same arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import ast
 import difflib
 import re
 import shlex
+import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,9 @@ LOADER = "DataLoader"
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
 """FastLoader's settings with which it reads the whole dataset in each process of a group, as
 DataLoader does."""
+FASTLOADER_WORD = "FastLoader"
+"""A word of FastLoader's warnings about arguments that it drops, but not of those that DataLoader
+gives as well."""
 
 
 def settings_beside(settings: Mapping[str, Any], given: Container[str]) -> dict[str, Any]:
@@ -300,3 +306,14 @@ def _span(starts: list[int], node: ast.expr) -> tuple[int, int]:
     assert node.end_col_offset is not None
     start = starts[node.lineno - 1] + node.col_offset
     return start, starts[node.end_lineno - 1] + node.end_col_offset
+
+
+@contextmanager
+def collect_notes(notes: dict[str, None]) -> Iterator[None]:
+    """A context in which a FastLoader is made; its warnings about arguments that it
+    drops become keys of the notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        # If the script has turned warnings into errors, a warning would end it.
+        warnings.simplefilter("always")
+        yield
+    notes |= {text: None for each in caught if FASTLOADER_WORD in (text := str(each.message))}

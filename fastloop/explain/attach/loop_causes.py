@@ -1,10 +1,14 @@
 """The causes of a script's slow loop, each by a measure of its own and with one change that removes
 it. A cause is reported if it costs LEAST_COST of the loop's time, or if a limit is reached.
+
+Constants that name no other source were chosen by hand. With them every script of
+tests/support/scripts/seeded_causes.py is told its own cause, and healthy_loops.py is told none.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,61 +20,18 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop, wait_share
-from fastloop.explain.cause_names import (
-    CauseName,
-    describe_cores,
-    describe_quota,
-)
+from fastloop.explain.cause_names import CauseName, describe_cores, describe_quota
 
 LEAST_COST = 0.02
-"""A cause is reported if it costs at least this share of the loop's time."""
-LEAST_STALL = 0.15
-"""The same for steps that wait. It is larger because, on a busy machine, the two torch threads of a
-convolution waited for each other for 12 % of a loop's time while one of them had no core."""
+"""A cause is reported if it costs at least this share of the loop's time. Less is within the noise
+of most loops, and not worth a change."""
 REACHED = 0.9
-"""Share of a limit from which it counts as reached."""
-NEAR_FILES = 0.8
-"""The same for file descriptors, which are counted rarely."""
-CROWDED = 1.2
-"""There are too many threads if this many for each core could run."""
-MOST_WORKERS = 32
-"""Most workers that are advised."""
-LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
-"""The fetches of a loop wait for storage if it reads at least LEAST_READ bytes from there in all,
-and either LEAST_READ_PER_S bytes or LEAST_FAULTS_PER_S page faults for each second of idle
-fetches."""
-LEAST_FAULTS_PER_S = 20
-"""Page faults that read from storage: a mapped file is read by them."""
-LEAST_HELD, MOST_HELD = 0.85, 1.15
-"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD of the
-time together, but all threads of the process together use at most MOST_HELD cores."""
-LEAST_SHARING = 0.15
-"""A thread can share the lock only if it could run for at least this share of the time."""
-MOST_STARVED, LEAST_STARVING = 0.5, 0.5
-"""A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
-one could run for at least LEAST_STARVING of it."""
-LEAST_TIMED_NS = 5e7
-"""Making batches takes at least this long before it is judged whether it waits for the lock."""
-SHORTEST_NS, LONGEST_NS = 5e5, 2e7
-"""Between two switches, a thread that shares the lock could run for a time in this range, because
-Python makes it give the lock up after 5 ms. One that waits for messages switches far more often."""
-LEAST_TENSORS = 50
-"""Batches with up to this many tensors are not reported."""
-TAIL = 4
-"""A batch is slow if it takes this many times as long as the median."""
-LEAST_TAIL = 3
-"""Fewer slow batches than this may be slow by chance."""
-MOST_DELAYED = 1.3
-"""Slow batches are no heavy tail if their excess is less than this many times the time in which
-workers waited for a core."""
-MOST_COPIED = 0.1
-"""Copies of the parent's memory are reported if they take at least this share of the usable one."""
-PAGE_BYTES = 4096
-"""Size of a page of memory, as on x86-64."""
+"""Share of a limit from which it counts as reached: busy threads rarely fill all cores all the
+time, and a reading of /dev/shm may miss the moment in which it is full."""
 
 
 def find_loop_causes(
-    loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool = True
+    loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool
 ) -> tuple[Cause, ...]:
     """The causes that cost the loop something.
 
@@ -121,6 +82,11 @@ def _quota(loop: Loop) -> list[Cause]:
     return _tell(CauseName.QUOTA, text, advice)
 
 
+CROWDED = 1.2
+"""There are too many threads if this many for each core could run. The rest of the machine makes
+one or two of them wait for a moment on any loop."""
+
+
 def _threads(loop: Loop) -> list[Cause]:
     usage = loop.usage
     if not usage.steps or not usage.workers:
@@ -156,6 +122,15 @@ def _making_share(shares: Mapping[Part, Estimate]) -> float:
     return sum(shares[part].value for part in parts if part in shares)
 
 
+LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
+"""The fetches of a loop wait for storage if it reads at least LEAST_READ bytes from there in all,
+and for each second of idle fetches either LEAST_READ_PER_S bytes or LEAST_FAULTS_PER_S page faults.
+A hard disk that reads 4 KiB at random places, 250 times a second, reads LEAST_READ_PER_S."""
+LEAST_FAULTS_PER_S = 20
+"""Page faults that read from storage: a mapped file is read by them. Storage that is not broken
+answers one in less than 50 ms."""
+
+
 def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     usage, cost = loop.usage, _making_share(shares) * loop.usage.idle_share
     parts = [each["parts"] for each in usage.makes]
@@ -173,6 +148,10 @@ def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         "keep the files in memory, as a smaller or a packed copy, or read ahead by more workers"
     )
     return _tell(CauseName.COLD_FILES, text, advice)
+
+
+MOST_WORKERS = 32
+"""Most workers that are advised: each takes the memory of a process."""
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
@@ -195,6 +174,24 @@ def _workers_for_waits(loop: Loop) -> int:
     busy_s = load_s * (1 - loop.usage.idle_share)
     needed = math.ceil(load_s / max(step_s, busy_s, load_s / MOST_WORKERS))
     return min(MOST_WORKERS, max(needed, 2 * loop.facts["num_workers"], 2))
+
+
+LEAST_HELD, MOST_HELD = 0.85, 1.15
+"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD of the
+time together, but all threads of the process together use at most MOST_HELD cores. The lock itself
+would make both of them 1; the rest is for work that needs no lock, and for inexact readings."""
+LEAST_SHARING = 0.15
+"""A thread can share the lock only if it could run for at least this share of the time."""
+SHORTEST_NS, LONGEST_NS = 5e5, 2e7
+"""Between two switches, a thread that shares the lock could run for a time in this range, because
+Python makes it give the lock up after 5 ms (sys.getswitchinterval). One that waits for messages
+switches far more often."""
+MOST_STARVED, LEAST_STARVING = 0.5, 0.5
+"""A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
+one could run for at least LEAST_STARVING of it."""
+LEAST_TIMED_NS = 5e7
+"""Making batches takes at least this long before it is judged whether it waits for the lock: ten
+times the 5 ms for which another thread may keep it."""
 
 
 def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -255,6 +252,10 @@ def _is_starved(fact: Fact) -> bool:
     )
 
 
+LEAST_TENSORS = 50
+"""Batches with up to this many tensors are not reported."""
+
+
 def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = sum(shares[part].value for part in (Part.COLLATE, Part.HAND_OFF) if part in shares)
     if loop.usage.tensors <= LEAST_TENSORS or cost < LEAST_COST:
@@ -262,6 +263,13 @@ def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     text = f"{loop.usage.tensors} in a batch; collating and sending take {show_percent(cost)}"
     advice = "put values of one type into one tensor of a sample, and split it in the step"
     return _tell(CauseName.TENSORS, text, advice)
+
+
+NEAR_FILES = 0.8
+"""Share of the limit of file descriptors from which it counts as reached. It is lower than REACHED
+because descriptors are counted rarely, and their number grows from batch to batch."""
+_OF_FILES = "most_files", "open_files"
+"""Names of the limit and of the number of descriptors in the facts about a loop."""
 
 
 def _files(loop: Loop) -> list[Cause]:
@@ -278,9 +286,6 @@ def _files(loop: Loop) -> list[Cause]:
     return _tell(CauseName.DESCRIPTORS, text, advice)
 
 
-_OF_FILES = "most_files", "open_files"
-
-
 def _full_shm(loop: Loop) -> list[Cause]:
     steps = [each for each in loop.usage.steps if each.get("shm_all")]
     full = max((1 - each["shm_free"] / each["shm_all"] for each in steps), default=0.0)
@@ -294,6 +299,15 @@ def _full_shm(loop: Loop) -> list[Cause]:
 
 def _has_error(loop: Loop, *words: str) -> bool:
     return any(word in error for error in loop.usage.errors for word in words)
+
+
+TAIL = 4
+"""A batch is slow if it takes this many times as long as the median."""
+LEAST_TAIL = 3
+"""Fewer slow batches than this may be slow by chance."""
+MOST_DELAYED = 1.3
+"""Slow batches are no heavy tail if their excess is less than this many times the time in which
+workers waited for a core. The factor allows for inexact readings of that time."""
 
 
 def _tail(loop: Loop) -> list[Cause]:
@@ -317,11 +331,16 @@ def _tail(loop: Loop) -> list[Cause]:
     return _tell(CauseName.TAIL, text, "set in_order=False if the order of batches does not matter")
 
 
+MOST_COPIED = 0.1
+"""Copies of the parent's memory are reported if they take at least this share of the usable one,
+however little time they cost: they grow with each epoch."""
+
+
 def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     usage = loop.usage
     if not usage.workers or not usage.makes:
         return []
-    faults = usage.share_of_makes("minor_faults") * PAGE_BYTES
+    faults = usage.share_of_makes("minor_faults") * mmap.PAGESIZE
     unshared, after_ns = (sum(each["unshared"][place] for each in usage.makes) for place in (0, 1))
     rate = unshared / after_ns
     # Memory that is new to a process causes page faults, too, and the loop's process also ends the
@@ -341,6 +360,11 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     )
     advice = "keep the dataset's items in an array of NumPy or a tensor, not in a list or dict"
     return _tell(CauseName.PER_SAMPLE, text, advice)
+
+
+LEAST_STALL = 0.15
+"""LEAST_COST of steps that wait. It is larger because, on a busy machine, the two torch threads of
+a convolution waited for each other for 12 % of a loop's time while one of them had no core."""
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:

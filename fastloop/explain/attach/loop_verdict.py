@@ -67,43 +67,86 @@ def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
 
 
 def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    of_ranks = " a rank" if loop.ranks else ""
-    spent_s = loop.seconds / max(1, len(loop.ranks))
-    seconds = f"{show_time(spent_s)}{of_ranks}"
+    """The answer: what limits the loop, how much of its time it takes, and what it can gain."""
+    if word is Part.CONTENTION:
+        return _tell_contention(loop, shares)
+    if word is Part.STEP:
+        return _tell_step(loop, wait, shares)
+    if wait.value < WORTH or wait.low <= 0:
+        return _tell_no_answer(loop, wait)
+    return _tell_wait(loop, wait, shares)
+
+
+def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
+    return (
+        f"The loop over {loop.name} is slowed down by its own workers: for "
+        f"{_cores_share(shares)} of the time its step could go on, but they have the cores; "
+        f"{_without_waits(loop, shares)}"
+    )
+
+
+def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
+    name = f"The loop over {loop.name} is limited by its step"
+    most, seconds = show_percent(max(0.0, wait.high)), _loop_seconds(loop)
+    if _is_contention_told(shares):
+        return (
+            f"{name}: it waits for data at most {most} of {seconds}, and for cores that its "
+            f"workers use {_cores_share(shares)}"
+        )
+    # The cores that workers use may slow the step down, so that a loader with fewer workers may
+    # gain more than the waits.
+    if loop.facts["num_workers"]:
+        return (
+            f"{name}: it waits for data at most {most} of {seconds}, while its workers use cores, "
+            "too"
+        )
+    return f"{name}: no loader can gain more than {most} of {seconds}"
+
+
+def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
+    likely, most = (show_percent(max(0.0, each)) for each in (wait.value, wait.high))
+    return (
+        f"No answer yet: these batches can't tell whether the loop over {loop.name} waits: "
+        f"{likely} is likely, and anything up to {most} possible"
+    )
+
+
+def _tell_wait(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
+    is_wide = wait.high >= WIDEST * wait.low
+    share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
+    cores = ""
+    if _is_contention_told(shares):
+        cores = f", and its step for cores that its workers use {_cores_share(shares)}"
     name = f"The loop over {loop.name}"
+    return f"{name} waits for data {share} of the time{cores}; {_without_waits(loop, shares)}"
+
+
+def _is_contention_told(shares: Mapping[Part, Estimate]) -> bool:
+    return _contention(shares).value >= LEAST_TOLD
+
+
+def _cores_share(shares: Mapping[Part, Estimate]) -> str:
+    """The share of the time in which the step waits for cores that workers have."""
+    return show_estimate(_contention(shares), show_percent)
+
+
+def _seconds_of_rank(loop: Loop) -> float:
+    """Seconds of the loop, on average over its ranks."""
+    return loop.seconds / max(1, len(loop.ranks))
+
+
+def _loop_seconds(loop: Loop) -> str:
+    of_ranks = " a rank" if loop.ranks else ""
+    return f"{show_time(_seconds_of_rank(loop))}{of_ranks}"
+
+
+def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
+    """The time that the loop's steps alone would take, as the end of a sentence."""
     # Steps beside busy workers are slower than steps without workers, also because they share
     # memory bandwidth and caches, which is not measured: the time may be even less.
     less = " or less" if loop.facts["num_workers"] else ""
-    rest = f"with a perfect loader its {seconds} would be "
-    rest += f"{show_time(spent_s * shares[Part.STEP].value)}{less}"
-    contention = _contention(shares)
-    is_told = contention.value >= LEAST_TOLD
-    part = show_estimate(contention, show_percent)
-    if word is Part.CONTENTION:
-        return (
-            f"{name} is slowed down by its own workers: for {part} of the time its step could go "
-            f"on, but they have the cores; {rest}"
-        )
-    if word is Part.STEP:
-        most = show_percent(max(0.0, wait.high))
-        if is_told:
-            waits = f"it waits for data at most {most} of {seconds}"
-            return (
-                f"{name} is limited by its step: {waits}, and for cores that its workers use {part}"
-            )
-        if loop.facts["num_workers"]:
-            waits = f"it waits for data at most {most} of {seconds}"
-            return f"{name} is limited by its step: {waits}, while its workers use cores, too"
-        return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
-    if wait.value < WORTH or wait.low <= 0:
-        likely, most = (show_percent(max(0.0, each)) for each in (wait.value, wait.high))
-        answer = "No answer yet: these batches can't tell"
-        guess = f"{likely} is likely, and anything up to {most} possible"
-        return f"{answer} whether the loop over {loop.name} waits: {guess}"
-    is_wide = wait.high >= WIDEST * wait.low
-    share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
-    cores = f", and its step for cores that its workers use {part}" if is_told else ""
-    return f"{name} waits for data {share} of the time{cores}; {rest}"
+    steps = show_time(_seconds_of_rank(loop) * shares[Part.STEP].value)
+    return f"with a perfect loader its {_loop_seconds(loop)} would be {steps}{less}"
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:

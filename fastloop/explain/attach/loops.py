@@ -123,7 +123,7 @@ class Loop:
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
 
-def find_loops(records: Sequence[ProcessRecords], other_cores: float = 0.0) -> list[Loop]:
+def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Loop]:
     """The loops of all processes, the longest first.
 
     other_cores: number of cores that other programs took while the script ran.

@@ -55,7 +55,7 @@ class ConvertedColumn:
         rows, spec = self.rows, self.spec
         if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
             return None
-        arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes, rows.file)
+        arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes, file=rows.file)
         if arguments is None:
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])

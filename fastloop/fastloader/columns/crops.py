@@ -14,7 +14,11 @@ from fastloop.core.seeds import INCREMENT, scramble
 ATTEMPTS = 10
 """The number of attempts to find a random crop that lies within the image, as in torchvision."""
 DRAWS_PER_ATTEMPT = 4
+"""Each attempt draws the share of the area, the ratio, the top and the left."""
 FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
+"""The number of the draw that decides about the flip, which follows those of all attempts."""
+RANDOM_RESIZED_CROP, CENTER_CROP = 0, 1
+"""The native decoder's kinds of crops, as in jpeg.h."""
 MAX_SIDE = 1 << 14
 """The greatest length of a sample's side, and of a resized image's shorter side."""
 Size = int | tuple[int, int]
@@ -77,7 +81,7 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
+        check_size(self.size)
         for name, most in (("scale", 1.0), ("ratio", math.inf)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= most or math.isinf(high):
@@ -94,13 +98,13 @@ class RandomResizedCrop:
     @property
     def native(self) -> tuple:
         """The native decoder's arguments."""
-        return 0, self.height_width, tuple(self.scale), tuple(self.ratio), 0
+        return RANDOM_RESIZED_CROP, self.height_width, tuple(self.scale), tuple(self.ratio), 0
 
     def cut(self, key: int, height: int, width: int) -> Cut:
         """The part that the key draws; the middle of the image if none of ten draws fits."""
         low, high = map(math.log, self.ratio)
         for number in range(0, FLIP_DRAW, DRAWS_PER_ATTEMPT):
-            # Each attempt has four draws of its own, as in cut.c: share, ratio, top and left.
+            # The draws are numbered as in cut.c.
             share = self.scale[0] + (self.scale[1] - self.scale[0]) * draw(key, number)
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
@@ -140,7 +144,7 @@ class CenterCrop:
     resize: int
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
+        check_size(self.size)
         if not max(self.height_width) <= self.resize <= MAX_SIDE:
             least = max(self.height_width)
             raise ValueError(f"resize={self.resize}: allowed are {least} (size) to {MAX_SIDE}")
@@ -153,7 +157,7 @@ class CenterCrop:
     @property
     def native(self) -> tuple:
         """The native decoder's arguments."""
-        return 1, self.height_width, (0.0, 0.0), (0.0, 0.0), self.resize
+        return CENTER_CROP, self.height_width, (0.0, 0.0), (0.0, 0.0), self.resize
 
     def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002
         """The middle; the key draws nothing."""
@@ -176,15 +180,15 @@ def draw(key: int, number: int) -> float:
     return (scramble(key + number * INCREMENT) >> 11) * 2.0**-53
 
 
-def check_size(name: str, size: Size) -> None:
+def check_size(size: Size) -> None:
     """Raise ValueError for anything but sides of 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
-        raise ValueError(f"{name}={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
+        raise ValueError(f"size={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
 
 
 def as_pair(size: Size) -> tuple[int, int]:
-    """(height, width)"""
+    """The size as (height, width)."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 

@@ -175,9 +175,13 @@ class Images:
         if crop is None:
             if size is not None and (len(size) != 2 or min(size) < 1):
                 raise ValueError(f"size={size}: allowed are (height, width) of 1 or more, and None")
-            library = choose_decoder(decoder)
             self._column = WholeImages(
-                images, size, channels_first, antialias, library, apply_exif_orientation
+                images=images,
+                size=size,
+                channels_first=channels_first,
+                antialias=antialias,
+                decoder=choose_decoder(decoder),
+                apply_exif_orientation=apply_exif_orientation,
             )
             return
         if size is not None or channels_first or antialias:

@@ -124,8 +124,14 @@ def region_of(array: Any) -> FileRegion | None:
         return None
     offset = _file_offset(array, array.ctypes.data)
     inode = status.st_dev, status.st_ino
-    writable = array.flags.writeable
-    return FileRegion(os.fspath(path), offset, array.dtype, array.shape, writable, inode)
+    return FileRegion(
+        path=os.fspath(path),
+        offset=offset,
+        dtype=array.dtype,
+        shape=array.shape,
+        is_writable=array.flags.writeable,
+        inode=inode,
+    )
 
 
 def pack_maps(tree: Tree) -> Tree:

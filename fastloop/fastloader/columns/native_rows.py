@@ -89,7 +89,8 @@ def describe_rows(
     num_rows: int,
     spec: SampleSpec,
     source_nbytes: int | None = None,
-    file: MappedFile | None = None,
+    *,
+    file: MappedFile | None,
 ) -> dict[str, Any] | None:
     """The arguments of a core's `Column` that copies rows of contiguous memory.
 

@@ -109,7 +109,7 @@ class Windows:
         array, spec = self._array(), self.spec
         stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
         nbytes = self.length * itemsize
-        arguments = describe_rows(array, len(self), spec, nbytes, find_file(array))
+        arguments = describe_rows(array, len(self), spec, nbytes, file=find_file(array))
         # The core converts integers to int32 and int64 only. torch does all other conversions.
         is_converted = spec.dtype != stored
         is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)

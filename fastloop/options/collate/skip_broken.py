@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch.utils.data import default_collate
 
 from fastloop.core.types import Tree, option
-from fastloop.data.samples import is_broken
+from fastloop.data.dataset_samples import is_broken
 
 
 @option

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
 
-from fastloop.core.files import file_fingerprint
+from fastloop.core.fingerprints import file_fingerprint
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, option
 from fastloop.data.image_files import images_fingerprint

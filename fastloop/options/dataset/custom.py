@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, model_validator
 from torch.utils.data import IterableDataset
 
-from fastloop.core.files import fingerprint, stable_repr
+from fastloop.core.fingerprints import fingerprint, stable_repr
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported, option
 from fastloop.core.user_code import call, check_arguments, check_usable, error_line

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.types import option
 
 

@@ -15,7 +15,8 @@ import torchvision
 from PIL.Image import Image
 from pydantic import PositiveFloat, PositiveInt
 
-from fastloop.core.files import file_fingerprint, fingerprint, hold_lock
+from fastloop.core.atomic_files import hold_lock
+from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.types import BadData, option
 
 SPLITS = {True: "train", False: "t10k"}

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from pydantic import PositiveInt
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.types import option
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from pydantic import Field, Strict
 from sklearn.datasets import load_sample_image
 
-from fastloop.core.files import write_beside
+from fastloop.core.atomic_files import write_beside
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
 from fastloop.data.dataset_files import create_once

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, Strict
 
-from fastloop.core.files import fingerprint
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.types import option
 from fastloop.options.dataset._rng import sample_generator
 

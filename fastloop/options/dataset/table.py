@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 
-from fastloop.core.files import file_fingerprint, fingerprint, write_beside
+from fastloop.core.atomic_files import write_beside
+from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once

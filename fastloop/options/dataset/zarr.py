@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pydantic import Strict
 
-from fastloop.core.files import edge_digest, fingerprint
+from fastloop.core.fingerprints import edge_digest, fingerprint
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.dataset_files import own_path, sample_of

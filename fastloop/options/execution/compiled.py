@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fastloop.core.files import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import Step, Unsupported, option
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"

@@ -10,8 +10,8 @@ from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.dataset_samples import check_batches
 from fastloop.data.image_files import uint8_samples
-from fastloop.data.samples import check_batches
 
 
 @option

@@ -12,8 +12,8 @@ from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.dataset_samples import check_batches
 from fastloop.data.image_files import uint8_samples
-from fastloop.data.samples import check_batches
 
 LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
-from fastloop.core.files import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 

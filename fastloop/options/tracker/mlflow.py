@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.explanation import EXPLANATION_FILE
-from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
+from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.core.spans import wall_ms

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastloop.core import stats
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import (
     EXPLANATION_FILE,
     TIMELINE_SVG,
@@ -17,7 +18,6 @@ from fastloop.core.explanation import (
     InstrumentedEpoch,
     Ladder,
 )
-from fastloop.core.files import write_text
 from fastloop.core.machine_load import LoadWatch
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
@@ -109,7 +109,7 @@ def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 
-def explain(
+def explain_job(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
     progress: Progress,
@@ -313,11 +313,11 @@ def job_explainer(
     compose: the job of a list of overrides.
     """
 
-    def explain_job(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
+    def explain_entry(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
         request = check_request([requests[entry.index]])
         progress = Progress(begin_step=begin_step)  # the bar counts the steps of all jobs
-        explanation = explain(request, compose, progress, entry.folder)
+        explanation = explain_job(request, compose, progress, entry.folder)
         write_text(entry.folder / EXPLANATION_FILE, to_json(explanation))
         return explanation
 
-    return explain_job
+    return explain_entry

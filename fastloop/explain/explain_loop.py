@@ -154,9 +154,10 @@ def explain_loop(
         raise TypeError(f"step=None: {allowed}")
     check_step(step)
     epochs, target = _repeatable(loader), _resolve(device)
-    loop, first_batch_s, is_whole = _look(epochs, step, target)
+    look = _look(epochs, step, target)
+    loop = look.loop
     # The batches of a whole epoch were counted; len() is only asked for the rest of a cut one.
-    length = None if is_whole else _length(loader)
+    length = None if look.is_whole else _length(loader)
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
     watch = LoadWatch()
@@ -171,10 +172,10 @@ def explain_loop(
     shares = [each / times[last].seconds for each, times in zip(alone_s, timed, strict=True)]
     ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares)
     notes = rung_notes(loader, openers)
-    if not is_whole and length is None:
+    if not look.is_whole and length is None:
         notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")
     return LoopExplanation(
-        verdict=judge(ladder, "loop", first_batch_s),
+        verdict=judge(ladder, "loop", look.first_batch_s),
         ladder=ladder,
         device=str(target),
         window_batches=loop.batches,
@@ -214,8 +215,22 @@ def _resolve(device: str) -> torch.device:
     return resolved
 
 
-def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoop, float, bool]:
-    """The loop, the seconds to its first batch, and whether it runs whole epochs.
+@dataclass(frozen=True, kw_only=True)
+class _FirstLook:
+    """A loop, with the findings of its first epoch.
+
+    The loop is measured in passes of as many batches as this epoch had.
+    """
+
+    loop: UserLoop
+    first_batch_s: float
+    """Seconds to the first batch."""
+    is_whole: bool
+    """True if the loop runs whole epochs; False if they are cut."""
+
+
+def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstLook:
+    """The first look at a loop.
 
     One epoch warms the loop up, gives the batches that stand in for others, and is cut at WINDOW_S.
     """
@@ -246,7 +261,7 @@ def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoo
     # The last batch of an epoch may be short.
     host = host[: max(1, len(host) - 1)]
     loop = UserLoop(epochs=epochs, step=step, device=device, host=host, batches=count)
-    return loop, first_batch_s, is_whole
+    return _FirstLook(loop=loop, first_batch_s=first_batch_s, is_whole=is_whole)
 
 
 def _check_output(output: Any) -> None:

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import TIMELINE_TRACE
-from fastloop.core.files import write_text
 from fastloop.core.machine_load import Load, summarize_loads
 from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import (
@@ -26,7 +26,7 @@ from fastloop.observe.chrome_trace import format_trace
 FINDINGS, PAGE = "attach.json", "attach.html"
 
 
-def explain_records(
+def explain_script(
     records: Path,
     arguments: Sequence[str],
     status: int | None,

@@ -1,0 +1,84 @@
+"""The outputs folder, and the folders of sweeps in it: found, made, claimed and removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fastloop.core.atomic_files import remove
+from fastloop.core.types import UsageError
+
+CLAIM = ".measured"
+"""Lock file in a sweep's folder, which the command that measures the sweep holds."""
+
+
+def outputs_folder() -> Path:
+    """$FASTLOOP_OUTPUTS, or outputs/ in the working directory."""
+    return Path(os.environ.get("FASTLOOP_OUTPUTS") or "outputs").absolute()
+
+
+def make_sweep_folder(folder: Path) -> None:
+    """Make a sweep's folder; raises UsageError, naming the outputs folder, if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        # error.filename is the first parent that could not be made, not the folder itself
+        where = f"{error.strerror}: '{error.filename}'"
+        raise UsageError(f"the outputs folder (FASTLOOP_OUTPUTS): {where}") from error
+
+
+def sweep_folders() -> list[Path]:
+    """Folders of all sweeps in the outputs folder, oldest first."""
+    return sorted(path for path in outputs_folder().glob("[0-9]*-*-*/*") if path.is_dir())
+
+
+def remove_unused(sweep_folder: Path) -> None:
+    """Remove a sweep's folder to which only Hydra has written, and its empty parents.
+
+    The outputs folder is the last parent considered.
+    """
+    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    if top not in sweep_folder.parents or not sweep_folder.is_dir():
+        return
+    hydra_file = sweep_folder / "multirun.yaml"
+    others = [path for path in sweep_folder.iterdir() if path != hydra_file]
+    if any(not path.is_dir() or any(path.iterdir()) for path in others):
+        return
+    hydra_file.unlink(missing_ok=True)
+    # rmdir fails for a folder that is not empty, for a mount point, and if another node is writing
+    # there; all folders above it then stay, too
+    with suppress(OSError):
+        for folder in [*others, sweep_folder, *sweep_folder.parents]:
+            folder.rmdir()
+            if folder == top:
+                return
+
+
+@contextmanager
+def claim_sweep_folder(folder: Path) -> Iterator[None]:
+    """Keep other commands from writing to a sweep's folder until the context ends; raises
+    UsageError if one does."""
+    # The machine's lock is not enough: a command on another machine may use the same folder, and
+    # allow_concurrent=true takes no lock. Two commands would each write results without the trials
+    # of the other.
+    lock = FileLock(folder / CLAIM, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"{folder}: another command measures this sweep") from None
+    # Not every file system has locks.
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        # The lock is still held while its file is removed: another command can't have claimed this
+        # file. One that has opened it before gets a lock of a file without a name, which FileLock
+        # notices: it opens the new file.
+        remove(folder / CLAIM)
+        lock.release()

@@ -1,0 +1,75 @@
+"""Fingerprints that are equal for interchangeable trials.
+
+`config_hash` is that of a job's configuration; `trial_key` also contains all else on which a trial
+depends, such as the data, the code and the machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastloop.core.fingerprints import file_fingerprint, fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint
+from fastloop.sweep.request import JobRequest, flatten, job_config
+
+# --cfg, --help and completion import this module, and must not wait for torch.
+if TYPE_CHECKING:
+    from fastloop.core.plan import PreparedData
+    from fastloop.core.result import Result
+    from fastloop.trial.job import Job
+
+NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
+"""Settings that do not distinguish trials: their number, their time limit, and who builds their
+environment."""
+ROOT = ".root"
+"""End of the names of settings of folders. A default one follows the outputs folder, and does not
+distinguish trials; one that the command names does: it may be on another disk."""
+
+
+def config_hash(request: JobRequest) -> str:
+    """A hash that is equal for jobs with interchangeable trials, by their configurations."""
+    return fingerprint(sorted(_identity(request).items()))
+
+
+def _identity(request: JobRequest) -> dict[str, str]:
+    """The settings that distinguish a trial from others, by dotted name."""
+    values = flatten(job_config(request.config))
+    # The launcher is the sweep's, but the number of its processes changes a trial.
+    if (size := request.launcher.world_size) > 1:
+        values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
+    named = {override.lstrip("+").partition("=")[0] for override in request.overrides}
+    return {
+        name: repr(value)
+        for name, value in values.items()
+        if name not in NON_IDENTITY and (name in named or not name.endswith(ROOT))
+    }
+
+
+def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
+    """A fingerprint that is equal for trials that are interchangeable."""
+    from fastloop.core.protocols import HasFiles
+
+    machine = result.environment
+    machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
+    # The order of the options must stay as it is: another one would change every key.
+    options = [
+        job.loader,
+        job.loader.store,
+        job.order,
+        job.placement,
+        job.model,
+        job.decoder,
+        job.transform,
+        job.collate,
+        job.execution,
+        *job.benchmark.values(),
+    ]
+    order_files = job.order.files() if isinstance(job.order, HasFiles) else []
+    return fingerprint(
+        result.tags["config_hash"],
+        prepared.fingerprint,
+        [machine[name] for name in machine_fields],
+        # fastloop's own code is in `code`; an option may be a user's code.
+        [source_fingerprint(option) for option in options],
+        [file_fingerprint(path) for path in order_files],
+    )
