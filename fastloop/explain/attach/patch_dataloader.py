@@ -255,6 +255,10 @@ class LoopProbe:
             self.loaders[loader] = state
         return state
 
+    def _has_unused(self) -> bool:
+        """True if a DataLoader was made that no loop has iterated over."""
+        return not all(state.is_described for state in self.loaders.values())
+
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
         last: IterationState | None = getattr(iterator, STATE, None)
@@ -353,7 +357,8 @@ class LoopProbe:
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             # A loop in a worker, as of a dataset over another one, must not end the worker alone.
             if counter is not None and has_step and get_worker_info() is None:
-                counter.count_step(state, start_ns - state.start_ns, self.loaders)
+                loop = state.place, state.loader.made_at
+                counter.count_step(loop, start_ns - state.start_ns, self._has_unused)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.
