@@ -61,8 +61,16 @@ hypothesis.settings.register_profile("ci", max_examples=50, deadline=None, deran
 hypothesis.settings.register_profile("soak", max_examples=300, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dev")
 
-HEAVY = {"tf_data", "ffcv", "jax", "compiled"}
-"""Options whose library takes seconds to import or to compile with, in every process."""
+HEAVY = {
+    *("tf_data", "ffcv", "jax", "compiled"),
+    *("dali", "grain", "hf_datasets", "hf_iterable", "lance", "litdata", "mosaic_streaming"),
+    *("parquet", "spdl", "spdl_process", "torchdata", "torchdata_nodes", "turboloader"),
+    *("webdataset", "zarr"),
+}
+"""Options whose library takes seconds to import or to compile with, in every process, and the other
+loaders that peers provide: only a change of their adapter breaks them."""
+HEAVY_FIXTURES = {"measured_sweep", "recorded", "resumed_sweep", "sweep"}
+"""Fixtures that run a whole sweep."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,7 +79,7 @@ def pytest_collection_modifyitems(items):
     tests that are alone, or share a fixture of module scope or the measured sweep."""
     items.sort(key=_place_in_run)
     for item in items:
-        if HEAVY & {*_string_parameters(item)}:
+        if HEAVY & {*_string_parameters(item)} or HEAVY_FIXTURES & {*item.fixturenames}:
             item.add_marker("heavy")
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")

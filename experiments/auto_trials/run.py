@@ -1,9 +1,13 @@
 """Sweeps with trials=auto, simulated: how often do they claim what is false, and how soon?
 
 python -m experiments.auto_trials.run equal|margin|serial|power|coverage|cut [sweeps]
+python -m experiments.auto_trials.run measured
 """
 
+import json
 import sys
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +15,7 @@ from experiments.intervals import ranks
 from fastloop.core import stats
 from fastloop.core.looks import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
 from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
+from fastloop.core.serial_noise import CORRELATIONS, PRIOR, correlation_weights
 from fastloop.core.stats import MINIMUM_EFFECT
 
 JOBS = (2, 5, 20)
@@ -218,7 +223,33 @@ def cut(count):
                 print(f"| {noise} | {jobs} | {last} | {cells} |", flush=True)
 
 
+def measured(_):
+    """Print how probable the trials of each workload of a round of the suite are with each
+    correlation: logarithms of the likelihood, less that of independent trials."""
+    path = Path(__file__).parents[1] / "suite" / "results" / "2026-11" / "amd-epyc-2-cores.json"
+    jobs = defaultdict(list)
+    for cell in json.loads(path.read_text())["cells"]:
+        windows = [cell["windows"][number] for number in sorted(cell["windows"] or {}, key=int)]
+        seconds = [(w["stop_ns"] - w["start_ns"]) / w["epochs"] / w["repeats"] for w in windows]
+        if seconds:
+            jobs[cell["workload"]].append(np.log(seconds))
+    print("| workload | loaders, rounds | noise |", *(f"{c} |" for c in CORRELATIONS))
+    print("|---" * (3 + len(CORRELATIONS)) + "|")
+    total = np.zeros(len(CORRELATIONS))
+    for workload, logs in jobs.items():
+        # A loader that joined or left on the way has another number of rounds.
+        rounds = np.bincount([len(each) for each in logs]).argmax()
+        whole = np.stack([each for each in logs if len(each) == rounds])
+        found = np.log(correlation_weights(whole) / PRIOR)
+        total += found - found[0]
+        rest = whole - np.median(whole, axis=0)
+        noise = f"{100 * np.median(rest.std(axis=-1, ddof=1)):.0f} %"
+        cells = " | ".join(f"{each:.1f}" for each in found - found[0])
+        print(f"| {workload} | {len(whole)}, {rounds} | {noise} | {cells} |")
+    print("| all | | |", " | ".join(f"{each:.1f}" for each in total), "|")
+
+
 if __name__ == "__main__":
-    functions = equal, margin, serial, power, coverage, cut
+    functions = equal, margin, serial, power, coverage, cut, measured
     parts = {function.__name__: function for function in functions}
     parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)

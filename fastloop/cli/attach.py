@@ -18,8 +18,8 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 - what-ifs: the gain that a model of the loader predicts for other settings;
 - if several ranks have the loop: a verdict on each, and which of them is the slowest.
 
---batches ends the script when one of its loops has worked on so many batches, --seconds when
-it has run that long and a loop asks for a batch; its status is then 0.
+--batches ends the script when its main loop, the longest one that trains, has worked on so
+many batches, --seconds when it has run that long and a loop asks for a batch; its status is then 0.
 
 While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
 of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
@@ -63,8 +63,9 @@ PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
-LEAST_MINUTES = 0.2
-"""Seven runs of a script, each with its import of torch, take longer."""
+LEAST_MINUTES = 0.5
+"""About the time of the seven runs that one change needs, if each of them imports torch in a second
+and works on the loop for 3 s: with less the observed run would be in vain."""
 SAMPLED_S = 10.0
 """Time for which a running process is sampled, unless --seconds says otherwise."""
 
@@ -86,7 +87,7 @@ class AttachSettings:
     """Settings of a run in which a script is observed."""
 
     batches: int | None = None
-    """The script ends when a loop has had so many batches; None: it ends by itself."""
+    """The script ends when its main loop has had so many batches; None: it ends by itself."""
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0

@@ -29,7 +29,8 @@ The kind of change is printed: environment, data or speed. The exit status is
 - 2 if the environment differs from the base's: processor, cores, devices, versions
   of Python and the libraries, or the state of the page cache;
 - 3 if the data differs, or the epochs;
-- 4 if nothing can be told: too few trials, no base, a wrong setting.
+- 4 if nothing can be told: too few trials, no base, a job of the base that the file
+  no longer measures, a wrong setting.
 
 With against= it is 0, 1, 3 or 4.
 """
@@ -252,7 +253,7 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
 
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> Checked:
     """The verdict on speed: has a job become slower beyond noise and by more than fail_above
-    percent?
+    percent? A check does not pass if a job of the base was not measured.
 
     Raises UsageError if the sets share no job, or `measure` is unknown for a job.
     """
@@ -267,11 +268,17 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
     slower = frozenset(
         (each.job, each.benchmark) for each in changes if each.is_regression(fail_above)
     )
+    missing = [name for name in base if name not in new]
+    if missing:
+        names = ", ".join(missing)
+        lines.append(
+            f"jobs of the base that were not measured: {names}; record=true leaves them out"
+        )
     # one regression fails the check, whatever the others are; one job that can't be judged keeps
     # it from passing
     if slower or any(no_longer_finishes(*pair) for pair in pairs.values()):
         status = SLOWER
-    elif not changes or any(each.ratio is None for each in changes):
+    elif missing or not changes or any(each.ratio is None for each in changes):
         status = NOT_JUDGED
     else:
         status = FINE

@@ -182,11 +182,12 @@ def _environments() -> str:
     from fastloop.core.spans import wall_ms
     from fastloop.processes.environments import list_environments
 
-    found = list_environments()
-    if not found:
+    found, damaged = list_environments()
+    if not found and not damaged:
         return "none: fastloop env loader=<loader> creates the one that a loader needs"
     mib = sum(describe_item(built.folder, wall_ms() / 1000).mib for built in found)
-    return f"{len(found)}, {mib:,.1f} MiB: {'; '.join(built.label for built in found)}"
+    told = [*(built.label for built in found), *damaged]
+    return f"{len(found)}, {mib:,.1f} MiB: {'; '.join(told)}"
 
 
 def _libraries() -> Iterator[str]:

@@ -47,11 +47,13 @@ def _list() -> None:
     from fastloop.core.outputs_folder import outputs_folder
     from fastloop.processes.environments import list_environments
 
-    found = list_environments()
+    found, damaged = list_environments()
     print(f"{outputs_folder() / 'environments'}: {len(found) or 'none'}")
     for built in found:
         print(_line(built))
-    if not found:
+    for line in damaged:
+        print(f"  {line}")
+    if not found and not damaged:
         print("fastloop env loader=<loader> creates the one that a loader needs")
 
 

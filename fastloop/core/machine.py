@@ -114,7 +114,11 @@ def memory_mappings() -> list[MemoryMapping] | None:
 
 @cache
 def code_version() -> str:
-    """Fingerprint of the source of all of fastloop's modules and of its native core."""
+    """Fingerprint of the names and texts of all .py, .c and .h files in fastloop's folder.
+
+    An installed wheel has the native core as compiled only, which is not read; nor are yaml files,
+    of which each job has the settings.
+    """
     sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
     return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
 

@@ -77,5 +77,8 @@ def claim_sweep_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        # The lock is still held while its file is removed: another command can't have claimed this
+        # file. One that has opened it before gets a lock of a file without a name, which FileLock
+        # notices: it opens the new file.
         remove(folder / CLAIM)
         lock.release()

@@ -126,7 +126,8 @@ class Measurement:
     repeats: int = 1
     """Number of times that the window contains these epochs: enough to last min_window_s."""
     samples: int
-    """Distinct samples that all ranks deliver in these epochs."""
+    """Samples that all ranks deliver in these epochs together: the sum over the epochs, without the
+    samples that are repeated to make the ranks' shares equal."""
     limit_samples_per_s: float | None
     """The machine's limit; None if no limit of this kind of work is measured."""
     limit_origin: LimitOrigin | None = None
@@ -156,7 +157,7 @@ class Measurement:
 
     @property
     def samples_per_s(self) -> float:
-        """Distinct samples per second."""
+        """Samples per second, without those that are repeated to make the ranks' shares equal."""
         return self.samples / self.seconds
 
     @property

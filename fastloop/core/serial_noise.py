@@ -18,10 +18,11 @@ import numpy as np
 
 CORRELATIONS = tuple(tenth / 10 for tenth in range(10))
 """Correlations of successive trials that are thought possible."""
-PRIOR = (0.56, *8 * (0.0125,), 0.34)
-"""How probable each of them is before anything was measured. The last is the largest for which at
-most 5 % of sweeps may make a false claim; the first keeps the power if trials are independent. Both
-were chosen by simulation, see experiments/auto_trials/README.md."""
+PRIOR = (0.56, 0.06, 0.06, 0.06, 0.06, 0.05, 0.05, 0.04, 0.03, 0.03)
+"""How probable each of them is before anything was measured. Measured trials, each less the median
+of its round, are independent: the 141 cells of a round of the suite are e^61 times as probable with
+a correlation of 0 as with one of 0.9. The others have weights at which at most 5 % of sweeps make a
+false claim with correlations up to 0.7. See experiments/auto_trials/README.md."""
 NO_NOISE = 1e-20
 """Sums of squared logarithms below this one are rounding errors."""
 

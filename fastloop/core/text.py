@@ -23,6 +23,8 @@ NUM_SHOWN = 40
 ADDRESS_USER = re.compile(r"""(?<=://)[^\s/?#"'<>\\]*@|(?<=%3A%2F%2F)[^\s/?#"'<>\\]*?%40""", re.I)
 """`user:secret@` of an address. The second form is percent-encoded: an address in the query of
 another one."""
+BEFORE_PASSWORD = r"""(?:(?<=://)|(?<=%3A%2F%2F))(?:[^\s/?#"'<>\\@]*:)?"""
+"""The `user:` of an address, or nothing, before a password that ADDRESS_USER does not recognize."""
 SECRET_PARAMETER = re.compile(r"""(?<=[?&])(password|passwd|pwd|token)=[^\s&"'<>\\]+""", re.I)
 ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
@@ -80,10 +82,11 @@ def without_address_users(text: str) -> str:
     """A file's text without users and passwords of addresses.
 
     Unlike in a message, other words stay as they are, also one that is a password by chance: the
-    file has to be read again.
+    file has to be read again. So a password counts only in an address, and not in a name such as
+    `store@loader.store`.
     """
     for secret in _secrets_of_environment():
-        text = re.sub(f"{_pattern_of(secret)}@", "", text)
+        text = re.sub(f"{BEFORE_PASSWORD}{_pattern_of(secret)}@", "", text)
     return SECRET_PARAMETER.sub(r"\1=***", ADDRESS_USER.sub("", text))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,6 +18,9 @@ from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
 
 LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
 """The `_target_` of the dataset that represents the data of a user's loader."""
+IN_A_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
+"""Beginning of torch's message for an exception that was raised in a worker, with its class."""
+TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def locate(path: str) -> Any:
@@ -144,8 +148,25 @@ class UserFunction:
 
 
 def error_line(error: BaseException) -> str:
-    """Name of the error's class and first line of its message."""
+    """Name of the error's class and first line of its message, also of one from a worker."""
+    if of_worker := worker_error_line(error):
+        return of_worker
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def worker_error_line(error: BaseException) -> str | None:
+    """Name of the class and first line of the message of the exception that was raised in a
+    DataLoader worker; None if torch's message does not say that it was.
+    """
+    # torch raises the exception again with the worker's traceback as its message. The error itself
+    # is at the end, after lines of frames, which are indented; its own lines may be as well.
+    text = str(error).strip()
+    found = IN_A_WORKER.match(text)
+    if found is None:
+        return None
+    line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
+    begun = line.search(text, max(0, text.rfind(TRACEBACK))) or line.search(text)
+    return begun[1] if begun else text.splitlines()[-1]
 
 
 def _import_path(path: str) -> Any:

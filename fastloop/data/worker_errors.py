@@ -17,7 +17,7 @@ from fastloop.core.machine import oom_kills
 from fastloop.core.protocols import Samples
 from fastloop.core.text import describe_exit
 from fastloop.core.types import BadData, Unsupported
-from fastloop.core.user_code import error_line
+from fastloop.core.user_code import error_line, worker_error_line
 from fastloop.processes.lifecycle import tie_worker_to_parent
 from fastloop.processes.resources import shm_total_bytes
 
@@ -26,8 +26,6 @@ EXIT_TIMEOUT_S = 5
 END_OF_WORKER = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal)")
 FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Cannot allocate)")
 """torch's messages if /dev/shm has no room for a batch; a bus error is another sign of it."""
-IN_A_WORKER = "in DataLoader worker process"
-"""Part of torch's message for an exception raised in a worker."""
 
 
 @contextmanager
@@ -46,13 +44,13 @@ def name_failing_sample(loader: object) -> Iterator[None]:
     except Exception as error:
         if _is_end_of_worker(error, loader):
             raise _describe_end(_workers(error), oom_kills() > oom_kills_before) from error
-        if isinstance(error, BadData) or IN_A_WORKER not in str(error):
+        if isinstance(error, BadData) or not worker_error_line(error):
             raise
         if FULL_SHM.search(str(error)):
             raise MemoryError(describe_full_shm()) from error
-        # Unsupported is a verdict on the job: of the worker's traceback only the last line is kept.
+        # Unsupported is a verdict on the job: the worker's traceback is left out.
         if isinstance(error, Unsupported):
-            raise Unsupported(_last_line(error, "Unsupported: ")) from error
+            raise Unsupported(_message(error)) from error
         if not (message := _failing_sample(loader)):
             raise
         raise BadData(f"{message} (in a DataLoader worker)") from error
@@ -77,7 +75,7 @@ class FailureLocator:
 
 def _is_end_of_worker(error: Exception, loader: object) -> bool:
     """True if a worker has ended, by torch's message or by the loss of the connection to it."""
-    if not getattr(loader, "num_workers", 0) or IN_A_WORKER in str(error):
+    if not getattr(loader, "num_workers", 0) or worker_error_line(error):
         return False
     return isinstance(error, ConnectionError | EOFError) or bool(END_OF_WORKER.search(str(error)))
 
@@ -137,10 +135,10 @@ def _failing_sample(loader: object) -> str:
         for _ in again:
             pass
     except BadData as error:
-        return _last_line(error, "BadData: ")
+        return _message(error)
     return ""
 
 
-def _last_line(error: Exception, after: str) -> str:
-    """The message in the last line of a worker's traceback, after the name of its class."""
-    return str(error).strip().splitlines()[-1].partition(after)[2]
+def _message(error: Exception) -> str:
+    """The first line of the message of an error in a worker, without the name of its class."""
+    return (worker_error_line(error) or "").partition(": ")[2]

@@ -26,6 +26,7 @@ import psutil
 from fastloop.core.machine import oom_kills
 from fastloop.core.text import describe_exit, printable
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
+from fastloop.core.user_code import worker_error_line
 from fastloop.processes.environments import spawn_from
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.processes.rank_group import RankSpec, join_group
@@ -236,12 +237,8 @@ def _failure_of(error: Exception, details: str) -> Failure:
         if isinstance(error, cls):
             return Failure(kind=kind, message=lines[0], details=details)
     message, source = f"{type(error).__name__}: {lines[0]}", ""
-    # torch puts the worker's traceback into the message; its last line is the error itself.
-    if "in DataLoader worker process" in lines[0]:
-        message = re.sub(
-            r"^(?:\w+\.)+(\w+(?::|$))", r"\1", lines[-1]
-        )  # keep "BadData:", as elsewhere
-        source = " (in a DataLoader worker)"
+    if of_worker := worker_error_line(error):
+        message, source = of_worker, " (in a DataLoader worker)"
     if OUT_OF_MEMORY.search(message):
         message = message.partition(": ")[2] or message.removesuffix(": ")
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message + source, details=details)

@@ -31,6 +31,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 
 from fastloop.core.atomic_files import hold_lock, remove, write_beside
@@ -97,7 +98,8 @@ class Environment:
 
     @property
     def is_built(self) -> bool:
-        """True if the environment exists, and has not been moved since it was built."""
+        """True if the environment exists, its description can be read, and it has not been moved
+        since it was built."""
         try:
             path = read_environment(self.folder).path
         except Unsupported:
@@ -105,6 +107,19 @@ class Environment:
         # Its import path and its scripts name the folder in which it was built.
         own = [Path(each) for each in path if self.key in Path(each).parts]
         return bool(own) and all(each.exists() for each in own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of an environment's DESCRIPTION."""
+
+    requirements: tuple[str, ...]
+    fastloop: str | None
+    path: tuple[str, ...]
+    packages: dict[str, Any]
+
+
+_DESCRIPTION = pydantic.TypeAdapter(_Description)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,27 +174,36 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
-    """The environment in that folder. Raises Unsupported if it is not there."""
+    """The environment in that folder. Raises Unsupported if it is not there, or if its description
+    is damaged."""
+    path = folder / DESCRIPTION
     try:
-        values: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        values = _DESCRIPTION.validate_json(path.read_bytes())
     except OSError as error:
         raise Unsupported(f"no environment in {folder}: {error.strerror}") from error
+    except pydantic.ValidationError as error:
+        remedy = "fastloop env with the command line of the run builds the environment again"
+        raise Unsupported(f"{path}: damaged, it is not as fastloop wrote it: {remedy}") from error
     made_of = Environment(
-        requirements=tuple(values["requirements"]),
-        fastloop=Path(values["fastloop"]) if values["fastloop"] else None,
+        requirements=values.requirements,
+        fastloop=Path(values.fastloop) if values.fastloop else None,
     )
     return BuiltEnvironment(
-        folder=folder,
-        environment=made_of,
-        path=tuple(values["path"]),
-        packages=values["packages"],
+        folder=folder, environment=made_of, path=values.path, packages=values.packages
     )
 
 
-def list_environments() -> list[BuiltEnvironment]:
-    """All environments in the outputs folder, by their names."""
-    folders = sorted(path.parent for path in environments_folder().glob(f"*/{DESCRIPTION}"))
-    return [read_environment(folder) for folder in folders]
+def list_environments() -> tuple[list[BuiltEnvironment], list[str]]:
+    """All environments in the outputs folder, by their names, and a line for each damaged
+    description."""
+    found: list[BuiltEnvironment] = []
+    damaged: list[str] = []
+    for path in sorted(environments_folder().glob(f"*/{DESCRIPTION}")):
+        try:
+            found.append(read_environment(path.parent))
+        except Unsupported as error:
+            damaged.append(str(error))
+    return found, damaged
 
 
 def remove_unfinished() -> None:
@@ -231,8 +255,10 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
     # addsitedir also reads the .pth files of the main environment, such as those of editable
     # installations. Python reads .pth files in the order of their names: this name is the last one.
-    lines = [f"import site; site.addsitedir({each!r})" for each in _main_packages()]
-    (own / "zz_main_environment.pth").write_text("".join(f"{line}\n" for line in lines))
+    # Python reads them in the encoding of the locale or as UTF-8, so they are ASCII.
+    lines = [f"import site; site.addsitedir({each!a})" for each in _main_packages()]
+    content = "".join(f"{line}\n" for line in lines)
+    (own / "zz_main_environment.pth").write_text(content, encoding="ascii")
     if _run([str(python), "-I", "-c", "import pip"]).returncode:
         _check([str(python), "-I", "-m", "ensurepip"])
     for arguments in _pip_calls(environment):
@@ -281,6 +307,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         env={name: value for name, value in os.environ.items() if name not in ELSEWHERE},
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
         stdin=subprocess.DEVNULL,
         preexec_fn=die_with_parent,

@@ -96,6 +96,7 @@ def _call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={name: value for name, value in os.environ.items() if name not in OF_HOOKS},
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         check=False,
         stdin=subprocess.DEVNULL,
     )

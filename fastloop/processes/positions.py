@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
 THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
-CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
+CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 """The line of /proc/<pid>/status with the mask of caught signals."""
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
 """Modules in which a process waits for another one. The frame above them says why it waits."""
@@ -98,7 +98,8 @@ def _writes_its_stack(pid: int) -> bool:
     other process."""
     with contextlib.suppress(OSError):
         # The mask of caught signals in /proc/<pid>/status has bit n - 1 for signal n (man 5 proc).
-        match = CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
+        # The process's name in it may be of any bytes.
+        match = CAUGHT.search(Path(f"/proc/{pid}/status").read_bytes())
         return bool(match and int(match[1], 16) >> (signal.SIGUSR1 - 1) & 1)
     return False
 

@@ -153,8 +153,11 @@ def _switches(process: psutil.Process) -> dict[int, int]:
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):
-            lines = path.read_text().splitlines()
-            counts = [int(line.rpartition("\t")[2]) for line in lines if "_ctxt_switches:" in line]
+            # The thread's name in it may be of any bytes.
+            lines = path.read_bytes().splitlines()
+            counts = [
+                int(line.rpartition(b"\t")[2]) for line in lines if b"_ctxt_switches:" in line
+            ]
             switches[int(path.parent.name)] = sum(counts)
     return switches
 

@@ -28,7 +28,8 @@ from fastloop.fastloader.load_native_core import has_core
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
-"""Memory of the rows: far more than any cache holds."""
+"""The most memory that the rows take. It is more than most processors have as cache; a few server
+processors have more, and there, or with fewer rows, some of the rows are read from cache."""
 CACHED_BUFFER_BYTES = 512 << 10
 """Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
@@ -72,7 +73,8 @@ def gather_limit(
     """Rows per second that this machine can gather.
 
     reads: read every gathered byte once more, as the step does if bytes of batches may be unread.
-    Measuring takes about window_s, but at least 0.05 and at most 1 s, and at most 256 MiB.
+    Measuring takes about window_s, but at least 0.05 and at most 1 s. It needs at
+    most 256 MiB for the rows, and the memory of a batch for each core.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}

@@ -25,18 +25,24 @@ def cores_of_rank() -> int:
 
 
 def rate_on_cores(work: Callable[[int, int], int], cores: int, duration_ns: int) -> float:
-    """Items per second of all threads together, one on each core.
+    """Items per second of all threads together, one on each core: the number of threads times the
+    mean rate, which is all items over the time of all threads.
+
+    Each thread does at least one item. If the duration is shorter than an item, the rate is that of
+    an item of the mean size of those that the threads have done, which are few.
 
     work: takes the thread's number and the clock value at which to stop, and returns the number of
     items that it has done.
     """
-    # A thread finishes the item that it is working on when the time is up, so that each thread's
-    # rate is taken over its own time.
+    # A thread finishes the item that it is working on when the time is up, so its own time counts.
+    # The sum of the threads' rates would be too high if they did few items each: one that happens
+    # to get a small item would count for more than one that gets a large one.
     with ThreadPoolExecutor(cores, initializer=keep_to_one_torch_thread) as pool:
         start_ns = now_ns()
 
-        def rate(thread: int) -> float:
+        def run(thread: int) -> tuple[int, float]:
             count = work(thread, start_ns + duration_ns)
-            return count / seconds_between(start_ns, now_ns())
+            return count, seconds_between(start_ns, now_ns())
 
-        return sum(pool.map(rate, range(cores)))
+        counts, seconds = zip(*pool.map(run, range(cores)), strict=True)
+    return cores * sum(counts) / sum(seconds)

@@ -456,7 +456,7 @@ def test_samples_that_wait_get_many_workers():
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
         (["--try", "--yes", "--minutes=0"], "--minutes=0"),
-        (["--try", "--yes", "--minutes=0.1"], "--minutes=0.1"),
+        (["--try", "--yes", "--minutes=0.4"], "--minutes=0.4"),
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
         (["--tryy"], "--tryy"),
@@ -473,6 +473,7 @@ def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, op
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.alone
 def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):

@@ -170,6 +170,17 @@ def test_last_line_is_on_the_whole_script(findings, sentence):
     assert " ".join(format_findings(findings).splitlines()[-3:]).endswith(sentence)
 
 
+@pytest.mark.parametrize("gains", [(), (0.3,)])
+@pytest.mark.parametrize("taken", [0.0, 0.2])
+def test_predictions_are_said_to_leave_out_what_workers_take_from_the_step(gains, taken):
+    """A loop that its workers slow down, and no other number of them that is predicted to help."""
+    found = findings_of(*gains)
+    (loop,) = found.loops
+    shares = loop.shares | {Part.CONTENTION: share(taken, taken, taken)}
+    text = format_findings(replace(found, loops=(replace(loop, shares=shares),)))
+    assert ("which no prediction contains: --try measures them" in text) == (taken > 0)
+
+
 def test_file_has_a_change_by_its_name():
     (loop,) = json.loads(to_json(findings_of(0.3, is_bound=True)))["loops"]
     assert loop["what_ifs"] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,13 @@ HEALTHY = [
     *("stream of workers", "any order"),
 ]
 pytestmark = [pytest.mark.heavy, pytest.mark.alone]
+IN_CI = {"threads", "sleep_alone", "lock_in_dataset", "copied_list", "tensors", "worker"}
+"""The cases that CI runs; no other test runs beside one of them, so the rest runs at night."""
+
+
+def cases(names: Iterable[str]) -> list:
+    """A parameter of each name."""
+    return [pytest.param(n, marks=() if n in IN_CI else pytest.mark.nightly) for n in names]
 
 
 def find_causes(script: str, *arguments: str, folder: Path) -> list[dict[str, str]]:
@@ -76,7 +84,7 @@ def quota_folder():
             folder.rmdir()
 
 
-@pytest.mark.parametrize("case", SEEDED)
+@pytest.mark.parametrize("case", cases(SEEDED))
 def test_seeded_cause_is_named(case, tmp_path, request):
     folder = request.getfixturevalue("quota_folder") if case == "quota" else tmp_path
     causes = find_causes("seeded_causes.py", case, str(folder), folder=tmp_path)
@@ -84,6 +92,6 @@ def test_seeded_cause_is_named(case, tmp_path, request):
     assert all(each["is_found"] and each["advice"] for each in causes)
 
 
-@pytest.mark.parametrize("case", HEALTHY)
+@pytest.mark.parametrize("case", cases(HEALTHY))
 def test_healthy_loop_has_no_cause(case, tmp_path):
     assert find_causes("healthy_loops.py", case, folder=tmp_path) == []

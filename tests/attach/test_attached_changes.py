@@ -72,6 +72,7 @@ def test_workers_that_start_in_each_short_epoch_are_not_proposed(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["Drawn", "OwnGenerator", "Texts"])
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_no_store_is_proposed_for_samples_that_it_cannot_keep(tmp_path, kind, workers):

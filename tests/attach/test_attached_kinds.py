@@ -39,6 +39,7 @@ def count(loop):
     return loop["passes"], loop["batches"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_photographs_are_trained_on_and_validated(workers, tmp_path):
     loops = run_both(tmp_path, "photos.py", "data", workers)
@@ -68,6 +69,7 @@ def test_two_loaders_side_by_side(tmp_path):
     assert shares["decode"] == max(share for part, share in shares.items() if part != "step")
 
 
+@pytest.mark.nightly
 def test_processes_that_a_script_spawns(tmp_path):
     (loop,) = attach(tmp_path, "spawned.py", "trained\n").values()
     assert count(loop) == (2, 24)

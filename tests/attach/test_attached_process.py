@@ -141,3 +141,25 @@ def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, message):
     assert process.stderr.startswith(message)
     assert process.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+WARNS = """
+import warnings
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Loader(DataLoader):
+    def __iter__(self):
+        warnings.warn("an odd loader", stacklevel=2)
+        return super().__iter__()
+
+for batch in Loader(TensorDataset(torch.zeros(8)), 4):
+    pass
+"""
+
+
+def test_warning_is_shown_at_the_line_of_the_script(tmp_path):
+    script = tmp_path / "warns.py"
+    script.write_text(WARNS)
+    process = run_fastloop(str(script), cwd=tmp_path, command="attach")
+    assert f"{script}:11: UserWarning: an odd loader\n" in process.stderr

@@ -91,6 +91,7 @@ def check_findings(process, cwd):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_slow_rank_of_torchrun_is_named(tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     arguments = ("--", "torchrun", *TORCHRUN, SCRIPT)
@@ -100,6 +101,7 @@ def test_slow_rank_of_torchrun_is_named(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_ranks_that_attach_by_themselves_write_a_verdict_each(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN]
     process = subprocess.run(

@@ -81,6 +81,7 @@ def attach(text, cwd, *options):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_lock_held_over_a_fork_is_told_once(tmp_path):
     said = attach(LOCKED, tmp_path, "--hang=2")
     assert said.count("has stood still") == 1
@@ -95,6 +96,7 @@ def test_lock_held_over_a_fork_is_told_once(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_server_that_does_not_answer_is_named(tmp_path):
     said = attach(SILENT_SERVER, tmp_path, "--hang=2")
     assert said.count("has stood still") == 1
@@ -105,6 +107,7 @@ def test_server_that_does_not_answer_is_named(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_long_steps_are_no_hang_of_the_loader_and_told_once(tmp_path):
     said = attach(LONG_STEPS, tmp_path, "--hang=2")
     assert said.count("has stood still") == 1
@@ -194,6 +197,7 @@ for number, batch in enumerate(DataLoader(Samples(), 8)):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_terminal_shows_the_loop_in_its_last_row(tmp_path):
     (tmp_path / "train.py").write_text(ON_TERMINAL)
     leader, follower = pty.openpty()

@@ -64,6 +64,54 @@ def test_script_that_failed_before_its_first_batch_is_told_so(tmp_path):
     )
 
 
+FAILS_FIRST = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        assert sys.argv[1] != "make"
+        return torch.zeros(2)
+
+for batch in DataLoader(Samples(), 4):
+    assert sys.argv[1] == "glance"
+    break
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "answer", "how"),
+    [
+        (
+            "make",
+            "the script failed (exit status 1) in the first batch of a loop over a DataLoader",
+            "ended before its first batch was made",
+        ),
+        (
+            "step",
+            "the script failed (exit status 1) in the first batch of a loop over a DataLoader",
+            "got its first batch, and asked for no other",
+        ),
+        (
+            "glance",
+            "no loop over a DataLoader got beyond its first batch",
+            "got its first batch, and asked for no other",
+        ),
+    ],
+)
+def test_loop_that_ends_in_its_first_batch_is_said_to_have_begun(tmp_path, where, answer, how):
+    (tmp_path / "first.py").write_text(FAILS_FIRST)
+    process, findings = attach("first.py", where, cwd=tmp_path)
+    assert (process.returncode, findings) == (int(where != "glance"), None)
+    assert process.stderr.endswith(
+        f"fastloop: {answer}, nothing to explain\n"
+        f"The loop over DataLoader at first.py:13 began: it {how}.\n"
+    )
+
+
 @pytest.mark.heavy
 @pytest.mark.skipif(not find_spec("torchdata"), reason="needs torchdata")
 @pytest.mark.parametrize("workers", [0, 2])

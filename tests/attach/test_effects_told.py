@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 from fastloop.explain.attach import effects
 from fastloop.explain.attach.effects import DESCRIBED, ask_for_effects, find_home
@@ -26,3 +28,20 @@ def test_files_are_told_from_the_folder_of_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(effects, "_home", [find_home(records)])
     assert DESCRIBED["open"]("metrics.csv", "w", os.O_WRONLY) == "writes run/metrics.csv"
     assert find_home(run) == os.getcwd(), "nobody has asked there"
+
+
+def test_redirected_output_is_no_file_that_the_script_writes(tmp_path):
+    """As of `fastloop attach --try train.py > log.txt 2>&1`."""
+    program = (
+        "from pathlib import Path\n"
+        "from fastloop.explain.attach.effects import read_effects, read_files\n"
+        "before = read_files(Path())\n"
+        "Path('losses.txt').write_text('0.5')\n"
+        "print('a line of output', flush=True)\n"
+        "lines = read_effects(Path(), before, read_files(Path()))\n"
+        "assert lines == ['writes losses.txt'], lines\n"
+    )
+    with (tmp_path / "log.txt").open("w") as log:
+        command = [sys.executable, "-c", program]
+        subprocess.run(command, cwd=tmp_path, stdout=log, stderr=log, timeout=120, check=False)
+    assert (tmp_path / "log.txt").read_text() == "a line of output\n"

@@ -66,7 +66,7 @@ class Counter:
 
     steps = 0
 
-    def count_step(self, _: str) -> None:
+    def count_step(self, *_: object) -> None:
         self.steps += 1
 
 

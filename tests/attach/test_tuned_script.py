@@ -108,6 +108,7 @@ for epoch in range(50):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_loader_of_a_derived_class_with_batches_of_any_kind_is_tuned(tmp_path):
     process = tune(tmp_path, DERIVED, "budget=40s")
     assert process.returncode == 0, process.stderr
@@ -132,6 +133,7 @@ def test_scripts_that_can_not_be_tuned_are_told_in_a_line(tmp_path, text, reason
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_budget_that_is_too_small_for_a_script_is_told_in_a_line(tmp_path):
     process = tune(tmp_path, HEAVY, "budget=20s")
     assert process.returncode == 1

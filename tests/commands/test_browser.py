@@ -144,6 +144,7 @@ def test_claims_are_read_on_a_phone_without_scrolling_sideways(tmp_path, phone):
     assert needed <= given
 
 
+@pytest.mark.nightly
 def test_printed_link_charts_every_loader_in_both_benchmarks(tmp_path, quickstart, ui, browser):
     assert quickstart.returncode == 0, quickstart.stderr
     (link,) = re.findall(r"^charts: (\S+)$", quickstart.stdout, re.M)

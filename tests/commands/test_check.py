@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import run_fastloop
+from known_results import result_of
 
+from fastloop.cli.check import FINE, NOT_JUDGED, SLOWER, check_speed
 from fastloop.config.check_files import CheckSettings, load_base, save_base
 
 pytestmark = pytest.mark.slow
@@ -236,3 +239,22 @@ def test_job_sets_what_a_check_leaves_out():
     assert "tracker=none" in CheckSettings(job="loader=raw").arguments
     own = CheckSettings(job=["loader=raw", "tracker=mlflow"]).arguments
     assert own == ["report=false", "loader=raw", "tracker=mlflow"]
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.0, NOT_JUDGED), (3.0, SLOWER)])
+def test_job_of_the_base_that_is_not_measured_is_named_and_keeps_a_check_from_passing(
+    times, status
+):
+    seconds = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
+    kept, gone, added = (
+        replace(result_of(seconds, samples=8, limit=100), name=name, status="FINISHED")
+        for name in ("kept", "gone", "added")
+    )
+    now = replace(result_of([times * each for each in seconds], 8, 100), status="FINISHED")
+    new = {"kept": replace(now, name="kept"), "added": added}
+    checked = check_speed({"kept": kept, "gone": gone}, new, "seconds", fail_above=10)
+    assert checked.status == status
+    assert any("gone" in line and "record=true" in line for line in checked.lines)
+    # A new job has no base to be slower than.
+    expected = FINE if times == 1.0 else SLOWER
+    assert check_speed({"kept": kept}, new, "seconds", fail_above=10).status == expected

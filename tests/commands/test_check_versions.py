@@ -125,6 +125,7 @@ def test_commit_that_fails_to_import_is_one_line(repository):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_folder_takes_the_place_of_the_working_folder(repository, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -184,6 +185,7 @@ def test_number_that_does_not_exist_is_one_line_before_anything_is_measured(repo
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(repository):
     # The candidate is a package that pytest needs, and the wheel another version of it.
     wheel = write_wheel(repository, "0.0.1", "iniconfig")
@@ -206,6 +208,7 @@ def _start_check(repository: Path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends children")
 def test_killed_command_leaves_no_process_and_the_next_one_removes_its_worktree(repository):
     command, children = _start_check(repository)

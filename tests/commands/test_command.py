@@ -369,6 +369,7 @@ def test_console_script_equals_the_module(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_console_script_imports_from_the_working_folder_as_its_workers_do(tmp_path):
     (tmp_path / "mine.py").write_text(USER_CODE)
     options = ("dataset._target_=mine.Plain", "model._target_=mine.Net", "num_workers=1")

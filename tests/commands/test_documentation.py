@@ -43,11 +43,8 @@ FAST_SETTINGS = (
     "report=false",  # the pages' own `fastloop report` writes one
 )
 """Settings appended to commands that measure."""
-OTHER_SETTINGS = {
-    "fastloop explain": "try=1 trials=1 min_window_s=0 isolation=inline",
-    "fastloop prepare": "dataset.count=512",
-}
-"""Settings appended to a command of that name."""
+EXPLAIN_SETTINGS = ("try=0", "trials=1", "min_window_s=0", "isolation=inline")
+"""Settings of commands that explain a job, in place of the page's own."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +113,14 @@ def shorten(command: str) -> str:
         return f"{expand_make_target(command)} --cfg job"
     if command.startswith("torchrun ") or "launcher=torchrun" in command:
         return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
-    name = command.partition(" dataset=")[0]
-    if name in OTHER_SETTINGS:
-        given = {word.partition("=")[0] for word in shlex.split(command)}
-        added = OTHER_SETTINGS[name].split()
-        return " ".join([command, *(word for word in added if word.partition("=")[0] not in given)])
+    if command.startswith("fastloop explain "):
+        for setting in EXPLAIN_SETTINGS:
+            name = setting.partition("=")[0]
+            command = re.sub(f" {name}=[^ ]+", "", command) + f" {setting}"
+        return command
     if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
-        return command.replace("trials=5", "trials=2")
+        is_large = command.startswith("fastloop prepare dataset=mydataset")
+        return command.replace("trials=5", "trials=2") + is_large * " dataset.count=512"
     extra_settings = list(FAST_SETTINGS)
     if "benchmark=" not in command:
         extra_settings.append("benchmark=traversal")

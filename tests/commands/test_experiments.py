@@ -114,6 +114,7 @@ def test_gains_are_relative_to_the_previous_or_first_row():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_pinning_study_measures_rows_and_reports_those_that_need_cuda(monkeypatch, outputs):
     monkeypatch.setattr(pinning_settings, "AHEAD", (0, 2))

@@ -143,6 +143,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
     assert "FASTLOOP_NATIVE=1, but the core did not build" in process.stdout + process.stderr
 
 
+@pytest.mark.nightly
 @needs_compiler
 def test_wheel_has_a_core_of_its_own(tmp_path):
     source = copy_sources(tmp_path)
@@ -192,6 +193,7 @@ def test_extension_exports_its_entry_point_alone(name):
     assert symbols == [f"PyInit_{name}"]
 
 
+@pytest.mark.nightly
 def test_variables_choose_the_engine():
     process = run_python("import fastloop; print(fastloop.has_core())", FASTLOOP_PURE="1")
     assert process.stdout == "False\n", process.stderr

@@ -30,6 +30,7 @@ def fetch(address: str) -> str:
         return ""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_page_is_served_and_every_process_ends_with_the_command(end, tmp_path, empty_database):
     (tmp_path / "outputs").mkdir()

@@ -65,6 +65,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_sweep_runs_through_the_python_api(tmp_path):
     names = ("np_memmap", "tensorclass_memmap", "raw")
@@ -134,6 +135,7 @@ def run_small(tmp_path, *arguments: str):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_gpu_run_on_the_cpu_writes_figures_and_pictures(tmp_path):
     parts = "machine,hidden,pipeline_steps"
@@ -153,6 +155,7 @@ def test_gpu_run_on_the_cpu_writes_figures_and_pictures(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_terminated_gpu_run_keeps_its_figures_and_ends_its_processes(tmp_path):
     command, out = [sys.executable, "-u", "-m", "experiments.gpu.run"], tmp_path / "out"

@@ -92,6 +92,7 @@ def test_execution_computes_what_an_eager_step_computes(monkeypatch, execution, 
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("dynamic", ["null", "true"])
 def test_compiled_step_never_recompiles_for_the_last_short_batch(monkeypatch, dynamic):
     skip_unless_supported("compiled", "training")
@@ -110,6 +111,7 @@ def test_compiled_step_never_recompiles_for_the_last_short_batch(monkeypatch, dy
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_compiled_code_is_cached_in_the_outputs_and_leaves_no_process(
     prepared_job, shared_outputs, tmp_path, monkeypatch
 ):

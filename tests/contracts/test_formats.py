@@ -394,6 +394,7 @@ def test_tf_data_passes_tensors_to_torch_without_a_copy(dtype):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tensorflow_prints_nothing():
     require_library("tensorflow")

@@ -287,3 +287,21 @@ def test_loader_without_a_store_pads_samples_of_any_length(prepared_job, loader)
     for batch, other in zip(padded, others, strict=True):
         leaves, its = optree.tree_leaves(batch), optree.tree_leaves(other)
         assert all(torch.equal(leaf, one) for leaf, one in zip(leaves, its, strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("loader=spdl_process", "loader.store=null"), ("loader=raw", "num_workers=2")],
+    ids=["spdl_process", "raw"],
+)
+def test_forked_processes_use_no_torch_threads_of_their_parent(prepared_job, settings):
+    """A fork has none of its parent's threads, for which an operation would wait for ever."""
+    data = ("dataset._target_=my_code.TorchThreads", "benchmark=traversal", "placement=recursive")
+    job, prepared = prepared_job(*settings, *data, f"batch_size={BATCH}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with job.loader.open(prepared, job.plan(0)) as epochs:
+            assert {int(number) for batch in epochs(0) for number in batch[0]} == {1}
+    finally:
+        torch.set_num_threads(before)

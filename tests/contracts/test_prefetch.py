@@ -310,6 +310,7 @@ def test_process_prefetch_leaves_garbage_to_its_parent():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mechanism", "overrides"),
     [  # each way of loading with one mechanism: what both share is tested above, with either

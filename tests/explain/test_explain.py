@@ -66,6 +66,7 @@ def check_explained(text: str, values: dict, stage: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_path, monkeypatch):
     given = ("loader=raw", "batches=4", "epochs=1", "benchmark=traversal", "torch_threads=1")
     given = (*given, "trials=2", "try=1", "min_window_s=0", "tracker=none", *IN_ONE_PROCESS)
@@ -87,11 +88,11 @@ def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_p
 @pytest.mark.parametrize(
     ("overrides", "stage"),
     [
-        pytest.param(HIDDEN_DECODE, "step", id="hidden"),
-        pytest.param(SLOW_TRANSFORM, "transform", id="transform"),
-        pytest.param(SLOW_COLLATE, "collate", id="collate"),
+        pytest.param(HIDDEN_DECODE, "step", id="hidden", marks=pytest.mark.nightly),
+        pytest.param(SLOW_TRANSFORM, "transform", id="transform", marks=pytest.mark.nightly),
+        pytest.param(SLOW_COLLATE, "collate", id="collate", marks=pytest.mark.nightly),
         pytest.param((*SLOW_DECODE, *WORKER), "decode", id="worker"),
-        pytest.param(RARE_DECODE, "decode", id="every 8th sample"),
+        pytest.param(RARE_DECODE, "decode", id="every 8th sample", marks=pytest.mark.nightly),
     ],
 )
 def test_the_slow_stage_is_the_greatest_part(overrides, stage, folder):
@@ -153,6 +154,7 @@ def test_what_cannot_be_explained_is_one_line(overrides, message, folder):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_hang_is_named_within_the_limit_of_a_pass(folder):
     stuck = ("dataset._target_=slow_stages.StuckInWorker", "num_workers=1", "trial_timeout_s=20")
     process = run_fastloop(*DATA[1:], *SETTINGS, *QUICK_STEP, *stuck, cwd=folder, command="explain")
@@ -167,6 +169,7 @@ STREAM = ("loader=webdataset", "batch_size=8", *IN_ONE_PROCESS)
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_loader_that_shuffles_itself_is_explained_by_whole_epochs(folder):
     require_library("webdataset")
     _, values = explain(folder, *STREAM, "try=0", *LONG_STEP)
@@ -175,6 +178,7 @@ def test_loader_that_shuffles_itself_is_explained_by_whole_epochs(folder):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_too_long_epochs_of_a_loader_that_shuffles_itself_are_refused_in_one_line(folder):
     require_library("webdataset")
     given = (*DATA, *SETTINGS, *STREAM, LONG_STEP[0], "+model.sleep_s=1")

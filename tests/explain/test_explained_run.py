@@ -17,7 +17,7 @@ from options import SUPPORT
 from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.heavy]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.nightly]
 
 SWEEP = (
     *(

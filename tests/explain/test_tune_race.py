@@ -77,6 +77,7 @@ def test_winner_is_among_the_best_and_the_gain_is_true():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_alike_configurations_seldom_have_a_winner():
     runs = 300
     wins = sum(

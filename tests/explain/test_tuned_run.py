@@ -201,6 +201,7 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp_path):
     shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
     job = [each.replace("=0.004", "=0.04") for each in JOB]  # four batches take 2.6 s
@@ -212,6 +213,7 @@ def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
     given = (
@@ -233,6 +235,7 @@ def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("objective", ["first_batch", "exposed_wait"])
 def test_other_objectives_choose_by_passes(objective, tmp_path):
     shutil.copy(SUPPORT / "slow_stages.py", tmp_path)

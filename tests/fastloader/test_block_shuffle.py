@@ -307,6 +307,7 @@ print(sum(int(batch[:, 0].sum()) for batch in loader))
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_file_larger_than_memory_is_read_within_the_limit(large_file, memory_group, world_size):

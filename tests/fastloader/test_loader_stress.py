@@ -184,6 +184,7 @@ def deliver_epochs(rank: int, folder: str, queue) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_ranks_of_torch_distributed_share_each_epoch(tmp_path):
     context = torch.multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()

@@ -12,6 +12,7 @@ STRESS = REPOSITORY / "tests" / "support" / "native_stress.c"
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing_in_streams_under_stress(sanitizer, tmp_path):
     skip_without(sanitizer, tmp_path)

@@ -427,6 +427,7 @@ class Collecting(Pids):
         return super().__getitem__(index)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "method",
     ["fork", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("forkserver", "spawn"))],

@@ -23,6 +23,7 @@ PYTHON_ONLY = (
 
 # Two halves, as each has to end within the time after which a test is taken for hanging.
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("half", [0, 1])
 def test_every_quick_test_passes_without_the_native_core(half):

@@ -103,6 +103,7 @@ def test_unpickled_windows_map_their_file_again(tmp_path):
         ({"length": 3, "first": -1}, "first=-1: allowed is 0 or more"),
         ({"length": 3, "beyond": -20}, "beyond=-20: allowed is 0 or more"),
         ({"length": 3.0}, "length=3.0: allowed is 1 or more"),
+        ({"length": None}, "length=None: allowed is 1 or more"),
         ({"length": 3, "stride": 3, "count": 3}, "stride with count"),
         ({"length": 11}, "windows of 11 tokens are cut from a one-dimensional array, got"),
     ],
@@ -112,3 +113,12 @@ def test_windows_reject_invalid_arguments(settings, message):
         Windows(torch.arange(10), **settings)
     with pytest.raises(ValueError, match="a one-dimensional array"):
         Windows(torch.zeros(3, 3), 1)
+
+
+@pytest.mark.parametrize("tokens", [[1, 2, 3, 4], range(4), 7, None])
+def test_windows_of_another_type_than_an_array_name_the_argument(tokens):
+    allowed = "allowed: a one-dimensional array, tensor or memory map"
+    with pytest.raises(TypeError, match=rf"^tokens={type(tokens).__name__}: {allowed}$"):
+        Windows(tokens, 2)
+    with pytest.raises(TypeError, match=r"^tokens="):
+        Windows.pairs(tokens, 2)

@@ -275,6 +275,7 @@ def test_concurrent_writers_of_one_store_all_succeed(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_write_store_runs_in_bounded_memory(tmp_path):
     program = (
         "import sys, resource, numpy as np, fastloop\n"

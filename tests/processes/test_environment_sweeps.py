@@ -98,6 +98,7 @@ def test_an_environment_is_used_again_without_being_asked_for(sweep, folder):
     assert results(folder)[before].status == "FINISHED"
 
 
+@pytest.mark.nightly
 def test_ranks_run_in_the_environment(sweep, folder):
     before = len(results(folder))
     launcher = ("launcher=torchrun", "launcher.nproc_per_node=2")

@@ -68,6 +68,7 @@ def in_environment(folder: Path, module: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_two_environments_hold_versions_that_exclude_each_other(index):
     before = [*sys.path], multiprocessing.spawn.get_executable()
     for number in ("1.0", "2.0"):
@@ -75,7 +76,7 @@ def test_two_environments_hold_versions_that_exclude_each_other(index):
         assert built.packages == {"pins_demo": number}
         version, torch_file, prefix = in_environment(built.folder, "pins_demo")
         assert (version, torch_file, prefix) == (number, torch.__file__, str(built.folder))
-    assert len(list_environments()) == 2
+    assert len(list_environments()[0]) == 2
     assert (sys.path, multiprocessing.spawn.get_executable()) == before
 
 
@@ -92,6 +93,7 @@ def test_an_environment_is_built_once(index, monkeypatch):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_a_requirement_precedes_the_version_of_the_main_environment(index):
     # Nothing of fastloop or pytest imports it.
     write_wheel(index, "0.1", name="webdataset")
@@ -267,10 +269,28 @@ def test_an_environment_that_was_moved_is_built_again(outputs):
         assert environment.is_built == is_built
 
 
+@pytest.mark.parametrize(
+    "text", ["", '{"requirements": ["a"], "fastl', "[]", '{"requirements": "a"}', "\udcff"]
+)
+def test_a_damaged_description_is_told_in_one_line_and_is_no_environment(outputs, text):
+    environment = Environment(requirements=("a",))
+    environment.folder.mkdir(parents=True)
+    file = environment.folder / environments.DESCRIPTION
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    assert not environment.is_built
+    found, (line,) = list_environments()
+    assert found == []
+    assert line.startswith(f"{file}: damaged, ")
+    assert "\n" not in line
+    with pytest.raises(JobFailed, match="damaged") as caught, spawn_from(environment.folder):
+        pass
+    assert caught.value.failure.kind == FailureKind.UNSUPPORTED
+
+
 def test_environments_lie_in_the_outputs_folder(outputs):
     environment = Environment(requirements=("a",))
     assert environment.folder.parent == outputs / "environments"
-    assert environments.list_environments() == []
+    assert environments.list_environments() == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def test_signal_during_import_of_user_code_that_swallows_it_ends_the_command(tmp
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_signal_without_a_terminal_records_status_killed(tmp_path, database):
     command = start_command(*TRACKED, "trials=1000", cwd=tmp_path)
     wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
@@ -267,6 +268,7 @@ LITTLE = ("epochs=1", "trials=1", "benchmark=traversal", "tracker=none", "report
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [
@@ -320,6 +322,7 @@ def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) 
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_refusing_tracking_server_loses_nothing_and_is_logged_later(
     tmp_path, database, empty_database
 ):
@@ -347,6 +350,7 @@ def test_silent_tracking_server_is_waited_for_once(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_locked_tracking_database_loses_nothing(tmp_path, database):
     assert run_fastloop(*TRACKED, cwd=tmp_path).returncode == 0
     (first,) = tmp_path.glob("outputs/20*/*")
@@ -359,6 +363,7 @@ def test_locked_tracking_database_loses_nothing(tmp_path, database):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_read_only_tracking_database_loses_nothing(tmp_path, small_disk, empty_database):
     shutil.copy(empty_database, small_disk)
     uri = f"sqlite:///{small_disk}/mlflow.db"

@@ -264,6 +264,7 @@ def test_peak_memory_is_measured_by_the_parent():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
 @pytest.mark.parametrize("isolation", ["forkserver", "spawn"])
 def test_killed_command_ends_all_its_processes(isolation, tmp_path):

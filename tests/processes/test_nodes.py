@@ -155,6 +155,7 @@ def assert_one_job_ran(output: Sequence[tuple[str, str]], folder: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_node_without_the_shared_folder_is_named(tmp_path, hidden_outputs):
     agent = host_store()
     ranks = [
@@ -195,6 +196,7 @@ LONG_JOB = (*QUICK, "trials=1000", "loader=np_memmap")
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("killed", [0, 1])
 def test_end_of_one_agent_ends_the_job_and_keeps_finished_trials(tmp_path, killed):
     commands = [
@@ -228,6 +230,7 @@ def make_loader(dataset, sampler, batch_size):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_every_node_names_what_its_trials_left_running(tmp_path):
     (tmp_path / "leaving.py").write_text(LEAVING_LOADER)
     arguments = (*QUICK, "loader._target_=leaving.make_loader", "trial_timeout_s=300")

@@ -137,6 +137,7 @@ def shares(tmp_path_factory):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "ranks"), SHARED)
 def test_ranks_share_an_epoch_like_distributed_sampler_of_torch(shares, name, ranks):
     jobs, delivered = shares

@@ -69,6 +69,7 @@ def test_interrupt_ends_an_epoch_and_its_processes_which_block_for_ever(receiver
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["blocks", "waits", "ends"])
 def test_processes_end_with_their_program(way):
     process, pids = begin(way, "loop")

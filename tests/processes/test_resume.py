@@ -217,6 +217,7 @@ def test_interleave_false_runs_jobs_one_after_another(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_concurrent_hydra_launcher_marks_results_as_concurrent(tmp_path):
     jobs = ("-m", "loader=raw,preload", "pin_memory=false,true", *QUICK)
     process = run_fastloop(*jobs, "hydra/launcher=joblib", "allow_concurrent=true", cwd=tmp_path)

@@ -94,6 +94,7 @@ def test_submitit_jobs_form_one_sweep(folder, database):
     assert len((sweep / "report" / "report.csv").read_text().splitlines()) == 3
 
 
+@pytest.mark.nightly
 def test_failed_submitit_job_is_a_row_and_a_lost_one_has_no_result(folder):
     # the launcher gets the sweep's path in Hydra's grammar, which takes it for two paths
     folder = shutil.copytree(folder, folder / "müller,1")
@@ -114,6 +115,7 @@ def test_failed_submitit_job_is_a_row_and_a_lost_one_has_no_result(folder):
     assert "no result: its process" in process.stderr
 
 
+@pytest.mark.nightly
 def test_submitit_job_ended_by_its_cluster_resumes_when_restarted(folder, database):
     jobs = ("-m", "loader=raw", *INLINE, "tracker=mlflow", *SUBMITIT, "trials=3000")
     command = start_fastloop(*jobs, cwd=folder)
@@ -143,6 +145,7 @@ def test_submitit_job_ended_by_its_cluster_resumes_when_restarted(folder, databa
     assert len(runs(folder)) == 1
 
 
+@pytest.mark.nightly
 def test_submitit_jobs_with_wait_take_turns_on_one_machine(folder):
     jobs = ("-m", "loader=raw", "seed=0,1", *INLINE, "trials=3")
     process = run_fastloop(*jobs, *SUBMITIT, "wait=true", cwd=folder)

@@ -30,6 +30,7 @@ def finished_windows(folder) -> dict[int, int]:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_killed_suite_keeps_its_windows_and_measures_nothing_twice(tmp_path):
     environment = os.environ | {
         "FASTLOOP_LOCK": str(tmp_path / "lock"),

@@ -62,6 +62,7 @@ def test_test_that_hangs_ends_with_stacks_and_the_others_run(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     (tmp_path / "conftest.py").write_text((SUPPORT.parent / "conftest.py").read_text())
     (tmp_path / "test_several.py").write_text(SEVERAL)
@@ -115,14 +116,16 @@ def test_pytest_takes_the_options_that_ci_hands_it(request, tmp_path):
     (tmp_path / "passed").write_text("")
     script = (REPOSITORY / ".ci" / "run").read_text()
     halves = re.findall(r'^run_tests \w+ "(.*)"', script, re.MULTILINE)
+    (left_out,) = re.findall(r'LEFT_OUT="(.*)"', script)
     common, alone = re.findall(r'PYTEST_ADDOPTS="(.*?)"', script)
     assert len(halves) == 2
     for options in [*(common.replace("$2", half) for half in halves), alone]:
-        addopts = options.replace("$SCRATCH", str(tmp_path))
+        addopts = options.replace("$SCRATCH", str(tmp_path)).replace("$LEFT_OUT", left_out)
         # Each of the first two runs has written its own, which are none.
         (tmp_path / "failed").write_text(f"{request.node.nodeid.partition('@')[0]}\n")
+        # With this file alone: the options are read before anything is collected.
         process = subprocess.run(
-            [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0"],
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", __file__],
             cwd=REPOSITORY,
             env=os.environ | {"PYTEST_ADDOPTS": addopts},
             capture_output=True,

@@ -177,6 +177,7 @@ START_COMMANDS = {
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", START_COMMANDS)
 def test_every_way_to_start_ranks_prints_on_rank_0_only(folder, database, form):
     module, arguments, size = START_COMMANDS[form]
@@ -345,6 +346,7 @@ def test_failed_rank_fails_its_job_and_other_jobs_continue(folder, start):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_timeout_names_ranks_that_hang_or_stopped(folder):
     loaders = "loader._target_=mine.Hangs,mine.Stops,mine.Noisy"
     process = run_fastloop(*TWO, "-m", loaders, *QUICK, "trial_timeout_s=20", cwd=folder)
@@ -395,6 +397,7 @@ def ranks_of_agent(agent: psutil.Process) -> dict[str, psutil.Process]:
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("target", "sign"),
     [("agent", signal.SIGINT), ("1", signal.SIGKILL)],  # test_nodes.py kills agents

@@ -38,6 +38,13 @@ class Squares(Dataset):
         return torch.full((2, 3), float(index * index)), index % 4
 
 
+class TorchThreads(Squares):
+    """Torch's number of threads in the process that reads the sample."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor(torch.get_num_threads()), index % 4
+
+
 class Recordings(Squares):
     """A Dataset with an argument that ends like one of fastloop's own settings."""
 

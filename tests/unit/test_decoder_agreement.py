@@ -234,6 +234,7 @@ def test_groups_follow_fingerprint_content_and_equivalence_id(data, wanted):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_decoders_experiment_prints_one_ranked_table(tmp_path):
     overrides = ("dataset.count=8", "dataset.crop=[40,56]", "epochs=1", "trials=2")

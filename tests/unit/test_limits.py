@@ -37,12 +37,18 @@ def limit_of(samples, broken=()):
     return image_limit.decode_limit(samples, set(broken), seed=0, window_s=0.0)
 
 
-def test_rate_is_the_sum_of_what_each_thread_does_in_its_own_time(monkeypatch):
+def test_rate_is_what_each_thread_does_in_its_own_time(monkeypatch):
     ticks = iter([0, 2 * 10**9])  # one thread, which ends a second late
     monkeypatch.setattr(rate_on_cores, "now_ns", lambda: next(ticks))
     stops = []
     rate = rate_on_cores.rate_on_cores(lambda _, stop_ns: stops.append(stop_ns) or 100, 1, 10**9)
     assert (rate, stops) == (50, [10**9])
+
+
+def test_rate_of_one_item_for_each_thread_is_that_of_an_item_of_mean_size(monkeypatch):
+    ticks = iter([0, 10**9, 3 * 10**9])  # one item of one second, and one of three
+    monkeypatch.setattr(rate_on_cores, "now_ns", lambda: next(ticks))
+    assert rate_on_cores.rate_on_cores(lambda *_: 1, 2, 0) == 2 / 2.0
 
 
 def test_every_core_works_on_one_thread_of_torch():

@@ -107,6 +107,7 @@ def test_profile_trace_includes_the_prefetching_thread(prepared_job, tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_command_stores_profiles_with_the_result_and_in_mlflow(tmp_path):
     from mlflow.tracking import MlflowClient

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -15,8 +16,9 @@ from options import disk_only
 
 from fastloop.core.machine import cpu_seconds
 from fastloop.core.protocols import RankTask
+from fastloop.explain.attach import usage_probe
 from fastloop.options.launcher.single import SingleLauncher
-from fastloop.processes import resources
+from fastloop.processes import positions, resources
 from fastloop.processes.resources import Sample, Usage, sample
 from fastloop.trial.page_cache import evict
 
@@ -78,6 +80,23 @@ def test_resources_report_the_cores_that_a_process_used():
 def test_resources_count_context_switches_of_every_thread():
     _, usage = call_observed(sleep_often, 2000)
     assert 1000 < usage.context_switches < 4000
+
+
+@LINUX
+def test_names_of_threads_need_not_be_text():
+    """The kernel cuts a name off after 15 bytes, also within a character."""
+    own = Path("/proc/thread-self/comm")
+    before = own.read_bytes()
+    own.write_bytes(b"vierzehn bytes\xc3")
+    try:
+        with pytest.raises(UnicodeDecodeError):
+            own.read_text(encoding="utf-8")
+        pid = os.getpid()
+        assert sum(sample(pid).switches.values()) > 0
+        assert usage_probe._count_switches(threading.get_native_id()) > 0
+        assert not positions._writes_its_stack(pid)
+    finally:
+        own.write_bytes(before)
 
 
 @disk_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 from contextlib import closing
@@ -9,7 +10,7 @@ from contextlib import closing
 import pytest
 from commands import QUICK, run_fastloop
 
-from fastloop.core.text import without_passwords
+from fastloop.core.text import without_address_users, without_passwords
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import check_database, tracker_place
 from fastloop.options.tracker.mlflow import MlflowTracker
@@ -109,6 +110,25 @@ SECRET = "s%C3%A9cret%2Fhush"
 def test_passwords_are_not_in_texts(monkeypatch, uri, text, shown):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert without_passwords(text) == shown
+
+
+@pytest.mark.parametrize("secret", ["store", "data", "1234", "user"])
+def test_names_and_numbers_in_files_stay_though_they_are_a_password(monkeypatch, secret):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", secret)
+    content = {f"{secret}@loader.{secret}": "npy", secret: 1234.5, "at": [f"{secret}@x", secret]}
+    assert json.loads(without_address_users(json.dumps(content))) == content
+    addresses = f"http://me:{secret}@host http://{secret}@host %3A%2F%2F{secret}%40host"
+    assert without_address_users(addresses) == "http://host http://host %3A%2F%2Fhost"
+
+
+@pytest.mark.parametrize("secret", ["a/b@hush", "a?b#hush"])
+def test_passwords_of_any_characters_are_in_no_file(monkeypatch, secret):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{secret}@host/")
+    text = json.dumps({"at": f"http://me:{secret}@host/x", "other": f"http://you:{secret}@host"})
+    assert json.loads(without_address_users(text)) == {
+        "at": "http://host/x",
+        "other": "http://host",
+    }
 
 
 @pytest.mark.heavy

@@ -13,6 +13,7 @@ import torch
 from known_results import result_of
 from my_code import COUNT
 from options import compose_job
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from user_jobs import check_epochs, prepare_user_job
 
@@ -370,6 +371,27 @@ def test_worker_error_during_preparation_reads_as_elsewhere(outputs):
 
     with pytest.raises(JobFailed, match=r"^BadData: sample 17: ValueError: boom \(in a Data"):
         SingleLauncher(isolation="inline").call(fail)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, BadData])
+def test_worker_error_of_several_lines_is_told_by_its_first_one(kind):
+    """Neither by its last line, nor by a line of the error that caused it."""
+
+    def fail():
+        try:
+            try:
+                raise kind("another error")
+            except kind as error:
+                raise kind("rows differ:\n  12 in a.csv\n9 in b.csv") from error
+        except kind:
+            ExceptionWrapper(where="in DataLoader worker process 0").reraise()
+
+    with pytest.raises(JobFailed) as caught:
+        SingleLauncher(isolation="inline").call(fail)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{kind.__name__}: ")
+    assert "rows differ:" in line
+    assert line.endswith("(in a DataLoader worker)")
 
 
 @pytest.mark.heavy

@@ -53,6 +53,7 @@ def test_at_most_five_percent_of_equal_versions_are_told_apart():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", [1, 4, 8])
 @pytest.mark.parametrize("correlation", [0.0, 0.3])
 def test_at_most_five_percent_of_two_hundred_equal_versions_are_told_apart(pairs, correlation):

@@ -33,3 +33,7 @@ class ByIdentity(Generic[T]):
         """The value of the object; None if it has none."""
         found = self._values.get(id(owner))
         return found[1] if found else None
+
+    def values(self) -> list[T]:
+        """The values of all objects."""
+        return [value for _, value in self._values.copy().values()]

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import threading
-from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +24,7 @@ class EarlyStop:
     """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """End it once one of its loops has worked on so many batches."""
+    """End it once its main loop, see StopCounter, has worked on so many batches."""
     seconds: float | None = None
     """End it at the first step that ends so many seconds after its import of torch's DataLoader."""
 
@@ -41,20 +42,58 @@ def read_stop(folder: Path) -> EarlyStop | None:
         return None
 
 
+@dataclass(kw_only=True)
+class LoopSteps:
+    """The steps of a loop so far."""
+
+    is_training: bool
+    """True if gradients are on while it asks for batches, unlike in an evaluation."""
+    steps: int = 0
+    steps_ns: int = 0
+    """Time of these steps."""
+
+
 class StopCounter:
-    """Counts the steps of each loop, and ends the script as `sys.exit(0)` does."""
+    """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
+
+    The main loop is the one with the most time in its steps so far. A loop without gradients, as
+    an evaluation, is the main one only if no loop has any, and each DataLoader has been used.
+    """
 
     def __init__(self, stop: EarlyStop) -> None:
         self.stop, self.start_ns = stop, now_ns()
-        self.steps: Counter[str] = Counter()
+        self.loops: dict[tuple[str, str], LoopSteps] = {}
 
-    def count_step(self, place: str) -> None:
-        """Count a step of the loop at the place; does not return after the last one."""
-        self.steps[place] += 1
+    def count_step(
+        self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] | None = None
+    ) -> None:
+        """Count a step of a loop; does not return after the last one.
+
+        loop: the places of the loop and of its DataLoader. has_unused: tells whether the process
+        has made a DataLoader that it has not iterated over yet.
+        """
+        # The command that asks for the end imports this module, and starts faster without torch.
+        import torch
+
+        is_training = torch.is_grad_enabled()
+        counted = self.loops.setdefault(loop, LoopSteps(is_training=is_training))
+        counted.steps += 1
+        counted.steps_ns += step_ns
         stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
-        has_batches = stop.batches is not None and self.steps[place] >= stop.batches
+        main = max(self.loops.values(), key=lambda each: (each.is_training, each.steps_ns))
+        has_batches = stop.batches is not None and main.steps >= stop.batches
+        # The training may begin after an evaluation: its DataLoader is made, but not used yet.
+        if has_batches and not main.is_training and has_unused is not None:
+            has_batches = not has_unused()
         if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
             end_script()
+
+
+@cache
+def counter_of(folder: str) -> StopCounter | None:
+    """The counter of this process, if the folder asks for an early end; the same at each call."""
+    stop = read_stop(Path(folder))
+    return StopCounter(stop) if stop else None
 
 
 def end_script() -> NoReturn:

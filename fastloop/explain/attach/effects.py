@@ -91,8 +91,12 @@ def note_saves(torch: ModuleType) -> None:
 
 
 def read_files(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files below the folder, but for LEFT_OUT: path -> time of the last change, and size."""
-    found = {}
+    """The files below the folder: path -> time of the last change, and size.
+
+    LEFT_OUT are left out, and files to which the shell has redirected the output of this command:
+    the script has no part in that.
+    """
+    found, outputs = {}, _find_redirections()
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in names:
@@ -100,7 +104,20 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
             # A link may lead nowhere, and a file may go at any time.
             with suppress(OSError):
                 status = os.stat(file, follow_symlinks=False)
+                if (status.st_dev, status.st_ino) in outputs:
+                    continue
                 found[os.path.relpath(file, folder)] = status.st_mtime_ns, status.st_size
+    return found
+
+
+def _find_redirections() -> set[tuple[int, int]]:
+    """Device and inode of the standard output and error of this process."""
+    found = set()
+    for number in (1, 2):
+        # Either may be closed.
+        with suppress(OSError):
+            status = os.fstat(number)
+            found.add((status.st_dev, status.st_ino))
     return found
 
 

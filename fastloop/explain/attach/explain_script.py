@@ -18,7 +18,7 @@ from fastloop.explain.attach.findings import (
     to_json,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
-from fastloop.explain.attach.loops import Loop, find_loops, find_unseen
+from fastloop.explain.attach.loops import Loop, find_begun, find_loops, find_unseen
 from fastloop.explain.attach.recorded_processes import read_records
 from fastloop.explain.attach.script_page import render_page
 from fastloop.observe.chrome_trace import format_trace
@@ -47,6 +47,7 @@ def explain_script(
         command=shlex.join(arguments),
         status=status,
         loops=tuple(describe_loop(loop) for loop in loops),
+        begun=find_begun(processes, loops),
         unseen=find_unseen(processes, loops),
         machine_load=machine_load,
         seconds=load.seconds if load else None,

@@ -14,6 +14,7 @@ from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
+    LEAST_TOLD,
     RankComparison,
     compare_ranks,
     judge_loop,
@@ -79,8 +80,10 @@ class ScriptFindings:
     """The exit status; negative: the signal that ended the script; None: it still runs."""
     loops: tuple[LoopFindings, ...]
     """The loops, the longest first."""
+    begun: tuple[str, ...] = ()
+    """A sentence about each loop of which only the beginning was seen."""
     unseen: tuple[str, ...] = ()
-    """The names of DataLoaders that were made, but for which no step on a batch was seen."""
+    """The names of DataLoaders that were made, but over which no loop has begun."""
     machine_load: LoadSummary | None = None
     """The load by other programs while the script ran."""
     seconds: float | None = None
@@ -157,8 +160,8 @@ def format_findings(findings: ScriptFindings) -> str:
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
         if loop.ranks:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
-    if findings.unseen:
-        lines += ["", *wrap(describe_unseen(findings))]
+    if unseen := describe_unseen(findings):
+        lines += ["", *wrap(unseen)]
     if findings.seconds is not None:
         lines += ["", *wrap([describe_savings(findings, findings.seconds)])]
     return "\n".join(lines)
@@ -203,19 +206,24 @@ def _num_ranks(loop: LoopFindings) -> int:
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
-    """The sentence about DataLoaders that were made but not seen, as a list; empty if there are
-    none."""
+    """Sentences about loops that only began, and about DataLoaders that were made but not seen;
+    empty if there are none."""
     names = ", ".join(findings.unseen)
-    return [f"Made, but no loop over it was seen: {names}."] if names else []
+    unseen = [f"Made, but no loop over it was seen: {names}."] if names else []
+    return [*(f"{sentence}." for sentence in findings.begun), *unseen]
 
 
 def describe_nothing(findings: ScriptFindings) -> str:
     """The lines that are printed instead of findings if there is no loop."""
     status, answer = findings.status, "no DataLoader was iterated over"
+    if findings.begun:
+        answer = "no loop over a DataLoader got beyond its first batch"
     if status:
         ended = describe_exit(status)
         way = f"failed ({ended})" if status > 0 else f"was {ended}"
-        answer = f"the script {way} before it had worked on a batch of a DataLoader"
+        when = "before it had worked on a batch of a DataLoader"
+        when = "in the first batch of a loop over a DataLoader" if findings.begun else when
+        answer = f"the script {way} {when}"
     return "\n".join([f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)])
 
 
@@ -252,4 +260,9 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         note = f"the predictions may be {miss} % off"
     else:
         note = "no other setting of its loader is predicted to save 2 % of its time"
+    contention = loop.shares.get(Part.CONTENTION)
+    # The model takes steps to last as long as beside the present workers.
+    if contention and contention.value >= LEAST_TOLD:
+        note += "; fewer workers would leave its step more cores, which no prediction contains: "
+        note += "--try measures them"
     return [*(align(what_if_rows(loop)) if loop.what_ifs else []), note]

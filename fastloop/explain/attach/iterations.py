@@ -64,11 +64,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     """The passes of a process, in order, without batches on which no step has ended."""
     # If the loop neither asks for another batch nor ends, its last batch has no step: no record
     # shows how the script went on.
-    begun: dict[int, dict[str, Any]] = defaultdict(dict)
-    # A later fact corrects the place of a pass.
-    for fact in process.facts:
-        if "iteration" in fact:
-            begun[fact["iteration"]] |= fact
+    begun = describe_passes(process)
     by_lane: dict[LaneKey, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
     for event in process.events:
@@ -87,6 +83,16 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     """The facts about each DataLoader of a process, by its number."""
     return {fact["loader"]: fact for fact in process.facts if "start_method" in fact}
+
+
+def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
+    """The facts about each pass of a process that has begun, by its number."""
+    begun: dict[int, dict[str, Any]] = defaultdict(dict)
+    # A later fact corrects the place of a pass.
+    for fact in process.facts:
+        if "iteration" in fact:
+            begun[fact["iteration"]] |= fact
+    return begun
 
 
 def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> LoaderPass:

@@ -8,17 +8,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
+_Function = TypeVar("_Function", bound=Any)
 LIBRARIES = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 """Folder of the probe's own modules."""
 ANY_NAME = "**"
 """Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
+
+
+def skip_in_warnings(function: _Function) -> _Function:
+    """The function, of which the frame is no level for `warnings.warn(text, stacklevel=2)`: a
+    warning from the function that it wraps is shown at the line that it would have without it."""
+    # Python leaves frames of the import system out of the levels, and knows them by these two words
+    # in the name of their file. The folder of the name stays, so that tracebacks lack the frame.
+    code = function.__code__
+    name = f"{code.co_filename} (skipped like importlib._bootstrap)"
+    function.__code__ = code.replace(co_filename=name)
+    return function
 
 
 def place_in_script() -> str:

@@ -17,7 +17,12 @@ from fastloop.explain.attach.attribution import (
     makers_of_pass,
     time_behind_order,
 )
-from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.iterations import (
+    LoaderPass,
+    describe_loaders,
+    describe_passes,
+    find_passes,
+)
 from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 
@@ -152,9 +157,39 @@ def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
             del groups[key]
 
 
+def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tuple[str, ...]:
+    """A sentence about each loop over a DataLoader of which only the beginning was seen."""
+    seen = _loaders_of(loops)
+    sentences: dict[str, None] = {}
+    for process in records:
+        loaders = describe_loaders(process)
+        for number, fact in describe_passes(process).items():
+            if (process.process_id, fact["loader"]) in seen or fact["loader"] not in loaders:
+                continue
+            kind, place = loaders[fact["loader"]]["type"], fact["place"]
+            name = f"{kind} at {place}" if place else kind
+            has_batch = any(event.name is Part.WAIT for event in process.by_pass.get(number, ()))
+            how = (
+                "got its first batch, and asked for no other"
+                if has_batch
+                else "ended before its first batch was made"
+            )
+            sentences[f"The loop over {name} began: it {how}"] = None
+    return tuple(sentences)
+
+
+def _loaders_of(loops: Sequence[Loop]) -> set[tuple[int, int]]:
+    return {(each.process_id, each.loader) for loop in loops for each in loop.passes}
+
+
 def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tuple[str, ...]:
-    """Names of the DataLoaders that were made, but for which no step on a batch was seen."""
-    seen = {(each.process_id, each.loader) for loop in loops for each in loop.passes}
+    """Names of the DataLoaders that were made, but over which no loop has begun."""
+    begun = {
+        (process.process_id, fact["loader"])
+        for process in records
+        for fact in describe_passes(process).values()
+    }
+    seen = _loaders_of(loops) | begun
     names: Counter[str] = Counter()
     for process in records:
         made = [fact for fact in process.facts if "made" in fact]

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,13 @@ from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
-from fastloop.explain.attach.early_stop import StopCounter, read_stop
+from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import (
     names_of_arguments,
     place_in_script,
     place_of_call,
+    skip_in_warnings,
 )
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
@@ -59,9 +59,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
     MEMORY_TURNS.open()
-    stop = read_stop(Path(folder))
-    counter = StopCounter(stop) if stop else None
-    loops = LoopProbe(log, module._BaseDataLoaderIter, counter)
+    loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
@@ -83,6 +81,7 @@ def follow_reset(
     """
 
     @functools.wraps(original)
+    @skip_in_warnings
     def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
         start_ns = now_ns()
         original(iterator, loader, first_iter)
@@ -162,6 +161,7 @@ class LoopProbe:
         """DataLoader.__init__ with a fact for each call."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             original(loader, *args, **named)
             self._follow_derived(loader)
@@ -204,6 +204,7 @@ class LoopProbe:
         """The iterators' __init__, which keeps the DataLoader and the time for `_begin_late`."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __init__(  # noqa: N807
             iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any
         ) -> None:
@@ -219,6 +220,7 @@ class LoopProbe:
         """An __iter__ that begins a pass, unless a function that it calls has begun it."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             start_ns = now_ns()
             self._state_of(loader).asked_ns = start_ns
@@ -234,6 +236,7 @@ class LoopProbe:
         """A _get_iterator that begins a pass, unless a function that it calls has begun it."""
 
         @functools.wraps(original)
+        @skip_in_warnings
         def _get_iterator(loader: DataLoader[Any]) -> Any:
             start_ns = now_ns()
             iterator = original(loader)
@@ -250,6 +253,10 @@ class LoopProbe:
             state = LoaderState(next(LOADERS), os.getpid(), made_at)
             self.loaders[loader] = state
         return state
+
+    def _has_unused(self) -> bool:
+        """True if a DataLoader was made that no loop has iterated over."""
+        return not all(state.is_described for state in self.loaders.values())
 
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
@@ -327,6 +334,7 @@ class LoopProbe:
         log, counter = self.log, self.counter
 
         @functools.wraps(original)
+        @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
             state: IterationState | None = getattr(iterator, STATE, None)
             if state is None:
@@ -348,7 +356,8 @@ class LoopProbe:
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             # A loop in a worker, as of a dataset over another one, must not end the worker alone.
             if counter is not None and has_step and get_worker_info() is None:
-                counter.count_step(state.place)
+                loop = state.place, state.loader.made_at
+                counter.count_step(loop, start_ns - state.start_ns, self._has_unused)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.

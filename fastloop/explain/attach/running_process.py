@@ -61,7 +61,9 @@ def _sample(pid: int, seconds: float) -> list[tuple[list[str], int]]:
         command = [program, "record", "--pid", str(pid), "--duration", f"{max(1, round(seconds))}"]
         command += ["--rate", str(RATE), "--format", "raw", "--output", str(path)]
         command += ["--threads", "--idle", "--full-filenames", "--nonblocking"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
         if ended.returncode or not path.exists():
             raise Unsupported(_find_reason(pid, ended.stderr))
         text = path.read_text(encoding="utf-8", errors="replace")

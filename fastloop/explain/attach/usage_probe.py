@@ -313,8 +313,9 @@ def read_process() -> ProcessCounters:
 
 
 def _count_switches(thread: int) -> int:
-    with suppress(OSError, StopIteration), open(f"{TASKS}/{thread}/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("voluntary"))
+    # The first line has the thread's name, which may be of any bytes.
+    with suppress(OSError, StopIteration), open(f"{TASKS}/{thread}/status", "rb") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(b"voluntary"))
     return 0
 
 

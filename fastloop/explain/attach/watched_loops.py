@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
-from fastloop.explain.attach.early_stop import StopCounter, read_stop
+from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.loader_places import place_in_script
 from fastloop.explain.attach.patch_dataloader import (
     LOADERS,
@@ -77,8 +77,7 @@ class _LoopLog:
     @cache
     def of_folder(folder: str) -> _LoopLog:
         """The log in the folder; the same one at each call."""
-        stop = read_stop(Path(folder))
-        return _LoopLog(open_script_log(folder), StopCounter(stop) if stop else None)
+        return _LoopLog(open_script_log(folder), counter_of(folder))
 
 
 @dataclass
@@ -179,7 +178,7 @@ class WatchedIterator(Generic[T]):
         start_ns, has_step = now_ns(), self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), is_alone=True)
         if has_step and (counter := self._loader.log.counter):
-            counter.count_step(state.place)
+            counter.count_step((state.place, state.loader.made_at), start_ns - state.start_ns)
         begun_ns = cpu_ns()
         try:
             batch = next(self._iterator)

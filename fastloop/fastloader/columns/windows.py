@@ -36,7 +36,7 @@ class Windows:
         beyond: tokens that must follow each window.
 
     Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs, and for
-    numbers that are too low or no integers.
+    numbers that are too low or no integers; TypeError for tokens of another type, such as a list.
 
     >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
     >>> len(inputs)
@@ -54,10 +54,17 @@ class Windows:
     beyond: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tokens, np.ndarray | torch.Tensor):
+            kind = type(self.tokens).__name__
+            raise TypeError(
+                f"tokens={kind}: allowed: a one-dimensional array, tensor or memory map"
+            )
         least = {"length": 1, "stride": 1, "count": 1, "first": 0, "beyond": 0}
         for name, lowest in least.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, Integral) or value < lowest):
+            if value is None and name in ("stride", "count"):
+                continue
+            if not isinstance(value, Integral) or value < lowest:
                 raise ValueError(f"{name}={value}: allowed is {lowest} or more")
         if self.stride is not None and self.count is not None:
             raise ValueError("stride with count: windows are at regular or at random positions")

@@ -10,6 +10,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.optional_libraries import Library
@@ -79,6 +80,9 @@ def _prepare_process(
     store: Store | None, prepared: PreparedData, collate: Collate | None, all_ready: Barrier
 ) -> None:
     tie_worker_to_parent(0)
+    # torch gets one thread, as in DataLoader's workers. If the process was forked, the threads that
+    # its parent has used are missing here, and an operation on several threads would wait for them.
+    torch.set_num_threads(1)
     global _get_batch  # noqa: PLW0603 - a process of the pool has no other place to keep it
     _get_batch = batch_getter(store, prepared, in_memory=False, collate=collate)
     all_ready.wait()
