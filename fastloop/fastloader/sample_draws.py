@@ -40,6 +40,9 @@ Begin = Callable[[int, Sequence[int]], None]
 """A function that is called before anything is drawn, with one of these kinds and the indices of
 the samples."""
 
+REDIRECTED = {"torch", "cuda"}
+"""Global generators of torch. In nearly all cases, draws from them can be redirected to generators
+of a thread."""
 DRAWING = frozenset(
     (
         "AugMix",
@@ -156,8 +159,7 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
         if not unforeseen or is_redirected():
             return made
         draws.seeded |= unforeseen
-        # torch's draws can be redirected to a generator of a thread, in nearly all cases.
-        draws.shared = (draws.shared or set()) | (unforeseen - {"torch"})
+        draws.shared = (draws.shared or set()) | (unforeseen - REDIRECTED)
 
 
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
@@ -222,8 +224,7 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
         for name, state in after.items():
             if GENERATORS[name].watch() != state:
                 shared.add(name)
-        if draws.has_drawn:
-            found.seeded.add("torch")
+        found.seeded |= draws.drawn & GENERATORS.keys()
 
     def follow() -> None:
         compare()
@@ -241,7 +242,7 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
     finally:
         for name, state in states.items():
             GENERATORS[name].restore(state)
-    found.shared = shared if for_threads else shared - {"torch"}
+    found.shared = shared if for_threads else shared - REDIRECTED
     found.seeded |= shared
 
 
