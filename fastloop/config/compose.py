@@ -31,6 +31,7 @@ from fastloop.config.combinations import (
     combination_of,
     compose_combinations,
     compose_each,
+    compose_help,
     compose_values,
     register_resolvers,
 )
@@ -75,6 +76,9 @@ def compose_all(
         line = read_command_line(sys.argv[1:])
         if "--version" in line.flags:
             print(f"fastloop {version('fastloop')}")
+            return []
+        if "--help" in line.flags and (text := compose_help(line)) is not None:
+            print(text)
             return []
         if line.prints_info:
             _run_hydra(line, lambda _: None)
