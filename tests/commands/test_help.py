@@ -42,6 +42,7 @@ def test_help_of_run_does_not_list_groups_that_its_template_lacks(monkeypatch, c
     assert "np_memmap" in printed
 
 
+@pytest.mark.heavy
 def test_help_with_a_template_of_the_users_has_what_hydra_fills_in(monkeypatch, capsys):
     template = "hydra.help.template='mine: $APP_CONFIG_GROUPS'"
     monkeypatch.setattr(sys, "argv", ["fastloop", "run", "--help", template])
