@@ -22,7 +22,7 @@ GAVE_UP = (
 
 
 class _Turns:
-    """Who has a turn in this process. All fields are read and written under the lock."""
+    """The turns of this process. All fields are read and written under the lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
