@@ -145,7 +145,7 @@ class PrivateDraws(TorchFunctionMode):
         self._seeded.clear()
 
     @property
-    def used_names(self) -> set[str]:
+    def generator_names(self) -> set[str]:
         """The names of the global generators in the place of which something was drawn since
         `restart`."""
         return {"torch" if name == "cpu" else name.partition(":")[0] for name in self._seeded}

@@ -256,7 +256,7 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
         for name, state in after.items():
             if GENERATORS[name].watch() != state:
                 shared.add(name)
-        found.seeded |= draws.used_names & GENERATORS.keys()
+        found.seeded |= draws.generator_names & GENERATORS.keys()
 
     def follow() -> None:
         compare()
