@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import hydra
@@ -106,6 +107,22 @@ def compose_combinations(line: CommandLine) -> Combinations:
         if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
             found = replace(found, each=_with_baseline(found.each))
         return found
+
+
+def compose_help(line: CommandLine) -> str | None:
+    """The text of --help, from the template of the composed configuration; None if the template of
+    the user's own yaml has names that only Hydra fills in. Raises ConfigError and Hydra's
+    exceptions."""
+    # Hydra lists all groups and options before it looks whether the template names them: it reads
+    # the list of all experiments 145 times, which takes seconds.
+    register_experiments()
+    register_resolvers()
+    with compose_api(line):
+        name = line.config_name or CONFIG_NAME
+        cfg = _hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        template = Template(cfg.hydra.help.template)
+        return None if template.get_identifiers() else template.substitute()
 
 
 def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:

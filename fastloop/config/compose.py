@@ -25,6 +25,7 @@ from fastloop.config.combinations import (
     Combinations,
     compose_combinations,
     compose_each,
+    compose_help,
     compose_values,
 )
 from fastloop.config.command_line import CommandLine, read_command_line
@@ -64,6 +65,9 @@ def compose_all(
         line = read_command_line(sys.argv[1:])
         if "--version" in line.flags:
             print(f"fastloop {version('fastloop')}")
+            return []
+        if "--help" in line.flags and (text := compose_help(line)) is not None:
+            print(text)
             return []
         if line.prints_info:
             run_hydra(line, lambda _: None)

@@ -7,6 +7,7 @@ import sys
 from subprocess import PIPE
 
 import pytest
+from hydra._internal.hydra import Hydra
 
 import fastloop
 from fastloop.__main__ import main
@@ -28,6 +29,38 @@ def test_help_of_a_command_shows_its_usage(monkeypatch, capsys, command):
     printed = capsys.readouterr().out
     assert printed.startswith(f"fastloop {command}: ")
     assert f"\n    fastloop {command} " in printed
+
+
+@pytest.mark.parametrize("overrides", [(), ("loader=np_memmap", "-m")], ids=str)
+def test_help_of_run_does_not_list_groups_that_its_template_lacks(monkeypatch, capsys, overrides):
+    """Hydra's list of all groups and options takes seconds."""
+    monkeypatch.setattr(Hydra, "list_all_config_groups", None)
+    monkeypatch.setattr(sys, "argv", ["fastloop", "run", "--help", *overrides])
+    main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("fastloop: which data loading loop is fastest")
+    assert "np_memmap" in printed
+
+
+@pytest.mark.heavy
+def test_help_with_a_template_of_the_users_has_what_hydra_fills_in(monkeypatch, capsys):
+    template = "hydra.help.template='mine: $APP_CONFIG_GROUPS'"
+    monkeypatch.setattr(sys, "argv", ["fastloop", "run", "--help", template])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    printed = capsys.readouterr().out
+    assert printed.startswith("mine: benchmark: all, inference, training, traversal\n")
+
+
+@pytest.mark.parametrize("override", ["loader=nope", "nope=1"])
+def test_help_with_a_wrong_override_ends_with_its_error(monkeypatch, capsys, override):
+    monkeypatch.setattr(sys, "argv", ["fastloop", "run", "--help", override])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
 
 
 def test_unknown_command_is_rejected_with_all_commands(monkeypatch):

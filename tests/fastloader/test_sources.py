@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from fastloop import FastLoader
+from fastloop import FastLoader, converted
+from fastloop.fastloader.columns.images import pixel_format
 
 NUMBERS = np.arange(12.0)
 SHAPES = {
@@ -40,6 +41,18 @@ def test_loader_delivers_complex_rows_under_any_default_device():
     rows = torch.arange(6.0).to(torch.complex128)
     with torch.device("meta"):
         assert torch.equal(next(iter(FastLoader(rows, 6))), rows)
+
+
+def test_columns_are_computed_on_the_cpu_under_any_default_device():
+    rows = torch.arange(48).to(torch.uint8).view(2, 3, 2, 4)
+    pixels, as_floats = rows[0].permute(1, 2, 0).numpy(), pixel_format(None, torch.float32, "CHW")
+    expected, written = torch.empty(2, 3, 2, 4), [torch.empty(3, 2, 4) for _ in range(2)]
+    expected.copy_(next(iter(FastLoader(converted(rows, mean=0.5, std=0.1), 2))))
+    as_floats.write(pixels, written[0])
+    with torch.device("meta"):
+        assert torch.equal(next(iter(FastLoader(converted(rows, mean=0.5, std=0.1), 2))), expected)
+        as_floats.write(pixels, written[1])
+    assert torch.equal(*written)
 
 
 def test_autograd_treats_sequential_batches_as_independent():

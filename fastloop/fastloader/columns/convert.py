@@ -122,8 +122,10 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     pairs = list(zip(means * (count // len(means)), stds * (count // len(stds)), strict=True))
     # The computation uses float32 at least: in bfloat16, a mean of 120 is off by 0.3.
     compute_dtype = torch.promote_types(dtype, torch.float32)
-    factor = torch.tensor([scale / std for _, std in pairs], dtype=compute_dtype)
-    offset = torch.tensor([-mean / std for mean, std in pairs], dtype=compute_dtype)
+    factor, offset = (
+        torch.tensor(values, dtype=compute_dtype, device="cpu")
+        for values in ([scale / std for _, std in pairs], [-mean / std for mean, std in pairs])
+    )
     return ConvertedColumn(rows, spec, source_layout, factor, offset)
 
 

@@ -262,8 +262,9 @@ class PixelFormat:
         """Write (height, width, 3) uint8 pixels to a (3, height, width) sample."""
         values = torch.from_numpy(pixels).permute(2, 0, 1)
         if self.dtype != torch.uint8:
-            factor, offset = torch.tensor(self.factor), torch.tensor(self.offset)
-            values = values.float().mul_(factor.view(3, 1, 1)).add_(offset.view(3, 1, 1))
+            factors = torch.tensor((self.factor, self.offset), dtype=torch.float32, device="cpu")
+            factor, offset = factors.view(2, 3, 1, 1)
+            values = values.float().mul_(factor).add_(offset)
         sample.copy_(values)
 
 
