@@ -265,4 +265,4 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     if contention and contention.value >= LEAST_TOLD:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
-    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), note]
+    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), *wrap([note])]
