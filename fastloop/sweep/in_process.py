@@ -22,7 +22,7 @@ from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
-from fastloop.core.spans import Spans, synchronize
+from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.digest import (
@@ -36,7 +36,7 @@ from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
-from fastloop.sweep.progress import round_reports
+from fastloop.sweep.progress import announce_rounds, round_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
 from fastloop.trial.window import (
@@ -47,6 +47,8 @@ from fastloop.trial.window import (
     time_instrumented_epoch,
 )
 
+SURELY_LONG = 100
+"""An epoch fills a window for certain if the one that warms up took this many times as long."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
@@ -70,7 +72,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Two epochs precede the trials: the first counts the samples, the second warms up. All trials run
     in this process; `python -m fastloop.run loader._target_=…` runs each trial in a fresh process.
-    A call that takes longer than a moment reports its rounds to stderr.
+    A call that takes longer than a moment reports its rounds to stderr, and one that takes longer
+    than a minute says so before the first one.
 
     Args:
         loader: an iterable of batches, such as a DataLoader, or a function that returns such an
@@ -99,9 +102,11 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     consume, epoch_of = _step_of(step, target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
+    if seconds is None:
+        announce_rounds("bench", trials, timer.window_s)
     trial_s: list[float] = []
     watch = LoadWatch()
-    with round_reports(trials, "bench") as end_round:
+    with round_reports(trials, "bench", seconds) as end_round:
         for _ in within(range(trials), seconds):
             trial_s.append(timer.time_window())
             watch.end_stretch()
@@ -195,7 +200,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     watch = LoadWatch()
     most = most_trials(trials)
     limit_s = AUTO_SECONDS if is_auto and seconds is None else seconds
-    with round_reports(most, "bench_all") as end_round:
+    if limit_s is None:
+        announce_rounds("bench_all", most, sum(timer.window_s for timer in timers.values()))
+    with round_reports(most, "bench_all", limit_s) as end_round:
         for _, names in within(rounds(dict.fromkeys(epochs_by_name, most)), limit_s):
             for name in names:
                 trial_s[name].append(timers[name].time_window())
@@ -351,6 +358,8 @@ class LoaderTimer:
     count: Callable[[Tree], int]
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
+    window_s: float = 0.0
+    """About the time of a window."""
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
@@ -379,6 +388,7 @@ def warm_timer(
     and no window is run to find out how often.
     """
     count = count_rows
+    start_ns = now_ns()
     # The quickest function that counts such batches is found here, outside of the windows.
     for batch in epochs(0):
         count = row_counter(batch)
@@ -386,11 +396,14 @@ def warm_timer(
     synchronize(device)
     settings: dict[str, Any] = {"epochs": epochs, "consume": consume, "num_epochs": num_epochs}
     settings |= {"device": device, "samples": samples, "count": count}
-    repeats = 1
-    # One window tells how long an epoch takes without the warm-up.
-    if min_window_s:
-        repeats = num_repeats(LoaderTimer(**settings).time_window(), min_window_s)
-    return LoaderTimer(**settings, repeats=repeats)
+    warm_s = seconds_between(start_ns, now_ns())
+    repeats, window_s = 1, num_epochs * warm_s
+    # One window tells how long an epoch takes without the warm-up. After a long warm-up it would
+    # only take time.
+    if min_window_s and warm_s < SURELY_LONG * min_window_s:
+        window_s = LoaderTimer(**settings).time_window()
+        repeats = num_repeats(window_s, min_window_s)
+    return LoaderTimer(**settings, repeats=repeats, window_s=repeats * window_s)
 
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:

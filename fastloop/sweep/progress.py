@@ -23,6 +23,8 @@ BAR_WIDTH = 48
 """Maximum number of columns of the bar and its figures, without the step's name."""
 START_WIDTH = 14
 """Number of characters that are kept at the start of a name that is cut: `trial 12 of ra`."""
+LONG_S = 60.0
+"""Measurements that take longer say so before their first round."""
 LINE_INTERVAL_S = 10.0
 """Least seconds between two lines of `round_reports`."""
 TICK_S = 1.0
@@ -192,6 +194,17 @@ def round_reports(
             _print_line(round_line(title, start_ns, done, rounds - done, limit_s))
 
     yield end_round
+
+
+def announce_rounds(label: str, rounds: int, round_s: float) -> None:
+    """Print to stderr how long the rounds of a measurement will take, if that is long.
+
+    round_s: about the time of a round. label: as for round_reports.
+    """
+    if rounds * round_s >= LONG_S:
+        each, whole = (tqdm.format_interval(seconds) for seconds in (round_s, rounds * round_s))
+        ways = "seconds= and batches= shorten that"
+        _print_line(f"{label}: {rounds} rounds of about {each}, {whole} in all; {ways}")
 
 
 @contextmanager
