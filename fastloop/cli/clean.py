@@ -140,7 +140,7 @@ def describe_age(seconds: float) -> str:
 
 def _items(kind: str) -> list[Item]:
     """All items of a kind that lie in the outputs folder."""
-    # imported here, as it imports torch
+    # This is imported here, because it imports torch.
     from fastloop.core.spans import wall_ms
 
     # The content of a linked folder lies elsewhere, and is not removed.
@@ -174,7 +174,7 @@ def _children(name: str) -> Callable[[Path], list[Path]]:
 
     def children(outputs: Path) -> list[Path]:
         folder = outputs / name
-        # a link leads elsewhere
+        # A link leads elsewhere, and is not followed.
         is_own = folder.is_dir() and not folder.is_symlink()
         return sorted(folder.iterdir()) if is_own else []
 

@@ -130,7 +130,7 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
     # The file is found by -cd, and Hydra takes only one -cd.
     if read_command_line(sys.argv[1:]).config_dir:
         return False
-    # without `python -m fastloop.run`
+    # The first three words are `python -m fastloop.run`.
     overrides = read_command_line(shlex.split(best.command)[3:]).overrides
     question = f"What does {best.change} gain, as `fastloop explain` has found?"
     if text := experiment_yaml(overrides, question):

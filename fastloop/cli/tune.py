@@ -176,8 +176,8 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
         settings = script_tuning.choose_settings(found)
         with share_reports("tune", spending.share_used) as begin_step:
-            outcome = script_tuning.run_race(
-                arguments, found, settings, end_ns, records, begin_step
+            outcome = script_tuning.run_script_race(
+                found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step
             )
         if outcome.needed_s is not None:
             least_s = math.ceil(spending.seconds_used + outcome.needed_s)
@@ -262,8 +262,14 @@ def _plan(
 ) -> TuneFile:
     from fastloop.tune.planning import plan_tuning
 
-    begin_step = progress.begin_step
-    return plan_tuning(command, request, settings, _compose_job, spending, begin_step)
+    return plan_tuning(
+        command,
+        request,
+        settings,
+        compose=_compose_job,
+        spending=spending,
+        begin_step=progress.begin_step,
+    )
 
 
 def _race(

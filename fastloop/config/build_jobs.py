@@ -140,7 +140,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     for each in given:
         try:
             shlex.split(each)
-        # a quotation mark without its partner
+        # The text has a quotation mark without its partner.
         except ValueError as error:
             raise ConfigError(f"{group}.requirements: {each}: {error}") from None
     rest = {name: value for name, value in node.items() if name != "requirements"}

@@ -95,10 +95,10 @@ def read_check_file(path: Path) -> CheckSettings:
         words = settings.words
     except pydantic.ValidationError as error:
         raise UsageError(f"{path}: {validation_message('', error)}") from error
-    # a name that is not text, such as `1: 2`
+    # The file has a name that is not text, such as `1: 2`.
     except TypeError as error:
         raise UsageError(f"{path}: {error}") from error
-    # a quotation mark without its partner
+    # The text has a quotation mark without its partner.
     except ValueError as error:
         raise UsageError(f"{path}: job: {error}") from error
     if not "".join(words).strip():

@@ -100,7 +100,7 @@ def compose_combinations(line: CommandLine) -> Combinations:
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
-        # resolved once: it contains the time, and would differ from job to job
+        # This is resolved once: it contains the time, and would differ from job to job.
         folder = str(first.hydra.sweep.dir)
         found = _compose_sweep(name, jobs, folder)
         if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
@@ -280,7 +280,7 @@ def compose_api(line: CommandLine) -> Iterator[None]:
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())
     folder = Path(line.config_path or resource_folder("conf")).absolute()
-    # a global object, which refuses to be initialized twice
+    # Hydra has a global object, which refuses to be initialized twice.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
         yield

@@ -89,7 +89,7 @@ def compose_all(
         if text is None:
             raise
         print(text, file=sys.stderr)
-        # a Hydra launcher has measured some jobs before the error: their results are printed
+        # A Hydra launcher has measured some jobs before the error: their results are printed.
         if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
@@ -100,7 +100,7 @@ def _check_and_tell(
 ) -> None:
     """Raise ConfigError for a wrong setting of these configurations; then print the line about the
     work, unless torch is imported already."""
-    # the user reads the line while torch is imported, which takes seconds
+    # The user reads the line while torch is imported, which takes seconds.
     for job in jobs:
         check_settings({**job})
     if describe and "torch" not in sys.modules:
@@ -189,7 +189,7 @@ def refuse_several(arguments: Sequence[str], refusal: str) -> None:
     if line.prints_info:
         return
     is_sweep = line.is_sweep
-    # composing reports the errors of a line that can't be parsed
+    # Composing reports the errors of a line that can't be parsed.
     with contextlib.suppress(HydraException):
         parsed = OverridesParser.create().parse_overrides([*line.overrides])
         is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)

@@ -50,7 +50,7 @@ def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
     it."""
     shown = name.rpartition("@")[2]
     group, _, setting = shown.partition(".")
-    # code of the user's: no option of conf/ knows its arguments
+    # This is code of the user's, and no option of conf/ knows its arguments.
     if any(override.startswith(f"{group}._target_=") for override in overrides):
         return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
@@ -87,7 +87,7 @@ def _options_with(group: str, setting: str) -> str:
         if setting in [known.name for known in option.settings]
         or (setting == "store" and option.name in options_with_store())
     ]
-    # with blanks, as messages cut very long words off
+    # The text has blanks, because messages cut very long words off.
     return f"{group}={', '.join(having)}" if having else ""
 
 

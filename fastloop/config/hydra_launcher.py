@@ -45,7 +45,7 @@ def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
     prepare_completion()
     sys.argv[1:] = line.arguments
     full_error = os.environ.get(FULL_ERROR)
-    # so that hydra.main raises errors, instead of printing them and exiting
+    # With this, hydra.main raises errors, instead of printing them and exiting.
     os.environ[FULL_ERROR] = "1"
     try:
         conf = str(resource_folder("conf"))
@@ -89,11 +89,11 @@ def measure_by_launcher(
 
     # On a signal, the launcher's processes must be ended.
     handle_signals()
-    # the default folder contains the time, which has gone on since the jobs were composed
+    # The default folder contains the time, which has gone on since the jobs were composed.
     same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
     try:
         run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
-    # a launcher may raise anything: there is no cluster, a job is lost
+    # A launcher may raise anything, for example if there is no cluster, or if a job is lost.
     except Exception as error:
         remove_unused(first.sweep_folder)
         if isinstance(error, ConfigError):
@@ -112,7 +112,7 @@ def _check_hydra_launcher(name: str, combination: Combination, request: JobReque
     if request.launcher.world_size > 1 and _is_under_torchrun():
         reason = "the processes of torchrun run one job at a time, together; allowed: basic"
         raise ConfigError(f"{name}: {reason}")
-    # settings of submitit
+    # These are settings of submitit.
     for setting in ("nodes", "tasks_per_node"):
         value: Any = combination.launcher_settings.get(setting) or 1
         if value > 1:

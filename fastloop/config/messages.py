@@ -107,7 +107,7 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
-    # of a yaml file of the user's, which most of these errors name
+    # The error is in a yaml file of the user's, which most of these errors name.
     if isinstance(error, YAMLError):
         return f"a yaml file can't be read: {' '.join(str(error).split())}"
     if isinstance(error, UnicodeDecodeError):
@@ -174,7 +174,7 @@ def _hydra_message(
     text = str(error)
     if isinstance(error, OverrideParseException):
         return _not_an_override(error)
-    # an interpolation that can't be resolved
+    # The value is an interpolation that can't be resolved.
     if isinstance(error, OmegaConfBaseException):
         return _interpolation_message(error)
     if isinstance(error.__cause__, OmegaConfBaseException):

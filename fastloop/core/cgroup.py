@@ -31,7 +31,7 @@ def usable_cores() -> int:
     affinity = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    # rounded up: with a quota of 1.5 a second thread still gets half of a core
+    # The number is rounded up: with a quota of 1.5 a second thread still gets half of a core.
     quota = cpu_quota()
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
 
@@ -74,7 +74,7 @@ def cpu_quotas(cgroups: Path, membership: Path) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
-# cached: reading the files takes 0.2 ms of the 1 ms between two epochs
+# The result is cached, because reading the files takes 0.2 ms of the 1 ms between two epochs.
 @cache
 def usable_memory_bytes() -> int:
     """Bytes that this process may use: the machine's memory, limited by the process's cgroups.

@@ -215,7 +215,7 @@ def _residual_variance(logs: np.ndarray) -> np.ndarray:
 def _job_variances(logs: np.ndarray) -> np.ndarray:
     """(..., jobs): the variance of each job's trials, without the part that its rounds share."""
     residuals = logs - logs.mean(axis=-1, keepdims=True)
-    # the median over the jobs: a mean would carry the noise of one job into all others
+    # This is the median over the jobs: a mean would carry the noise of one job into all others.
     residuals = residuals - np.median(residuals, axis=-2, keepdims=True)
     return residuals.var(axis=-1, ddof=1)
 

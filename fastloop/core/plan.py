@@ -71,6 +71,10 @@ class PreparedData:
 class LoaderProbe(Protocol):
     """Wraps the parts of a DataLoader, which then record when they are used."""
 
+    def watch_loaders(self) -> AbstractContextManager[None]:
+        """A context in which DataLoaders number the batches that they make."""
+        ...
+
     def wrap_dataset(self, dataset: Any) -> Any:
         """The dataset, recording its fetches."""
         ...

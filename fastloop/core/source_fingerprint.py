@@ -29,10 +29,10 @@ def source_fingerprint(thing: object) -> str:
         if path and name not in files:
             files[name] = path
             _add_imported(path, sys.modules[name].__package__ or "", files)
-    # sorted, so that the fingerprint does not depend on the order in which imports are found
+    # They are sorted, so that the order in which imports are found has no effect.
     helpers = sorted(files.keys() - set(names))
     texts = [
-        # a source file may declare another encoding than UTF-8
+        # A source file may declare another encoding than UTF-8.
         files[name].read_bytes().decode(errors="surrogateescape")
         for name in [*dict.fromkeys(names), *helpers]
         if name in files

@@ -71,7 +71,7 @@ def unix_offset_ns() -> int:
         unix_ns = time.time_ns()
         after_ns = now_ns()
         offsets.append((after_ns - before_ns, unix_ns - (before_ns + after_ns) // 2))
-    # the offset between the two readings that were closest to each other
+    # This is the offset between the two readings that were closest to each other.
     return min(offsets)[1]
 
 
@@ -110,7 +110,7 @@ def ms_between(start: Any, stop: Any) -> float:
 
 def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
     """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
-    # a warm-up: the first copy may allocate
+    # This is a warm-up, because the first copy may allocate.
     copy()
     synchronize(device)
     total, start = 0, now_ns()

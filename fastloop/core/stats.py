@@ -84,7 +84,7 @@ def std(values: Sequence[float]) -> float | None:
 def percent(fraction: float) -> str:
     """A fraction in percent with two significant digits or more: 0.0042, 0.42, 4.2, 42, 420."""
     value = 100 * fraction
-    # from 99.5 on, two significant digits would be an exponent: 1e+02
+    # From 99.5 on, two significant digits would be an exponent: 1e+02.
     if abs(value) >= 99.5:
         return f"{value:.0f}"
     # Small numbers have an exponent as a float, but none as a Decimal.

@@ -49,7 +49,7 @@ def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadli
     return Deadline(end_ns=(now_ns() if begun_ns is None else begun_ns) + 1e9 * seconds)
 
 
-# a BaseException, so that the user's `except Exception` does not swallow it
+# It is a BaseException, so that the user's `except Exception` does not swallow it.
 class Stalled(BaseException):
     """No progress within the limit; the message names the line at which the work hangs."""
 

@@ -65,7 +65,7 @@ def _parts(leaf: Any) -> Tree | None:
     if is_tensor_collection(leaf):
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
-    # arrays, and data.ragged.JaggedTensor, which has a dtype as well
+    # These are arrays, and data.ragged.JaggedTensor, which has a dtype as well.
     if isinstance(leaf, PLAIN) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)
@@ -89,7 +89,7 @@ def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
         names = _attributes(node)
         values = tuple([getattr(node, name) for name in names])
         return values, lambda moved: _with_attributes(node, zip(names, moved, strict=True))
-    # a class that a library or the user has registered with torch's pytree
+    # This is a class that a library or the user has registered with torch's pytree.
     if not pytree.tree_is_leaf(node):
         leaves, structure = pytree.tree_flatten(node)
         return leaves, structure.unflatten

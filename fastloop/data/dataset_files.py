@@ -24,7 +24,7 @@ def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) 
         if path.exists():
             return
         _claim(Path(root), own_data)
-        # looked for again: another process may have made it while this one waited
+        # It is looked for again: another process may have made it while this one waited.
         with hold_lock(path):
             if not path.exists():
                 make()

@@ -70,7 +70,7 @@ class SpdlPipeline:
         pipeline = (
             spdl.PipelineBuilder()
             .add_source(_read_requests(requests))
-            # output_order: otherwise batches come in the order in which they are finished.
+            # Without output_order, batches come in the order in which they are finished.
             .pipe(
                 partial(_batch_or_failure, self.get_batch),
                 concurrency=self.concurrency,

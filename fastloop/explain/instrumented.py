@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData, Session
 from fastloop.core.spans import (
@@ -20,10 +21,9 @@ from fastloop.core.spans import (
 )
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.observe.event_log import Event, EventLog, open_log
-from fastloop.observe.job_probe import ONLY_EPOCH, watch_calls, watch_epoch
+from fastloop.observe.job_probe import watch_calls, watch_epoch
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-from fastloop.observe.lanes import NO_BATCH, coverage
-from fastloop.observe.probed import pinning_recorded
+from fastloop.observe.lanes import coverage
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.page_cache import set_cache_state
@@ -74,7 +74,7 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     deliver = watch_calls(deliver, Part.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
     consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
-    with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
+    with context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
         # The two clocks are read together, while the device is idle. This pair of readings converts
         # times of the device to times of the host.
@@ -130,6 +130,6 @@ def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id, lane = loop[0].process_id, LOOP_LANE
     return [
-        Event(process_id, lane, Part.GAP, start_ns, first_ns, NO_BATCH),
-        Event(process_id, lane, Part.GAP, last_ns, stop_ns, NO_BATCH),
+        Event(process_id, lane, Part.GAP, start_ns, first_ns, UNKNOWN),
+        Event(process_id, lane, Part.GAP, last_ns, stop_ns, UNKNOWN),
     ]

@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from fastloop.core.current_batch import current_batch
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.column_source import ColumnSource, RowsToFill
 from fastloop.fastloader.columns.column import Tree
@@ -38,13 +39,16 @@ class StagedGroup(NamedTuple):
     """A group of batches that has passed some of the stages."""
 
     group: Group
+    number: int
+    """Counted from 0 on as groups are drawn; also the batch's, if samples are read one by one."""
     num_done: int = 0
     made: Any = None
     """The result of the last of these stages; that of the last one of all is the batches."""
 
     def after(self, made: Any, group: Group | None = None) -> StagedGroup:
         """The group after another stage, which has made `made`, perhaps of other indices."""
-        return StagedGroup(self.group if group is None else group, self.num_done + 1, made)
+        indices = self.group if group is None else group
+        return StagedGroup(indices, self.number, self.num_done + 1, made)
 
 
 Stage = Callable[[StagedGroup], StagedGroup]
@@ -67,6 +71,7 @@ class Gather:
 
     def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
+        current_batch().number = staged.number
         if isinstance(self.source, ProcessBatches):
             # If any order will do, these are the batches of other indices.
             return staged.after(*self.source.take(len(staged.group)))
@@ -186,10 +191,9 @@ class DividedGather:
     on with the other stages.
     """
 
-    def __init__(
-        self, source: ColumnSource, group: Group, go_on: Callable[[StagedGroup], StagedGroup]
-    ) -> None:
-        self._source, self._group, self._go_on = source, group, go_on
+    def __init__(self, source: ColumnSource, staged: StagedGroup, go_on: Stage) -> None:
+        self._source, self._go_on = source, go_on
+        self._staged, self._group = staged, staged.group
         self._lock, self._rows = threading.Lock(), None
         self._failures: dict[int, FailedBatch] = {}
         self._num_left = 0
@@ -213,7 +217,7 @@ class DividedGather:
             self._num_left -= 1
             if self._num_left:
                 return UNFINISHED
-        return self._go_on(StagedGroup(self._group, 1, self._batches()))
+        return self._go_on(self._staged.after(self._batches()))
 
     def _fill(self, start: int, stop: int) -> None:
         with torch.inference_mode(False):

@@ -8,10 +8,11 @@ that draw. The numbers that a sample or a transform draws depend on no thread, s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from fastloop.fastloader.batch_stages import (
     DividedGather,
     Gather,
     GatherRows,
-    Group,
     ReceiveCopies,
     Results,
     SplitRows,
@@ -110,11 +110,12 @@ class Pipeline:
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             pace=self.pace if self.tuning.is_adaptive else None,
         )
+        numbered = map(StagedGroup, groups, count())
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
-            results = work.divide(source, groups)
+            results = work.divide(source, numbered)
         else:
-            results = work.map(groups)
-        end = source.end if isinstance(source, ProcessBatches) else _end_nothing
+            results = work.map(numbered)
+        end = source.end if isinstance(source, ProcessBatches) else lambda: None
         return Running(results, partial(_receive, receiving), end)
 
     def _list_stages(
@@ -163,7 +164,7 @@ class Work:
     pace: Pace | None = None
     """Decides when a thread begins to make batches; None: it does at once."""
 
-    def map(self, groups: Groups) -> Results:
+    def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
         if self.draws is None:
             return self._map(self._finish, groups, self.num_threads)
@@ -178,18 +179,13 @@ class Work:
             return self._map_at_pace(self.pace, groups)
         return self._map(self._finish_privately, groups, self.num_threads)
 
-    def _map(
-        self, finish: Callable[[StagedGroup], StagedGroup], groups: Groups, num_threads: int
-    ) -> Results:
-        def make(group: Group) -> StagedGroup:
-            return finish(StagedGroup(group))
+    def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
+        return map_ahead(finish, groups, num_threads, self.ahead, in_order=self.in_order)
 
-        return map_ahead(make, groups, num_threads, self.ahead, in_order=self.in_order)
-
-    def _find_and_map(self, groups: Groups) -> Results:
+    def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
         for group in groups:
-            first = self._finish_and_find(StagedGroup(group))
+            first = self._finish_and_find(group)
             rest = self.map(groups)
             with closing(rest):
                 yield first
@@ -198,12 +194,12 @@ class Work:
                 yield from rest
             return
 
-    def _map_at_pace(self, pace: Pace, groups: Groups) -> Results:
+    def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes groups until a thread would save time."""
         here = replace(self, num_threads=0)
         for group in groups:
             begin_ns = now_ns()
-            staged = here._finish_globally(StagedGroup(group))
+            staged = here._finish_globally(group)
             made_ns = now_ns()
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
@@ -216,14 +212,14 @@ class Work:
         with closing(rest):
             yield from rest
 
-    def divide(self, source: ColumnSource, groups: Groups) -> Results:
+    def divide(self, source: ColumnSource, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group of slow columns; each thread makes a part of the group.
 
         Columns draw with seeds of their own, so threads gather them even if other stages draw from
         global generators and the loop has to do them.
         """
 
-        def divide(group: Group) -> list[Part]:
+        def divide(group: StagedGroup) -> list[Part]:
             return DividedGather(source, group, self._go_on).divide(self.num_threads)
 
         num_threads, in_order = self.num_threads, self.in_order
@@ -291,11 +287,7 @@ class Work:
 def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
     # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
-    return pass_stages(StagedGroup(staged.group, 0, staged.made), receiving).made
-
-
-def _end_nothing() -> None:
-    return
+    return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
 
 
 def _warn(found: set[str] | None) -> None:

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN, CurrentBatch, current_batch
 from fastloop.core.parts import Part
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
@@ -38,8 +39,6 @@ last: a record with a stop of zero holds no event, or one that a kill has cut of
 LEAST_BYTES = math.lcm(RECORD.size, ALLOCATIONGRANULARITY)
 MOST_BYTES = 16 * LEAST_BYTES
 """A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
-UNKNOWN = -1
-"""The value of a number that is not known or does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ class Event:
     """The start by the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
     batch: int
-    """Number of the batch, or UNKNOWN; it counts from the start of the pass if `epoch` is known,
-    and otherwise from the first event."""
+    """Number of the batch in the pass, from 0 on; or UNKNOWN."""
     epoch: int = UNKNOWN
     """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
     cpu_ns: int = UNKNOWN
@@ -99,10 +97,8 @@ class ThreadLog:
     path: Path
     most_events: int
     is_lenient: bool = False
-    batch: int = 0
-    """Number of the batch that this thread is making."""
-    epoch: int = UNKNOWN
-    """Number of the pass over a loader for which the batch is made."""
+    current: CurrentBatch = field(default_factory=current_batch)
+    """The batch that this thread is making."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
@@ -137,10 +133,12 @@ class ThreadLog:
         if self.place == len(self.records) and not self._extend():
             return
         self.count += 1
-        number = self.batch if batch is None else batch
-        in_pass = self.epoch if epoch is None else epoch
+        if batch is None:
+            batch = self.current.number
+        if epoch is None:
+            epoch = self.current.epoch
         RECORD.pack_into(
-            self.records, self.place, _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
+            self.records, self.place, _NUMBERS[stage], start_ns, batch, epoch, cpu_ns, stop_ns
         )
         self.place += RECORD.size
 
@@ -157,8 +155,8 @@ class ThreadLog:
         return True
 
 
-_logs: dict[tuple[Path, int | LaneKey], ThreadLog] = {}
-"""The logs of this process by folder, and by thread or lane."""
+_logs: dict[tuple[Path, LaneKey | tuple[int, LaneKind]], ThreadLog] = {}
+"""The logs of this process by folder, and by lane or by a thread and its kind."""
 _last = local()
 """`folder` and `log` of the thread's last call of `EventLog.here`."""
 
@@ -186,13 +184,19 @@ class EventLog:
     is_lenient: bool = False
     """True: a full disk ends the log, and not the process that writes to it."""
 
-    def here(self) -> ThreadLog:
-        """The log of this thread."""
+    def here(self, kind: LaneKind = LaneKind.THREAD) -> ThreadLog:
+        """The log of this thread.
+
+        kind: the kind of its lane, which the first call of a thread settles; the main thread's lane
+        is always that of its process.
+        """
         # Called for every event: comparing identities spares the hash of a path.
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
-        key = self.folder, get_ident()
-        log = _logs.get(key) or _logs.setdefault(key, self._open(self._find_lane()))
+        # The system may give this thread the id of one that has ended, perhaps of another kind.
+        key = self.folder, (get_ident(), kind)
+        log = _logs.get(key) or _logs.setdefault(key, self._open(self._find_lane(kind)))
+        log.current = current_batch()
         _last.folder, _last.log = self.folder, log
         return log
 
@@ -261,7 +265,7 @@ class EventLog:
             del _logs[key]
         _last.__dict__.clear()
 
-    def _find_lane(self) -> LaneKey:
+    def _find_lane(self, kind: LaneKind) -> LaneKey:
         # A process that is attached to may import this module before torch.utils.data is complete,
         # and a process that only reads needs no torch.
         from torch.utils.data import get_worker_info
@@ -275,7 +279,7 @@ class EventLog:
         # The thread is numbered, because its lane names a file with one writer.
         if current_thread() is not main_thread():
             count = sum(key[0] == self.folder for key in _logs)
-            lane = LaneKey(LaneKind.THREAD, count, None if lane == LOOP_LANE else lane)
+            lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
         return lane
 
     def _open(self, lane: LaneKey) -> ThreadLog:

@@ -1,28 +1,38 @@
 """The probe of a job: its DataLoader and the loop over it record their work in every process.
 
-DataLoader itself is not changed: its dataset and functions are wrapped. In the loop every moment
-belongs to an event.
+A DataLoader's dataset and functions are wrapped. In the loop every moment belongs to an event.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
-from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
+from torch.utils.data import IterDataPipe, MapDataPipe, dataloader, default_collate
+from torch.utils.data._utils import pin_memory
 
+from fastloop.core.current_batch import current_batch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Epochs
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.lane_key import LaneKey, LaneKind
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
+from fastloop.observe.torch_hooks import PINNING, NumberedIndices, probe_pinning, wrap_queues
 
-ONLY_EPOCH = 0
-"""Number of the pass in a log of a single pass. Events that have the number of a pass also have the
-loop's number of the batch."""
+WORKER_LOOP = "_worker_loop"
+"""The function that a worker of a DataLoader runs."""
+WITH_WORKERS = (
+    "torch.utils.data._utils.worker",
+    "torchdata.stateful_dataloader.stateful_dataloader",
+)
+"""The modules in which DataLoaders find that function."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,6 +45,10 @@ class Probe:
     log: EventLog
     fetch: Part = Part.DECODE
     """The stage of fetching samples from the dataset."""
+
+    def watch_loaders(self) -> AbstractContextManager[None]:
+        """A context in which DataLoaders number the batches that they make, see loaders_watched."""
+        return loaders_watched(self.log)
 
     def wrap_dataset(self, dataset: Any) -> Any:
         """The dataset with an event for each fetch; a datapipe is returned unchanged."""
@@ -55,14 +69,69 @@ class Probe:
         return ProbedCall(transform, Part.TRANSFORM, self.log)
 
     def add_pieces(self, pieces: np.ndarray) -> None:
-        """Record the work of threads that run no Python, for the only epoch of this log.
+        """Record the work of threads that run no Python.
 
         pieces: int64 (pieces, 4), each row the thread (0: the loop's), batch, start and stop.
         """
         for thread, batch, start_ns, stop_ns in pieces.tolist():
             lane = LaneKey(LaneKind.NATIVE, thread)
             log = self.log.of_lane(lane) if thread else self.log.here()
-            log.add(self.fetch, start_ns, stop_ns, batch, ONLY_EPOCH)
+            log.add(self.fetch, start_ns, stop_ns, batch)
+
+
+class NumberedWorker:
+    """The function that a worker of a DataLoader runs, with NumberedIndices.
+
+    It is pickled by the name of its module: a new process finds torch's own function there.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        original = getattr(import_module(module), WORKER_LOOP)
+        self._run = wrap_queues(original, {"index_queue": NumberedIndices})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumberedWorker, (self._module,)
+
+    def __call__(self, *args: Any, **named: Any) -> None:
+        """Make batches until the DataLoader ends the worker."""
+        self._run(*args, **named)
+
+
+def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The iterators' __next__, which numbers the batches that it makes in its own thread."""
+
+    @functools.wraps(original)
+    def __next__(iterator: Any) -> T:  # noqa: N807
+        # A Dataset may iterate over another DataLoader, which must leave this number as it was.
+        current = current_batch()
+        outside, current.number = current.number, iterator._num_yielded
+        try:
+            return original(iterator)
+        finally:
+            current.number = outside
+
+    return __next__
+
+
+@contextmanager
+def loaders_watched(log: EventLog) -> Iterator[None]:
+    """A context in which DataLoaders of this process, and the workers that they start, number the
+    batches that they make, and record each pinned batch."""
+    iterators: Any = dataloader._BaseDataLoaderIter
+    workers = [sys.modules[name] for name in WITH_WORKERS if name in sys.modules]
+    places = [(iterators, "__next__"), *((pin_memory, name) for name in PINNING)]
+    places += [(module, WORKER_LOOP) for module in workers]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+    for module in workers:
+        setattr(module, WORKER_LOOP, NumberedWorker(module.__name__))
+    iterators.__next__ = _number_own(iterators.__next__)
+    probe_pinning(log)
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
 
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> Iterator[T]:
@@ -74,9 +143,9 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     An event starts at the reading of the clock at which the one before has stopped.
     """
     here, start_ns = log.here(), now_ns()
-    iterator, number = iter(batches), here.arrived
+    iterator, here.arrived = iter(batches), 0
     reached_ns = now_ns()
-    here.add(Part.START, start_ns, reached_ns, number)
+    here.add(Part.START, start_ns, reached_ns, here.arrived)
     for batch in iterator:
         arrived_ns = now_ns()
         here.add(Part.WAIT, reached_ns, arrived_ns, here.arrived)

@@ -1,21 +1,16 @@
-"""Lanes made of events: batches numbered, queues derived, and the share of time accounted for."""
+"""Lanes made of events: queues derived, and the share of time accounted for."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import UNKNOWN, Event
+from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-
-OwnNumber = tuple[int, LaneKey, int]
-"""The key of a batch: its process, lane and the number that its maker gives it."""
-NO_BATCH = UNKNOWN
-MAKING = (Part.FETCH, Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE, Part.PIN)
-"""Stages of events that are numbered by the thread that makes the batches, not by the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +31,14 @@ class Lane:
 
 
 def build_lanes(events: Iterable[Event]) -> list[Lane]:
-    """The lanes of events: of each worker, of its queue, of threads, of the loop and of its device.
+    """The lanes of a pass: of each worker, of its queue, of threads, of the loop and of its device.
 
-    Batches of an unknown pass get the loop's numbers, found by the order in which DataLoader takes
-    them from its workers; batches that never arrived get NO_BATCH.
+    events: those of one pass of a loop, as each pass numbers its batches from 0 on.
     """
-    events = _find_pinning(list(events))
+    events = list(events)
     main = [event for event in events if event.lane == LOOP_LANE]
     device = [event for event in events if event.lane.kind is LaneKind.DEVICE]
     work = [e for e in events if e.lane.kind not in (LaneKind.LOOP, LaneKind.DEVICE)]
-    own = [e for e in main if e.name in MAKING and e.epoch == UNKNOWN]
-    numbers = _number_batches(main, [*work, *own])
-    main = _number_own(main, numbers)
-    work = [
-        event
-        if event.epoch != UNKNOWN
-        else replace(event, batch=numbers.get(_own_number(event), NO_BATCH))
-        for event in work
-    ]
     queues = _queue_events(main, work)
     by_lane: dict[tuple[int, LaneKey], list[Event]] = defaultdict(list)
     for event in [*main, *device, *work, *queues]:
@@ -64,6 +49,16 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
         for number, row in enumerate(_divide_into_rows(group), 1)
     ]
     return sorted(lanes, key=_place)
+
+
+def last_passes(events: Iterable[Event]) -> list[Event]:
+    """The events without those of earlier passes, of which persistent workers may finish a batch
+    while the last pass begins."""
+    events = list(events)
+    last: dict[int, int] = defaultdict(lambda: UNKNOWN)
+    for event in events:
+        last[event.process_id] = max(last[event.process_id], event.epoch)
+    return [event for event in events if event.epoch in (UNKNOWN, last[event.process_id])]
 
 
 def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
@@ -113,100 +108,6 @@ def stage_seconds(events: Iterable[Event]) -> dict[Part, float]:
     return {stage: total_ns / 1e9 for stage, total_ns in longest}
 
 
-def _find_pinning(events: Sequence[Event]) -> list[Event]:
-    """The events, with lanes of their own kind for DataLoader's pinning threads."""
-    # A thread that only pins is DataLoader's. Other threads pin the batches that they make.
-    others = {(e.process_id, e.lane) for e in events if e.name is not Part.PIN}
-    return [
-        event
-        if (event.process_id, event.lane) in others
-        else replace(event, lane=event.lane._replace(kind=LaneKind.PINNING))
-        for event in events
-    ]
-
-
-def _number_own(main: Sequence[Event], numbers: dict[OwnNumber, int]) -> list[Event]:
-    """The loop's events; batches that it makes itself have the loop's numbers, too."""
-    waits = sorted((event for event in main if event.name is Part.WAIT), key=_order)
-    starts = [wait.start_ns for wait in waits]
-    numbered = []
-    for event in main:
-        if event.name in MAKING and event.epoch == UNKNOWN:
-            # If an epoch ended early, its last batch may lack a collation, so that `numbers` does
-            # not have it. It is the batch for which the loop waits.
-            place = bisect_right(starts, event.start_ns) - 1
-            number = waits[place].batch if place >= 0 else event.batch
-            # Pinning comes after the collation, which has already increased the thread's number.
-            if event.name is not Part.PIN:
-                number = numbers.get(_own_number(event), number)
-            event = replace(event, batch=number)  # noqa: PLW2901
-        numbered.append(event)
-    return numbered
-
-
-def _own_number(event: Event) -> OwnNumber:
-    return event.process_id, event.lane, event.batch
-
-
-def _number_batches(main: Iterable[Event], work: Sequence[Event]) -> dict[OwnNumber, int]:
-    """The loop's number of each batch, by `_own_number`."""
-    starts = sorted(event.start_ns for event in main if event.name is Part.START)
-    arrivals = _by_epoch((e for e in main if e.name is Part.WAIT), starts)
-    collated = (e for e in work if e.name is Part.COLLATE and e.epoch == UNKNOWN)
-    made, begun_ns = _by_epoch(collated, starts), _first_starts(work)
-    numbers: dict[OwnNumber, int] = {}
-    for epoch, batches in made.items():
-        queues: dict[tuple[int, int], deque[Event]] = defaultdict(deque)
-        for batch in batches:
-            if batch.lane.kind is LaneKind.WORKER:
-                queues[batch.lane.number or 0, batch.process_id].append(batch)
-        numbers |= _match(arrivals[epoch], [queue for _, queue in sorted(queues.items())])
-        # A thread takes the next batch as soon as it is free, so that batches begin in the order
-        # of their delivery, although they may end in another one.
-        threads = [batch for batch in batches if batch.lane.kind is not LaneKind.WORKER]
-        threads.sort(key=lambda batch: begun_ns[_own_number(batch)])
-        # Batches beyond the last arrival were made ahead and never arrived.
-        pairs = zip(threads, arrivals[epoch], strict=False)
-        numbers |= {_own_number(batch): arrival.batch for batch, arrival in pairs}
-    return numbers
-
-
-def _first_starts(work: Iterable[Event]) -> dict[OwnNumber, int]:
-    """Start of the first event of each batch, by `_own_number`."""
-    begun_ns: dict[OwnNumber, int] = {}
-    for event in sorted(work, key=_order):
-        begun_ns.setdefault(_own_number(event), event.start_ns)
-    return begun_ns
-
-
-def _by_epoch(events: Iterable[Event], starts: Sequence[int]) -> dict[int, list[Event]]:
-    """The events in order, by the number of starts before them."""
-    groups: dict[int, list[Event]] = defaultdict(list)
-    for event in sorted(events, key=_order):
-        groups[bisect_right(starts, event.start_ns)].append(event)
-    return groups
-
-
-def _match(arrivals: Sequence[Event], queues: Sequence[deque[Event]]) -> dict[OwnNumber, int]:
-    """The loop's numbers of arrivals, by `_own_number` of the batches.
-
-    queues: the batches of each worker, in the order in which DataLoader asks its workers.
-    """
-    numbers, turn = {}, 0
-    for arrival in arrivals:
-        # DataLoader takes batches from its workers in turn and passes over a worker that has
-        # ended, as the workers of an IterableDataset do at different times.
-        for place in range(turn, turn + len(queues)):
-            queue = queues[place % len(queues)]
-            # A batch that was finished after the arrival belongs to a later one.
-            if queue and queue[0].stop_ns <= arrival.stop_ns:
-                batch = queue.popleft()
-                numbers[_own_number(batch)] = arrival.batch
-                turn = place + 1
-                break
-    return numbers
-
-
 def _divide_into_rows(events: Iterable[Event]) -> list[list[Event]]:
     """The events of each row of a lane."""
     rows: list[list[Event]] = []
@@ -241,7 +142,7 @@ def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str, int]:
 def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
     """The events of queues, with a lane for each worker, thread or native core.
 
-    main: the events of the loop; work: all others, with the loop's numbers of batches.
+    main: the events of the loop; work: those of the makers of its batches.
     """
     arrivals = {event.batch: event for event in main if event.name is Part.WAIT}
     collated = [event for event in work if event.name is Part.COLLATE and event.batch in arrivals]
@@ -272,7 +173,7 @@ def _native_queue(
     if not native:
         return []
     # The loop's own thread makes pieces as well, while it waits.
-    own = [event for event in main if event.name is native[0].name and event.epoch != UNKNOWN]
+    own = [event for event in main if event.name is native[0].name]
     made_ns: dict[int, int] = defaultdict(int)
     for piece in (*native, *own):
         made_ns[piece.batch] = max(made_ns[piece.batch], piece.stop_ns)

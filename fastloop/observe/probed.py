@@ -1,26 +1,18 @@
-"""Wrappers for the parts of a DataLoader, and for its pinning, which record an event at each use.
+"""Wrappers for the parts of a DataLoader, which record an event at each use.
 
 Workers receive the wrappers like the originals, by pickling or by a fork. A wrapper delegates
-everything else to its original. DataLoader pins batches in a thread of the loop's process, or in
-its next() if it has no workers.
+everything else to its original.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import local
+from dataclasses import dataclass
 from typing import Any
-
-from torch.utils.data._utils import pin_memory as module
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
-
-NAMES = "_pin_memory_loop", "pin_memory"
-"""torch's function that the thread runs, and its function that pins a batch."""
 
 
 class ProbedDataset:
@@ -88,7 +80,7 @@ class ProbedIterator:
 
 @dataclass(frozen=True)
 class ProbedCollate:
-    """A collate_fn that records an event per call, and then adds one to the number of the batch."""
+    """A collate_fn that records an event per call."""
 
     function: Callable[[Any], Any]
     log: EventLog
@@ -97,9 +89,7 @@ class ProbedCollate:
         """The function's batch."""
         start_ns = now_ns()
         batch = self.function(samples)
-        log = self.log.here()
-        log.add(Part.COLLATE, start_ns, now_ns())
-        log.batch += 1
+        self.log.here().add(Part.COLLATE, start_ns, now_ns())
         return batch
 
 
@@ -127,63 +117,3 @@ class ProbedCall:
         result = self.function(*args, **kwargs)
         log.add(self.stage, start_ns, now_ns())
         return result
-
-
-@contextmanager
-def pinning_recorded(log: EventLog, epoch: int) -> Iterator[None]:
-    """A context in which DataLoaders of this process record each pinned batch, under that epoch."""
-    originals = {name: getattr(module, name) for name in NAMES}
-    probe_pinning(log, epoch)
-    try:
-        yield
-    finally:
-        module.__dict__.update(originals)
-
-
-def probe_pinning(log: EventLog, epoch: int) -> None:
-    """Let DataLoaders of this process record each pinned batch from now on, under that epoch."""
-    run = module._pin_memory_loop
-
-    def _pin_memory_loop(in_queue: Any, *arguments: Any) -> Any:
-        log.here().epoch = epoch
-        return run(NumberedQueue(in_queue, log), *arguments)
-
-    module.__dict__.update(
-        _pin_memory_loop=_pin_memory_loop, pin_memory=ProbedPinning(module.pin_memory, log)
-    )
-
-
-@dataclass(frozen=True)
-class NumberedQueue:
-    """The pinning thread's queue of (number, batch): after each `get`, the thread's events carry
-    that batch number."""
-
-    queue: Any
-    log: EventLog
-
-    def get(self, *arguments: Any, **named: Any) -> Any:
-        """The next item."""
-        item = self.queue.get(*arguments, **named)
-        self.log.here().batch = item[0]
-        return item
-
-
-@dataclass(frozen=True)
-class ProbedPinning:
-    """torch's function that pins a batch, with an event for each batch."""
-
-    function: Callable[..., Any]
-    log: EventLog
-    inside: local = field(default_factory=local)
-
-    def __call__(self, data: Any, *arguments: Any, **named: Any) -> Any:
-        """The pinned batch."""
-        # torch's function calls itself, by its name in the module, for the parts of a batch.
-        if getattr(self.inside, "batch", False):
-            return self.function(data, *arguments, **named)
-        start_ns, self.inside.batch = now_ns(), True
-        try:
-            return self.function(data, *arguments, **named)
-        finally:
-            self.inside.batch = False
-            self.log.here().add(Part.PIN, start_ns, now_ns())

@@ -32,7 +32,7 @@ RC_PARAMS: dict[Any, Any] = {
     "font.family": ["sans-serif"],
     "font.size": 9.5,
     "text.color": INK,
-    # names may contain $
+    # Names may contain $, which matplotlib takes for mathematics.
     "text.parse_math": False,
     "axes.edgecolor": FAINT,
     "axes.facecolor": "none",
@@ -237,7 +237,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         largest.append(max(shares))
         # from 99.5 on, two significant digits would be an exponent: 1e+02
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
-    # the limit itself; replays of steps and lucky trials may exceed it
+    # This is the limit itself; replays of steps and lucky trials may exceed it.
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_xlim(0, 1.04 * max(100.0, *largest))
     _set_grid(axes)
@@ -252,7 +252,7 @@ def _strips(rows: Sequence[Row], xlabel: str, above_in: float = 0.0) -> tuple[Fi
     labels = [wrap_label(row.label, LABEL_WIDTH) for row in rows]
     has_two_lines = any("\n" in label for label in labels)
     axes.set_yticks(range(len(rows)), labels, fontsize=8 if has_two_lines else 9)
-    # upside down, so that the first row is on top
+    # The axis is upside down, so that the first row is on top.
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(xlabel)
     return figure, axes
@@ -410,7 +410,7 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
         [wrap_label(label, LADDER_LABEL_WIDTH) for label, _ in ladders],
         fontsize=8.5,
     )
-    # upside down, so that the first job is on top; parts may add up to more than the epoch
+    # The axis is upside down, so that the first job is on top. Parts may exceed the epoch together.
     axes.set_ylim(len(ladders) - 0.4, -0.6)
     axes.set_xlim(0, max(1.0, *(ladder.explained for _, ladder in ladders)))
     axes.xaxis.set_major_locator(MaxNLocator(5))

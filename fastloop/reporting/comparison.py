@@ -270,7 +270,7 @@ def _machine(result: Result) -> Mapping[str, object]:
 
 def _versions(result: Result) -> Mapping[str, object]:
     """Versions of Python and the libraries."""
-    # without fastloop: comparing two of its versions is a purpose of a comparison
+    # fastloop is left out: comparing two of its versions is a purpose of a comparison.
     versions = dict(result.environment.get("versions") or {})
     versions.pop("fastloop", None)
     return versions | {"python": result.environment.get("python")}

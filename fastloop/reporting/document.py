@@ -159,5 +159,5 @@ def _paragraph(explanation: Explanation) -> str:
     sentences = [*explanation.verdict.sentences]
     if explanation.best:
         sentences.append(f"Best change that was tried: {explanation.best.command}")
-    # no full stop after a command, which a reader may copy
+    # There is no full stop after a command, which a reader may copy.
     return ". ".join(sentences) + ("" if explanation.best else ".")

@@ -107,7 +107,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
         return ""
-    # the other's seconds over the best one's: by how many times this one is faster
+    # The other's seconds over the best one's tell by how many times this one is faster.
     ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
     if ratio is None:
         return ""

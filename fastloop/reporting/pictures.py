@@ -50,7 +50,7 @@ class Picture:
         """An <svg> element that keeps text as text."""
         buffer = io.StringIO()
         with _style():
-            # without the date, so that equal results give equal files
+            # The date is left out, so that equal results give equal files.
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
         # without the XML declaration and the doctype, which an element in a page must not have
         text = buffer.getvalue()

@@ -38,7 +38,7 @@ def write_report(
     timelines: pictures for the page, see core.result_io.load_timelines. Raises ValueError for a
     baseline that names no finished job or loader.
     """
-    # imported on use, as commands that write no report need not wait for matplotlib
+    # This is imported on use: commands that write no report need not wait for matplotlib.
     from fastloop.reporting.document import compose_document
     from fastloop.reporting.html import render_html
     from fastloop.reporting.summary import check_baseline

@@ -283,7 +283,7 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
 
 def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
     """The caveat of a large standard deviation, or else of outliers."""
-    # one caveat for both, as outliers alone can make a job unstable
+    # There is one caveat for both, because outliers alone can make a job unstable.
     share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
     outliers = _count_outliers(seconds)
     if share < UNSTABLE_FRACTION:

@@ -207,7 +207,7 @@ def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
 
 def _first_figures(result: Result) -> str:
     """A line with the seconds of the latest trial of each benchmark."""
-    # printed for a single job only: its table comes after all of its trials
+    # It is printed for a single job only: its table comes after all of its trials.
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
     return f"{result.name}, from one trial: {', '.join(figures)}"

@@ -7,8 +7,8 @@ a DataLoader's `pin_memory` allocates page-locked memory for every batch, from t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle
@@ -18,7 +18,7 @@ import torch
 
 from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import LoaderProbe, Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
 from fastloop.core.types import Epochs, Tree
@@ -55,6 +55,8 @@ def loader_opener(
     # Prefetching covers all of full_delivery, so that a batch is finished on the CUDA stream that
     # has copied it. A transform on the device is the step's work, and stays in the loop.
     open_ = partial(job.loader.open, *number_samples(prepared, plan))
+    if plan.probe is not None:
+        open_ = partial(_open_watched, open_, plan.probe)
     if not job.device_prefetch:
         return open_
     deliver = check_placed(full_delivery(job, prepared, device))
@@ -63,6 +65,16 @@ def loader_opener(
         return partial(prefetch_by_process, open_, deliver, ahead, device, job.start_method())
     prefetch = prefetch_by_stream if job.device_prefetch_by == "stream" else prefetch_by_thread
     return partial(prefetch, open_, deliver, ahead, device)
+
+
+@contextmanager
+def _open_watched(
+    open_: Callable[[], AbstractContextManager[Epochs]], probe: LoaderProbe
+) -> Iterator[Epochs]:
+    """The epochs of a loader, which runs under the probe in the process that opens it."""
+    # A loader may import its DataLoader when it is opened; workers start with an epoch.
+    with open_() as epochs, probe.watch_loaders():
+        yield epochs
 
 
 def loop_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Consumer:

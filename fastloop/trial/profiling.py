@@ -65,7 +65,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
     activities, sort_by = [ProfilerActivity.CPU], "self_cpu_time_total"
     if device.type == "cuda":
         activities, sort_by = [*activities, ProfilerActivity.CUDA], "self_device_time_total"
-    # without a GPU, a CUDA build of torch logs an error
+    # Without a GPU, a CUDA build of torch logs an error.
     else:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     before_s, all_before_s, steps = process_cpu_seconds(), cpu_seconds(), 0
@@ -97,7 +97,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
 def _all_threads_config() -> Any:
     try:
         return _ExperimentalConfig(profile_all_threads=True)
-    # torch before 2.7
+    # torch before 2.7 has no such setting.
     except TypeError:
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from fastloop.core.machine import memory_mappings
+from fastloop.core.machine import MemoryMapping, memory_mappings
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree
 
@@ -56,7 +56,7 @@ class _Mappings:
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, int, bool]] | None = []
+        self._known: list[MemoryMapping] | None = []
 
     def is_of_file(self, address: int) -> bool:
         """True if the address is mapped to a file, or if the system does not list mappings."""
@@ -68,9 +68,10 @@ class _Mappings:
 
     def _find(self, address: int) -> bool | None:
         """True if the address is mapped from a file; None if no known mapping has the address."""
-        # the last mapping that begins at the address or before it
+        # This is the last mapping that begins at the address or before it.
         known = self._known or []
-        place = bisect.bisect_right(known, address, key=lambda mapping: mapping[0]) - 1
-        if place < 0 or not known[place][0] <= address < known[place][1]:
+        place = bisect.bisect_right(known, address, key=lambda mapping: mapping.start) - 1
+        # known[-1] would be the last mapping, and not one before the first.
+        if place < 0 or not known[place].start <= address < known[place].stop:
             return None
-        return known[place][2]
+        return known[place].is_file

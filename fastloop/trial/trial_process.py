@@ -19,7 +19,7 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.observe.event_log import open_log
 from fastloop.observe.job_probe import watch_epochs
-from fastloop.observe.lanes import build_lanes
+from fastloop.observe.lanes import build_lanes, last_passes
 from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
 from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
@@ -303,6 +303,6 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
             with context.join_uneven_ranks(session):
                 epochs = watch_epochs(loader.epochs, log)
                 profile = profile_steps(epochs, consume, context.device)
-        events = [event for event in log.read() if event.start_ns >= begun_ns]
+        events = last_passes(event for event in log.read() if event.start_ns >= begun_ns)
     if rank() == 0:
         write_profile(profile, folder, name, build_lanes(events))

@@ -83,6 +83,7 @@ def plan_tuning(
     command: str,
     request: JobRequest,
     settings: TuneSettings,
+    *,
     compose: Compose,
     spending: Spending,
     begin_step: Callable[[str], None],
@@ -104,8 +105,7 @@ def plan_tuning(
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     if settings.is_default_space:
-        kept, slow = drop_slow_starts(found.found)
-        found = Candidates(found=tuple(kept), left_out={**found.left_out, **slow})
+        found = _without_slow_starts(found)
     # The pilot measures the input of the model and of the forecasts for all these candidates.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
@@ -138,6 +138,11 @@ def plan_tuning(
         combinations=len(affordable),
         exhaustive=spending.exhaustive,
     )
+
+
+def _without_slow_starts(candidates: Candidates) -> Candidates:
+    kept, slow = drop_slow_starts(candidates.found)
+    return Candidates(found=tuple(kept), left_out={**candidates.left_out, **slow})
 
 
 def _as_change(values: Mapping[str, object]) -> Change:

@@ -168,15 +168,19 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Chan
     return Change(settings=changed, is_fastloader=settings["fastloader"])
 
 
-def run_race(
-    arguments: Sequence[str],
+def run_script_race(
     found: LoopFindings,
     settings: Mapping[str, Mapping[str, Any]],
+    arguments: Sequence[str],
+    *,
     end_ns: int,
     folder: Path,
     begin_step: Callable[[str], None],
 ) -> ScriptOutcome:
     """Run the script until its loop asks for its first batch, and race its DataLoader there.
+
+    settings: those of each configuration, by its name. arguments: the script and its arguments.
+    end_ns: time at which the race ends. folder: gets the plan, the outcome and the script's output.
 
     Raises UsageError, with the script's last line, if it ends before that.
     """

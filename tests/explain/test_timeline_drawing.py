@@ -28,11 +28,11 @@ def epoch(num_batches, num_workers):
             Event(1, LOOP_LANE, Part.STEP, start + 7 * MS, start + 10 * MS, number),
         ]
         if num_workers:
-            worker, own = number % num_workers, number // num_workers
+            worker = number % num_workers
             place = 2 + worker, LaneKey(LaneKind.WORKER, worker)
             events += [
-                Event(*place, Part.DECODE, start + 1 * MS, start + 4 * MS, own),
-                Event(*place, Part.COLLATE, start + 4 * MS, start + 5 * MS, own),
+                Event(*place, Part.DECODE, start + 1 * MS, start + 4 * MS, number),
+                Event(*place, Part.COLLATE, start + 4 * MS, start + 5 * MS, number),
             ]
     return events
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-from fastloop.observe.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
+from fastloop.observe.lanes import build_lanes, coverage, flatten, last_passes, stage_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
 """Process ids."""
@@ -34,12 +36,12 @@ EPOCH = [
 WORK = [
     worker(0, Part.DECODE, 5, 15, 0),
     worker(0, Part.COLLATE, 15, 20, 0),
-    worker(1, Part.DECODE, 6, 40, 0),
-    worker(1, Part.COLLATE, 40, 50, 0),
-    worker(0, Part.DECODE, 20, 60, 1),
-    worker(0, Part.COLLATE, 60, 70, 1),
-    worker(1, Part.DECODE, 50, 75, 1),
-    worker(1, Part.COLLATE, 75, 80, 1),
+    worker(1, Part.DECODE, 6, 40, 1),
+    worker(1, Part.COLLATE, 40, 50, 1),
+    worker(0, Part.DECODE, 20, 60, 2),
+    worker(0, Part.COLLATE, 60, 70, 2),
+    worker(1, Part.DECODE, 50, 75, 3),
+    worker(1, Part.COLLATE, 75, 80, 3),
 ]
 
 
@@ -47,14 +49,13 @@ def lane(lanes, name):
     return next(each for each in lanes if each.name == name)
 
 
-def test_batches_of_workers_are_numbered_and_queued_until_they_arrive():
+def test_batches_of_workers_are_queued_until_they_arrive():
     lanes = build_lanes([*WORK, *EPOCH])
     assert [each.name for each in lanes] == ["worker 0", "queue 0", "worker 1", "queue 1", "main"]
-    assert [event.batch for event in lane(lanes, "worker 0").events] == [0, 0, 2, 2]
-    assert [event.batch for event in lane(lanes, "worker 1").events] == [1, 1, NO_BATCH, NO_BATCH]
+    assert [event.batch for event in lane(lanes, "worker 1").events] == [1, 1, 3, 3]
     queued = [(e.process_id, e.batch, e.start_ns, e.stop_ns) for e in lane(lanes, "queue 0").events]
     assert queued == [(FIRST, 0, 20, 30), (FIRST, 2, 70, 91)]
-    (waiting,) = lane(lanes, "queue 1").events
+    (waiting,) = lane(lanes, "queue 1").events  # the loop has ended without batch 3
     assert (waiting.name, waiting.start_ns, waiting.stop_ns) == (Part.QUEUE, 50, 60)
     assert lane(lanes, "main").events == tuple(EPOCH)
 
@@ -67,33 +68,11 @@ def test_batches_that_wait_at_once_have_rows_of_their_own():
     assert [len(each.events) for each in lanes] == [2, 1, 1, 3]
 
 
-def test_worker_that_ended_is_passed_over():
-    arrivals = [main(Part.START, 0, 1)]
-    arrivals += [main(Part.WAIT, 10 * k, 10 * k + 10, k) for k in range(1, 5)]
-    made = [worker(0, Part.COLLATE, 1, 2, 0)]
-    made += [worker(1, Part.COLLATE, 3 * k, 3 * k + 1, k) for k in range(3)]
-    lanes = build_lanes([*arrivals, *made])
-    assert [event.batch for event in lane(lanes, "worker 0").events] == [1]
-    assert [event.batch for event in lane(lanes, "worker 1").events] == [2, 3, 4]
-
-
-def test_epochs_are_numbered_apart():
-    events = [main(Part.START, 0, 1), main(Part.WAIT, 1, 10, 0), main(Part.START, 20, 21)]
-    events += [main(Part.WAIT, 21, 30, 1)]
-    unused = worker(0, Part.COLLATE, 4, 5, 1)  # made ahead when the first epoch was left
-    made = [worker(0, Part.COLLATE, 2, 3, 0), unused, worker(0, Part.COLLATE, 22, 23, 2)]
-    lanes = build_lanes([*events, *made])
-    assert [event.batch for event in lane(lanes, "worker 0").events] == [0, NO_BATCH, 1]
-
-
-def test_what_the_loop_makes_itself_belongs_to_the_batch_it_waits_for():
-    events = [main(Part.WAIT, 0, 10, 7), main(Part.DECODE, 1, 5, 0), main(Part.COLLATE, 5, 9, 0)]
-    (only,) = build_lanes(events)
-    assert [(event.name, event.batch) for event in only.events] == [
-        (Part.WAIT, 7),
-        (Part.DECODE, 7),
-        (Part.COLLATE, 7),
-    ]
+def test_events_of_earlier_passes_of_persistent_workers_are_left_out():
+    loop = [main(Part.START, 20, 21), main(Part.WAIT, 21, 30, 0)]
+    left = replace(worker(0, Part.COLLATE, 19, 22, 1), epoch=0)
+    made = [replace(worker(each, Part.COLLATE, 23, 24, each), epoch=1) for each in range(2)]
+    assert last_passes([left, *made, *loop]) == [*made, *loop]
 
 
 def test_pieces_are_of_the_innermost_event():

@@ -11,8 +11,8 @@ from torch.utils.data._utils import pin_memory as module
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
+from fastloop.observe.job_probe import loaders_watched
 from fastloop.observe.lanes import build_lanes
-from fastloop.observe.probed import pinning_recorded
 
 
 class Pinnable:
@@ -29,7 +29,7 @@ def test_thread_records_each_batch_once_under_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
     log, made, pinned, done = EventLog(tmp_path), queue.Queue(), queue.Queue(), Event()
     original = module.pin_memory
-    with pinning_recorded(log, 0):
+    with loaders_watched(log):
         arguments = made, pinned, 0, done, "cpu"
         thread = Thread(target=module._pin_memory_loop, args=arguments, daemon=True)
         thread.start()

@@ -13,10 +13,12 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
 from fastloop.explain.explain_job import write_timeline
 from fastloop.explain.instrumented import device_events, record_epoch
+from fastloop.observe.lane_key import LaneKind
 from fastloop.observe.lanes import build_lanes
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
+BY_PROCESS = ("device_prefetch_by=process",)
 TRANSFORM = ("transform=normalize", "transform.where=worker")
 MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
 
@@ -26,6 +28,11 @@ MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
     [
         (("loader=raw", "num_workers=2", *TRANSFORM, *PHOTOS), "worker 0", MAKING),
         (("loader=raw", *PHOTOS), "main", MAKING - {Part.TRANSFORM}),
+        (
+            ("loader=torchdata", "num_workers=1", "device_prefetch=1", *BY_PROCESS, *PHOTOS),
+            "worker 0",
+            {Part.DECODE, Part.READ, Part.COLLATE},
+        ),
         (("loader=np_memmap", *PHOTOS), "main", {Part.READ, Part.COLLATE}),
         (
             ("loader=raw", "device_prefetch=1", "device_prefetch_by=thread", *PHOTOS),
@@ -42,7 +49,15 @@ MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
             MAKING,
         ),
     ],
-    ids=["workers", "loop", "store", "thread", "fastloop", "fastloop's threads"],
+    ids=[
+        "workers",
+        "loop",
+        "worker of a process",
+        "store",
+        "thread",
+        "fastloop",
+        "fastloop's threads",
+    ],
 )
 def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job, tmp_path):
     job, prepared = prepared_job(*TRAINING, *overrides)
@@ -54,6 +69,10 @@ def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job,
     assert (loop.count(Part.START), loop.count(Part.END)) == (1, 1)
     makers = {name.split()[0] for name in lanes} & {"native", "thread"}
     assert {name.split()[1] for name in lanes if name.startswith("queue ")} >= makers
+    workers = {lane.key for lane in lanes.values() if lane.key.kind is LaneKind.WORKER}
+    assert {lane.key.of for lane in lanes.values()} >= workers, "each has a queue"
+    numbers = {e.batch for lane in lanes.values() for e in lane.events if e.name in MAKING}
+    assert numbers == {0, 1, 2}, "the numbers of the loop"
     made = {e.name for lane in lanes.values() for e in lane.events} & MAKING
     assert made == stages
     if maker:

@@ -406,6 +406,7 @@ def test_fastloader_imports_only_torch_and_numpy():
         for module in (
             "",
             ".cgroup",
+            ".current_batch",
             ".fork",
             ".seeds",
             ".sharding",

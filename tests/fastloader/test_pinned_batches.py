@@ -19,7 +19,7 @@ class Own:
 
 def test_batches_of_the_programs_own_classes_pin_themselves():
     made = [Own(), {"x": [Own()]}, UserDict(x=Own()), ("text", 1, None, Own())]
-    alone, within, mapped, mixed = pin(StagedGroup([], 1, made)).made
+    alone, within, mapped, mixed = pin(StagedGroup([], 0, 1, made)).made
     assert alone.is_pinned
     assert within["x"][0].is_pinned
     assert mapped["x"].is_pinned

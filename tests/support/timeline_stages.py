@@ -37,7 +37,7 @@ def collect_epoch(loader, probe):
     """Yield the batches of an epoch of the loader, with the events of the probe and of the loop."""
     from fastloop.observe.job_probe import watch_epoch
 
-    with _insert_probe(loader, probe):
+    with _insert_probe(loader, probe), probe.watch_loaders():
         yield from watch_epoch(loader, probe.log)
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.explain.attach.first_look import FirstRead
 from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
-from fastloop.observe.event_log import UNKNOWN, EventLog
+from fastloop.observe.event_log import EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
+from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
 
 FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
@@ -72,8 +73,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
     def fetch_batch(index: Any) -> Any:
         here = log.here()
-        # The number is read before the fetch: ProbedCollate sets the number of the next batch.
-        number, events = here.batch, here.count
+        events = here.count
         is_first, is_counted = not turns.batches, turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
         look = FirstRead(fetcher) if is_first else None
@@ -88,12 +88,14 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
             if look:
                 look.stop()
         if is_counted:
-            usage.end_part(here.epoch)
+            usage.end_part(here.current.epoch)
         if look:
             reason = look.end()
-            log.add_fact(samples_of=here.epoch, no_store=reason, tensors=count_tensors(batch))
+            log.add_fact(
+                samples_of=here.current.epoch, no_store=reason, tensors=count_tensors(batch)
+            )
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
-        here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=spent_ns)
+        here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
         return batch
 
     fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
@@ -180,57 +182,22 @@ class _Empty:
     """An object without attributes, for datasets without a transform."""
 
 
-def probe_workers(module: ModuleType, log: EventLog) -> None:
+def probe_workers(module: ModuleType) -> None:
     """Let workers know the number and the pass of each batch that they make."""
-    worker = module._utils.worker
-    original = worker._worker_loop
-    # The queues are found by name: versions of torch differ in the positions of the arguments.
-    signature = inspect.signature(original)
-    queues: dict[str, Callable[[Any, EventLog], Any]] = {
-        "index_queue": NumberedIndices,
-        "data_queue": PlainErrors,
-    }
-
-    @functools.wraps(original)
-    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        for name, wrapped in queues.items():
-            if name in bound.arguments:
-                bound.arguments[name] = wrapped(bound.arguments[name], log)
-        return original(*bound.args, **bound.kwargs)
-
-    worker._worker_loop = _worker_loop
-
-
-class NumberedIndices:
-    """A worker's queue of (number, indices): after each `get`, the worker's events carry that batch
-    number."""
-
-    def __init__(self, queue: Any, log: EventLog) -> None:
-        self._queue = queue
-        self._log = log
-        self._passed = 0
-        """Number of epochs that a persistent worker has finished."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
-
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        """(number, indices), None at the end, or torch's marker of the next epoch."""
-        item = self._queue.get(*args, **kwargs)
-        here = self._log.here()
-        if isinstance(item, tuple):
-            here.batch, here.epoch = item[0], self._passed
-        # torch's _ResumeIteration, which persistent workers get before each further epoch.
-        elif item is not None:
-            self._passed += 1
-        return item
+    worker, wrappers = (
+        module._utils.worker,
+        {
+            "index_queue": NumberedIndices,
+            "data_queue": PlainErrors,
+        },
+    )
+    worker._worker_loop = wrap_queues(worker._worker_loop, wrappers)
 
 
 class PlainErrors:
     """The queue of a worker's results, which removes the probe's frames from errors."""
 
-    def __init__(self, queue: Any, _: EventLog) -> None:
+    def __init__(self, queue: Any) -> None:
         self._queue = queue
 
     def __getattr__(self, name: str) -> Any:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.explain.attach.recorded_processes import ProcessRecords
-from fastloop.observe.event_log import UNKNOWN, Event
+from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LaneKey
 from fastloop.observe.lanes import flatten
 

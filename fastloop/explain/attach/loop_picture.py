@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.iterations import LoaderPass
@@ -14,7 +15,7 @@ from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey
-from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes
+from fastloop.observe.lanes import Lane, build_lanes
 
 MOST_TRACED = 200_000
 """Number of events after which no further pass is added to a trace."""
@@ -66,7 +67,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
     """Gaps between the events of a thread, such as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
-        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
+        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=UNKNOWN)
         for earlier, start in zip(ordered, (each.start_ns for each in ordered[1:]), strict=False)
         if start > earlier.stop_ns
     ]

@@ -21,6 +21,7 @@ import torch
 # The import of torch.utils.data, which has this function, too, may not be complete here.
 from torch.utils.data._utils.worker import get_worker_info
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
@@ -34,16 +35,14 @@ from fastloop.explain.attach.loader_places import (
 )
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
-from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
-from fastloop.observe.probed import probe_pinning
+from fastloop.observe.event_log import EventLog, ThreadLog
+from fastloop.observe.torch_hooks import probe_pinning
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 CPU_EVERY = 8
 """CPU time is read around one step in this many: it is a system call, unlike the clock."""
-PINNING = 0
-"""Epoch of all pinning events: the pinning thread does not know its pass."""
 MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
@@ -61,9 +60,9 @@ def probe_module(module: ModuleType, folder: str) -> None:
     log = open_script_log(folder)
     MEMORY_TURNS.open()
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
-    probe_workers(module, log)
+    probe_workers(module)
     probe_fetches(module, log)
-    probe_pinning(log, PINNING)
+    probe_pinning(log)
     iterator = module._BaseDataLoaderIter
     iterator.__init__ = loops.wrap_iterator(iterator.__init__)
     iterator.__next__ = loops.wrap_next(iterator.__next__)
@@ -362,8 +361,9 @@ class LoopProbe:
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.
-            outside = here.batch, here.epoch
-            here.batch, here.epoch = iterator._num_yielded, state.number
+            current = here.current
+            outside = current.number, current.epoch
+            current.number, current.epoch = iterator._num_yielded, state.number
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -374,7 +374,7 @@ class LoopProbe:
                 log.add_fact(failed_in=state.number, error=str(error)[-MOST_ERROR:])
                 raise
             finally:
-                here.batch, here.epoch = outside
+                current.number, current.epoch = outside
             # The number is read after the call, which passes over the numbers of workers that have
             # ended, as those of an IterableDataset do at different times.
             stop_ns, number = now_ns(), _number_of_batch(iterator)

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import UNKNOWN, Event, EventLog
+from fastloop.observe.event_log import Event, EventLog
 
 MOST_EVENTS = 400_000
 """Number of events of a thread that are recorded; they take 19 MB."""

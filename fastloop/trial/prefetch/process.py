@@ -229,7 +229,7 @@ def _wait_for_stop(commands: Connection) -> None:
 def _receive_command(commands: Connection) -> int | str:
     try:
         return commands.recv()
-    # the parent has ended
+    # The parent has ended.
     except EOFError:
         raise SystemExit from None
 

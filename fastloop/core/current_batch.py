@@ -1,0 +1,34 @@
+"""The batch that a thread makes: a loader tells its number to those who record the work on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import local
+
+UNKNOWN = -1
+"""The value of a number that is not known or does not exist."""
+
+
+@dataclass(slots=True)
+class CurrentBatch:
+    """The numbers of the batch that a thread makes."""
+
+    number: int = UNKNOWN
+    """The number of the batch in its pass, from 0 on."""
+    epoch: int = UNKNOWN
+    """The number of the pass over a loader for which the batch is made."""
+
+
+_threads = local()
+
+
+def current_batch() -> CurrentBatch:
+    """The batch of the calling thread, to be read or assigned to.
+
+    A thread keeps its object, and a forked process begins with the numbers of its parent.
+    """
+    try:
+        return _threads.batch
+    except AttributeError:
+        _threads.batch = CurrentBatch()
+        return _threads.batch

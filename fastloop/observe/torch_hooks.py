@@ -1,0 +1,119 @@
+"""Wrappers of torch's own functions, by which its threads and workers know the numbers of batches.
+
+DataLoader numbers the batches of a pass, and sends the number to a worker together with the indices
+of the samples. It pins batches in a thread of the loop's process, or in its next() if it has no
+workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import local
+from typing import Any
+
+from torch.utils.data._utils import pin_memory as module
+
+from fastloop.core.current_batch import current_batch
+from fastloop.core.parts import Part
+from fastloop.core.spans import now_ns
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.lane_key import LaneKind
+
+PINNING = "_pin_memory_loop", "pin_memory"
+"""torch's function that the pinning thread runs, and its function that pins a batch."""
+
+
+def wrap_queues(
+    worker_loop: Callable[..., None], wrappers: Mapping[str, Callable[[Any], Any]]
+) -> Callable[..., None]:
+    """torch's function that a worker runs, with wrapped queues.
+
+    wrappers: the wrapper of a queue by the name of torch's argument.
+    """
+    # The queues are found by name: versions of torch differ in the positions of the arguments.
+    signature = inspect.signature(worker_loop)
+
+    @functools.wraps(worker_loop)
+    def _worker_loop(*args: Any, **named: Any) -> None:
+        bound = signature.bind(*args, **named)
+        for name, wrap in wrappers.items():
+            if name in bound.arguments:
+                bound.arguments[name] = wrap(bound.arguments[name])
+        return worker_loop(*bound.args, **bound.kwargs)
+
+    return _worker_loop
+
+
+class NumberedIndices:
+    """A worker's queue of (number, indices): after each `get`, the worker's current batch has that
+    number."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._passed = 0
+        """Number of epochs that a persistent worker has finished."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def get(self, *args: Any, **named: Any) -> Any:
+        """(number, indices), None at the end, or torch's marker of the next epoch."""
+        item = self._queue.get(*args, **named)
+        if isinstance(item, tuple):
+            current = current_batch()
+            current.number, current.epoch = item[0], self._passed
+        # torch's _ResumeIteration, which persistent workers get before each further epoch.
+        elif item is not None:
+            self._passed += 1
+        return item
+
+
+def probe_pinning(log: EventLog) -> None:
+    """Let DataLoaders of this process record each pinned batch from now on."""
+    run = module._pin_memory_loop
+
+    def _pin_memory_loop(in_queue: Any, *arguments: Any) -> Any:
+        log.here(LaneKind.PINNING)
+        return run(NumberedQueue(in_queue), *arguments)
+
+    module.__dict__.update(
+        _pin_memory_loop=_pin_memory_loop, pin_memory=ProbedPinning(module.pin_memory, log)
+    )
+
+
+@dataclass(frozen=True)
+class NumberedQueue:
+    """The pinning thread's queue of (number, batch): after each `get`, the thread's current batch
+    has that number."""
+
+    queue: Any
+
+    def get(self, *arguments: Any, **named: Any) -> Any:
+        """The next item."""
+        item = self.queue.get(*arguments, **named)
+        current_batch().number = item[0]
+        return item
+
+
+@dataclass(frozen=True)
+class ProbedPinning:
+    """torch's function that pins a batch, with an event for each batch."""
+
+    function: Callable[..., Any]
+    log: EventLog
+    inside: local = field(default_factory=local)
+
+    def __call__(self, data: Any, *arguments: Any, **named: Any) -> Any:
+        """The pinned batch."""
+        # torch's function calls itself, by its name in the module, for the parts of a batch.
+        if getattr(self.inside, "batch", False):
+            return self.function(data, *arguments, **named)
+        start_ns, self.inside.batch = now_ns(), True
+        try:
+            return self.function(data, *arguments, **named)
+        finally:
+            self.inside.batch = False
+            self.log.here().add(Part.PIN, start_ns, now_ns())
