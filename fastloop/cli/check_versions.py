@@ -88,6 +88,7 @@ def _measure(
             with suppress(OSError):
                 folder.parent.rmdir()
                 outputs_folder().rmdir()
+    rounds = f"{compared.rounds} {'round' if compared.rounds == 1 else 'rounds'}"
     trials = f"{compared.pairs} {'trial' if compared.pairs == 1 else 'trials'} of each"
     return VersionOutcome(
         base_label=versions[BASE].label,
@@ -96,7 +97,7 @@ def _measure(
         new=compared.new,
         changes=compared.changes,
         fail_above=fail_above,
-        effort=f"{compared.rounds} rounds of {trials}, in {compared.seconds:.0f} s",
+        effort=f"{rounds} of {trials}, in {compared.seconds:.0f} s",
         load=load_lines([*compared.base.values(), *compared.new.values()]),
     )
 

@@ -212,11 +212,12 @@ def _measure(
     started = None if whole.job.loading.persistent_workers else serial
     alone = _time_alone(explained, traversal)
     alone_s = alone.seconds / alone.epochs
+    device = resolve_device(whole.job.device).type
 
     def build(rounds: list[Round]) -> Ladder:
         last = explained.rungs[-1]
         shares = [alone_s / stats.median([times[last].seconds for times in rounds])]
-        return build_ladder(rounds, whole.whole_batches, work_s, started, shares)
+        return build_ladder(rounds, whole.whole_batches, work_s, started, shares, device)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
     findings = _Findings(

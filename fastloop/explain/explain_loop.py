@@ -170,7 +170,7 @@ def explain_loop(
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
     last = [*timed[0]][-1]
     shares = [each / times[last].seconds for each, times in zip(alone_s, timed, strict=True)]
-    ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares)
+    ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares, device=target.type)
     notes = rung_notes(loader, openers)
     if not look.is_whole and length is None:
         notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")

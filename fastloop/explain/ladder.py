@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ def build_ladder(
     work_s: Mapping[Part, float] | None,
     alone: Round | None = None,
     loader_shares: Sequence[float] = (),
+    device: str = "",
 ) -> Ladder:
     """The ladder of a job. batches: number of batches in a whole epoch.
 
@@ -37,6 +39,7 @@ def build_ladder(
     alone: the round that work_s is from, which tells the start of workers from their first load;
     None if workers don't start in each epoch. loader_shares: seconds of the loader without steps
     relative to the job's, for the same batches, in each measurement; empty: not measured.
+    device: the type of the device of its steps; empty: it is not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
@@ -72,7 +75,7 @@ def build_ladder(
         batches=batches,
         epoch_s=epoch_s,
         perfect_s=estimate_from(perfect * epoch_s.value),
-        wait_share=estimate_from(1 - perfect),
+        wait_share=_reach_next(estimate_from(1 - perfect), rounds, work_s, device),
         explained=sum(max(0.0, row.share.value) for row in rows),
         residue=sum(max(0.0, -row.share.high) for row in rows),
         start_up_s=stats.estimate([times[last].start_up_s for times in rounds]),
@@ -126,6 +129,20 @@ def _limit_by_next(
     in_next = _draw_shares([times[last].next_share for times in rounds], len(seconds[last]), seed=3)
     # Copies to the device are not made in next().
     return _clip_rungs(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
+
+
+def _reach_next(
+    wait: Estimate, rounds: Sequence[Round], work_s: Mapping[Part, float] | None, device: str
+) -> Estimate:
+    """The share that a perfect loader saves. If the job overlaps nothing, its interval reaches the
+    time in next()."""
+    # A difference of two noisy steps may fall below the time that the loop was seen to wait. A
+    # device that computes while the loop loads hides that time.
+    if work_s is not None or device != "cpu":
+        return wait
+    last = list(rounds[0])[-1]
+    in_next = stats.median([times[last].next_share for times in rounds])
+    return replace(wait, high=max(wait.high, in_next))
 
 
 def _clip_rungs(

@@ -22,7 +22,7 @@ from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
-from fastloop.core.spans import Spans, synchronize
+from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree
 from fastloop.data.digest import (
@@ -36,7 +36,7 @@ from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
-from fastloop.sweep.progress import round_reports
+from fastloop.sweep.progress import announce_rounds, round_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
 from fastloop.trial.window import (
@@ -47,6 +47,8 @@ from fastloop.trial.window import (
     time_instrumented_epoch,
 )
 
+SURELY_LONG = 100
+"""An epoch fills a window for certain if the one that warms up took this many times as long."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
@@ -70,7 +72,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Two epochs precede the trials: the first counts the samples, the second warms up. All trials run
     in this process; `python -m fastloop.run loader._target_=…` runs each trial in a fresh process.
-    A call that takes longer than a moment reports its rounds to stderr.
+    A call that takes longer than a moment reports its rounds to stderr, and one that takes longer
+    than a minute says so before the first one.
 
     Args:
         loader: an iterable of batches, such as a DataLoader, or a function that returns such an
@@ -102,9 +105,11 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=len(hashes)
     )
     timer = warm_timer(cold, min_window_s)
+    if seconds is None:
+        announce_rounds("bench", trials, timer.window_s)
     trial_s: list[float] = []
     watch = LoadWatch()
-    with round_reports(trials, "bench") as end_round:
+    with round_reports(trials, "bench", seconds) as end_round:
         for _ in within(range(trials), seconds):
             trial_s.append(timer.time_window())
             watch.end_stretch()
@@ -197,7 +202,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     watch = LoadWatch()
     most = most_trials(trials)
     limit_s = AUTO_SECONDS if is_auto and seconds is None else seconds
-    with round_reports(most, "bench_all") as end_round:
+    if limit_s is None:
+        announce_rounds("bench_all", most, sum(timer.window_s for timer in timers.values()))
+    with round_reports(most, "bench_all", limit_s) as end_round:
         for _, names in within(rounds(dict.fromkeys(epochs_by_name, most)), limit_s):
             for name in names:
                 trial_s[name].append(timers[name].time_window())
@@ -366,6 +373,8 @@ class LoaderTimer:
     """The number of samples of a batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
+    window_s: float = 0.0
+    """About the time of a window."""
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
@@ -386,17 +395,21 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
     and no window is run to find out how often.
     """
-    count = cold.count
+    count, start_ns = cold.count, now_ns()
     # The quickest function that counts such batches is found here, outside of the windows.
     for batch in cold.epochs(0):
         count = row_counter(batch)
         cold.consume(batch)
     synchronize(cold.device)
-    timer = replace(cold, count=count)
-    if not min_window_s:
+    warm_s = seconds_between(start_ns, now_ns())
+    timer = replace(cold, count=count, window_s=cold.num_epochs * warm_s)
+    # One window tells how long an epoch takes without the warm-up. After a long warm-up it would
+    # only take time.
+    if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer
-    # One window tells how long an epoch takes without the warm-up.
-    return replace(timer, repeats=num_repeats(timer.time_window(), min_window_s))
+    window_s = timer.time_window()
+    repeats = num_repeats(window_s, min_window_s)
+    return replace(timer, repeats=repeats, window_s=repeats * window_s)
 
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:

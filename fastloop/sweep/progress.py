@@ -23,6 +23,8 @@ BAR_WIDTH = 48
 """Maximum number of columns of the bar and its figures, without the step's name."""
 START_WIDTH = 14
 """Number of characters that are kept at the start of a name that is cut: `trial 12 of ra`."""
+LONG_S = 60.0
+"""Measurements that take longer say so before their first round."""
 LINE_INTERVAL_S = 10.0
 """Least seconds between two lines of `round_reports`."""
 TICK_S = 1.0
@@ -148,22 +150,33 @@ def _name_step(bar: tqdm, step: str) -> None:
     bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
 
 
-def round_line(title: str, start_ns: int, done: int, left: int) -> str:
+def round_line(
+    title: str, start_ns: int, done: int, left: int, limit_s: float | None = None
+) -> str:
     """The round's title with the time since `start_ns`, and the time that the steps left will take
-    if each takes as long as the mean of the steps done."""
+    if each takes as long as the mean of the steps done.
+
+    limit_s: time after `start_ns` from which no further step begins; None: there is no limit.
+    """
     elapsed_s = seconds_between(start_ns, now_ns())
-    left_s = tqdm.format_interval(elapsed_s / done * left)
-    return f"{title}: {tqdm.format_interval(elapsed_s)} elapsed, about {left_s} left"
+    left_s = elapsed_s / done * left
+    if limit_s is not None:
+        left_s = min(left_s, max(0.0, limit_s - elapsed_s))
+    shown = tqdm.format_interval(left_s)
+    return f"{title}: {tqdm.format_interval(elapsed_s)} elapsed, about {shown} left"
 
 
 @contextmanager
-def round_reports(rounds: int, label: str) -> Iterator[Callable[[], None]]:
+def round_reports(
+    rounds: int, label: str, limit_s: float | None = None
+) -> Iterator[Callable[[], None]]:
     """A function to call at the end of each round, which reports to stderr.
 
     It advances a bar on a terminal. Elsewhere it prints a line, if the last line was printed, or
     the first round began, at least LINE_INTERVAL_S ago; short measurements print nothing.
 
-    label: the word before the rounds, such as `bench`.
+    label: the word before the rounds, such as `bench`. limit_s: time from which no further round
+    begins; None: there is no limit.
     """
     if shows_bars():
         with _round_bar(rounds, label) as bar:
@@ -178,9 +191,20 @@ def round_reports(rounds: int, label: str) -> Iterator[Callable[[], None]]:
         if done < rounds and seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
             printed_ns = now_ns()
             title = f"{label}: round {done} of {rounds}"
-            _print_line(round_line(title, start_ns, done, rounds - done))
+            _print_line(round_line(title, start_ns, done, rounds - done, limit_s))
 
     yield end_round
+
+
+def announce_rounds(label: str, rounds: int, round_s: float) -> None:
+    """Print to stderr how long the rounds of a measurement will take, if that is long.
+
+    round_s: about the time of a round. label: as for round_reports.
+    """
+    if rounds * round_s >= LONG_S:
+        each, whole = (tqdm.format_interval(seconds) for seconds in (round_s, rounds * round_s))
+        ways = "seconds= and batches= shorten that"
+        _print_line(f"{label}: {rounds} rounds of about {each}, {whole} in all; {ways}")
 
 
 @contextmanager

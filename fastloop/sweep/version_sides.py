@@ -226,7 +226,7 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
     # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(sides, most + 1)), 1, None)
     begun_ns = now_ns()
-    with round_reports(MOST_ROUNDS, "check") as end_round:
+    with round_reports(MOST_ROUNDS, "check", seconds) as end_round:
         for number, order in within(numbered, seconds):
             for name in order:
                 sides[name].run_trial(number)

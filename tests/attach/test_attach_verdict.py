@@ -12,6 +12,7 @@ import pytest
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
+from fastloop.core.text import LINE_WIDTH
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
@@ -178,7 +179,9 @@ def test_predictions_are_said_to_leave_out_what_workers_take_from_the_step(gains
     (loop,) = found.loops
     shares = loop.shares | {Part.CONTENTION: share(taken, taken, taken)}
     text = format_findings(replace(found, loops=(replace(loop, shares=shares),)))
-    assert ("which no prediction contains: --try measures them" in text) == (taken > 0)
+    told = "which no prediction contains: --try measures them"
+    assert (told in " ".join(text.split())) == (taken > 0)
+    assert max(map(len, text.splitlines())) <= LINE_WIDTH
 
 
 def test_file_has_a_change_by_its_name():

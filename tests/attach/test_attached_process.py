@@ -15,7 +15,10 @@ import pytest
 from commands import run_fastloop
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
-NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain\n"
+NOTHING = (
+    "fastloop: no DataLoader was iterated over, nothing to explain\n"
+    "A loop over other batches is seen if it is over fastloop.watch(batches).\n"
+)
 
 
 def nothing(status):

@@ -240,6 +240,18 @@ def test_steps_that_are_slower_between_loads_are_no_cause_in_the_loader():
     assert "Steps between loads are slower than steps back to back" in verdict.sentences[1]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_loader_is_said_to_gain_less_than_the_time_in_next(device):
+    """The noise of two long steps says that the job takes no longer than its steps do."""
+    noisy = [
+        {rung: times(2 + noise) for rung in (Part.STEP, Part.COPY, Part.READ)} for noise in NOISE
+    ]
+    ladder = build_ladder(noisy, BATCHES, None, device=device)
+    assert all(each[Part.READ].next_share == pytest.approx(0.05, rel=0.01) for each in noisy)
+    # A device may compute while the loop is in next().
+    assert (ladder.wait_share.high > 0.049) == (device == "cpu")
+
+
 def test_no_share_is_negative_and_a_table_of_nothing_is_left_out():
     assert [show_percent(share) for share in (-0.0004, 0.0, -0.02)] == ["0.0 %", "0.0 %", "-2.0 %"]
     assert all("-" not in cell for row in ladder_table(build_noise()) for cell in row[2:])

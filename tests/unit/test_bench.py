@@ -48,6 +48,17 @@ def clock(monkeypatch):
     return simulated
 
 
+@pytest.mark.parametrize("seconds", [None, 1000.0])
+def test_long_measurement_says_so_before_its_first_round(clock, capfd, seconds):
+    """As 20 epochs of 90 s, of which nobody would see anything for minutes."""
+    loader = clock.loader(30_000_000_000)
+    fastloop.bench(loader, trials=3, seconds=seconds)
+    fastloop.bench_all({"a": loader, "b": loader}, trials=3, seconds=seconds)
+    lines = capfd.readouterr().err.splitlines()
+    found = [line.split(" rounds of ")[0] for line in lines if "seconds= and batches=" in line]
+    assert found == ([] if seconds else ["bench: 3", "bench_all: 3"])
+
+
 def test_bench_all_ranks_a_slower_loader_behind(clock):
     loaders = {"slow": clock.loader(3_000_000), "fast": clock.loader(1_000_000)}
     comparison = fastloop.bench_all(loaders, trials=10)

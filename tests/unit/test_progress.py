@@ -62,6 +62,15 @@ def test_time_left_is_that_of_the_steps_left(clock_s):
     assert line == "round 2 of 9: 00:30 elapsed, about 02:05 left"
 
 
+@pytest.mark.parametrize(("limit_s", "left"), [(60, "00:30"), (20, "00:00"), (1000, "02:05")])
+def test_time_left_ends_with_the_time_limit(clock_s, limit_s, left):
+    """As of `fastloop check seconds=60`, which ends before all rounds have run."""
+    start_ns = progress.now_ns()
+    clock_s[0] += 30
+    line = progress.round_line("round 2 of 9", start_ns, done=6, left=25, limit_s=limit_s)
+    assert line.endswith(f"about {left} left")
+
+
 def test_only_rounds_that_take_long_are_reported(clock_s, capfd):
     with progress.round_reports(40, "bench_all") as end_round:
         for _ in range(40):

@@ -224,7 +224,11 @@ def describe_nothing(findings: ScriptFindings) -> str:
         when = "before it had worked on a batch of a DataLoader"
         when = "in the first batch of a loop over a DataLoader" if findings.begun else when
         answer = f"the script {way} {when}"
-    return "\n".join([f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)])
+    lines = [f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)]
+    # Its batches come from elsewhere, as from a function of its own.
+    if not status and len(lines) == 1:
+        lines.append("A loop over other batches is seen if it is over fastloop.watch(batches).")
+    return "\n".join(lines)
 
 
 def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
@@ -265,4 +269,4 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     if contention and contention.value >= LEAST_TOLD:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
-    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), note]
+    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), *wrap([note])]
