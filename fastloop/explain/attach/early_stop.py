@@ -6,17 +6,14 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from fastloop.core.spans import now_ns
-
-if TYPE_CHECKING:
-    from fastloop.explain.attach.by_identity import ByIdentity
-    from fastloop.explain.attach.patch_dataloader import IterationState, LoaderState
 
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
@@ -68,26 +65,26 @@ class StopCounter:
         self.loops: dict[tuple[str, str], LoopSteps] = {}
 
     def count_step(
-        self, state: IterationState, step_ns: int, loaders: ByIdentity[LoaderState] | None = None
+        self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False
     ) -> None:
-        """Count a step of that pass; does not return after the last one.
+        """Count a step of the loop; does not return after the last one.
 
-        loaders: the DataLoaders that the process has made.
+        loop: where it is, and where its DataLoader is made. has_unused: true if a DataLoader was
+        made over which no loop has begun.
         """
         # The command that asks for the end imports this module, and starts faster without torch.
         import torch
 
-        place = state.place, state.loader.made_at
         is_training = torch.is_grad_enabled()
-        counted = self.loops.setdefault(place, LoopSteps(is_training=is_training))
+        counted = self.loops.setdefault(loop, LoopSteps(is_training=is_training))
         counted.steps += 1
         counted.steps_ns += step_ns
         stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
         main = max(self.loops.values(), key=lambda each: (each.is_training, each.steps_ns))
         has_batches = stop.batches is not None and main.steps >= stop.batches
         # The training may begin after an evaluation: its DataLoader is made, but not used yet.
-        if not main.is_training and loaders is not None:
-            has_batches = has_batches and all(each.is_described for each in loaders.values())
+        if has_batches and not main.is_training:
+            has_batches = not has_unused()
         if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
             end_script()
 

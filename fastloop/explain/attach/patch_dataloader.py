@@ -173,6 +173,10 @@ class LoopProbe:
 
         return __init__
 
+    def has_unused(self) -> bool:
+        """True if a DataLoader was made over which no loop has begun."""
+        return not all(each.is_described for each in self.loaders.values())
+
     def _number_of(self, dataset: Any) -> int:
         """A number that no other dataset has, also none at the same place in memory later on."""
         number = self.datasets.get(dataset)
@@ -353,7 +357,8 @@ class LoopProbe:
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             # A loop in a worker, as of a dataset over another one, must not end the worker alone.
             if counter is not None and has_step and get_worker_info() is None:
-                counter.count_step(state, start_ns - state.start_ns, self.loaders)
+                loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
+                counter.count_step(loop, step_ns, self.has_unused)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.
