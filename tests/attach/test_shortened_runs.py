@@ -16,7 +16,15 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
-from fastloop.explain.attach.try_changes import AS_IS, Attempt, _choose_round, try_changes
+from fastloop.explain.attach.try_changes import (
+    AS_IS,
+    Attempt,
+    TriedChange,
+    TriedLoop,
+    _choose_round,
+    format_tried,
+    try_changes,
+)
 from fastloop.explain.change import Change
 
 SECOND = 1_000_000_000
@@ -162,6 +170,19 @@ def test_no_run_gets_more_time_than_is_left():
     tried = try_changes(cast("Any", runner), found, [change], 10.0, lambda _: None)
     assert (tried.best, tried.same_samples) == ("num_workers=2", True)
     assert max(runner.limits_s) <= 10.0
+
+
+@pytest.mark.parametrize(("gain", "shown"), [(-0.002, "as long as"), (-0.17, "1.17 times as long")])
+def test_change_without_an_effect_is_not_said_to_take_one_times_as_long(gain, shown):
+    known = Estimate(value=gain, low=gain, high=0.01, is_interval=True)
+    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=3)
+    made_at = "/nowhere/train.py:1"
+    tried = TriedLoop(
+        place=LOOP, made_at=made_at, batches=40, seconds=10.0, changes=(change,), best=None
+    )
+    text = format_tried(tried, None)
+    assert shown in text
+    assert " 1 times" not in text
 
 
 def known_findings(**facts):

@@ -65,12 +65,12 @@ class StopCounter:
         self.loops: dict[tuple[str, str], LoopSteps] = {}
 
     def count_step(
-        self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] | None = None
+        self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False
     ) -> None:
-        """Count a step of a loop; does not return after the last one.
+        """Count a step of the loop; does not return after the last one.
 
-        loop: the places of the loop and of its DataLoader. has_unused: tells whether the process
-        has made a DataLoader that it has not iterated over yet.
+        loop: where it is, and where its DataLoader is made. has_unused: true if a DataLoader was
+        made over which no loop has begun.
         """
         # The command that asks for the end imports this module, and starts faster without torch.
         import torch
@@ -83,7 +83,7 @@ class StopCounter:
         main = max(self.loops.values(), key=lambda each: (each.is_training, each.steps_ns))
         has_batches = stop.batches is not None and main.steps >= stop.batches
         # The training may begin after an evaluation: its DataLoader is made, but not used yet.
-        if has_batches and not main.is_training and has_unused is not None:
+        if has_batches and not main.is_training:
             has_batches = not has_unused()
         if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
             end_script()

@@ -172,6 +172,10 @@ class LoopProbe:
 
         return __init__
 
+    def has_unused(self) -> bool:
+        """True if a DataLoader was made over which no loop has begun."""
+        return not all(each.is_described for each in self.loaders.values())
+
     def _number_of(self, dataset: Any) -> int:
         """A number that no other dataset has, also none at the same place in memory later on."""
         number = self.datasets.get(dataset)
@@ -253,10 +257,6 @@ class LoopProbe:
             state = LoaderState(next(LOADERS), os.getpid(), made_at)
             self.loaders[loader] = state
         return state
-
-    def _has_unused(self) -> bool:
-        """True if a DataLoader was made that no loop has iterated over."""
-        return not all(state.is_described for state in self.loaders.values())
 
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
@@ -356,8 +356,8 @@ class LoopProbe:
             state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
             # A loop in a worker, as of a dataset over another one, must not end the worker alone.
             if counter is not None and has_step and get_worker_info() is None:
-                loop = state.place, state.loader.made_at
-                counter.count_step(loop, start_ns - state.start_ns, self._has_unused)
+                loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
+                counter.count_step(loop, step_ns, self.has_unused)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.

@@ -414,7 +414,11 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     if tried.same_samples is not None:
         same = "the same samples as" if tried.same_samples else "other samples than"
         is_fast = tried.best is not None and tried.best.startswith(FASTLOADER)
-        crops = "; FastLoader draws random crops of its own" if is_fast else ""
+        crops = (
+            "; FastLoader decodes images and draws random crops by code of its own"
+            if is_fast
+            else ""
+        )
         other = "" if tried.same_samples else crops
         lines += wrap([f"With the change the first pass has {same} without it{other}."])
     elif tried.best:
@@ -451,5 +455,6 @@ def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
     if tried.gain.value < 0:
-        return f"takes {significant(1 - tried.gain.value)} times as long"
+        times = significant(1 - tried.gain.value)
+        return f"takes {times} times as long" if times != "1" else "takes as long as it does now"
     return f"saves {show_estimate(tried.gain, show_percent)}"

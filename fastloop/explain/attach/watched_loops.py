@@ -178,7 +178,8 @@ class WatchedIterator(Generic[T]):
         start_ns, has_step = now_ns(), self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), is_alone=True)
         if has_step and (counter := self._loader.log.counter):
-            counter.count_step((state.place, state.loader.made_at), start_ns - state.start_ns)
+            loop = state.place, state.loader.made_at
+            counter.count_step(loop, start_ns - state.start_ns)
         begun_ns = cpu_ns()
         try:
             batch = next(self._iterator)
