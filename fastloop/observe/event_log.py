@@ -34,9 +34,11 @@ _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
 RECORD = Struct("6q")
 """Part, start, batch, epoch, CPU time and stop of an event, each an int64. The stop is written
 last: a record with a stop of zero holds no event, or one that a kill has cut off."""
+# Bound once: these are used for every event.
+_pack_into, RECORD_BYTES = RECORD.pack_into, RECORD.size
 # A part of a file can be mapped only from a multiple of the granularity, and no record may lie in
 # two parts: each part has a multiple of both sizes.
-LEAST_BYTES = math.lcm(RECORD.size, ALLOCATIONGRANULARITY)
+LEAST_BYTES = math.lcm(RECORD_BYTES, ALLOCATIONGRANULARITY)
 MOST_BYTES = 16 * LEAST_BYTES
 """A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
 
@@ -86,7 +88,7 @@ def _read_records(path: Path, offset: int = 0) -> Iterator[tuple[int, ...]]:
         file.seek(offset)
         content = file.read()
     # Another process may be in the middle of making the file longer.
-    whole = content[: len(content) // RECORD.size * RECORD.size]
+    whole = content[: len(content) // RECORD_BYTES * RECORD_BYTES]
     return (record for record in RECORD.iter_unpack(whole) if record[-1])
 
 
@@ -104,6 +106,8 @@ class ThreadLog:
     count: int = 0
     records: mmap | bytearray = field(default_factory=bytearray)
     """The last part of the file."""
+    num_bytes: int = 0
+    """Length of `records`."""
     place: int = 0
     """Offset of the next event in `records`."""
 
@@ -130,22 +134,23 @@ class ThreadLog:
         """
         if self.count >= self.most_events:
             return
-        if self.place == len(self.records) and not self._extend():
+        if self.place == self.num_bytes and not self._extend():
             return
         self.count += 1
         if batch is None:
             batch = self.current.number
         if epoch is None:
             epoch = self.current.epoch
-        RECORD.pack_into(
+        _pack_into(
             self.records, self.place, _NUMBERS[stage], start_ns, batch, epoch, cpu_ns, stop_ns
         )
-        self.place += RECORD.size
+        self.place += RECORD_BYTES
 
     def _extend(self) -> bool:
         """Map more records; False if the disk is full."""
         try:
             self.records, self.place = _map_more(self.path), 0
+            self.num_bytes = len(self.records)
         except OSError:
             if not self.is_lenient:
                 raise
@@ -228,7 +233,7 @@ class EventLog:
                 continue
             # A thread adds events one after the other: behind a record without one there is none.
             events = list(_read(path, offset))
-            offsets[path] = offset + len(events) * RECORD.size
+            offsets[path] = offset + len(events) * RECORD_BYTES
             found += events
             # A script may start new workers thousands of times.
             if not events and not _is_alive(int(path.name.partition(" ")[0])):

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import LEAST_BYTES, RECORD, EventLog
+from fastloop.observe.event_log import LEAST_BYTES, RECORD_BYTES, EventLog
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
-COUNT = 5 * LEAST_BYTES // RECORD.size + 7
+COUNT = 5 * LEAST_BYTES // RECORD_BYTES + 7
 """More than a file has place for until it has grown three times."""
 ADD = """
 import os, resource, signal, sys
@@ -64,7 +64,7 @@ def test_full_disk_ends_a_lenient_log(written, most_bytes):
     assert process.stderr == ""
     numbers = [event.batch for event in EventLog(folder / str(most_bytes)).read()]
     whole = max(size for size in (0, 1, 2) if size * LEAST_BYTES <= most_bytes)
-    assert numbers == list(range(whole * LEAST_BYTES // RECORD.size))
+    assert numbers == list(range(whole * LEAST_BYTES // RECORD_BYTES))
 
 
 def test_full_disk_is_an_error_of_another_log(written):
