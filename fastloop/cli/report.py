@@ -1,11 +1,12 @@
 """fastloop report: write a report on a sweep: HTML page, Markdown, pictures, CSV.
 
-fastloop report [sweep=<date>/<time>|sweep=last|folder=<path>] [--open] [baseline=<job or loader>]
-[format=md,html,png,csv]
+    fastloop report [sweep=<date>/<time>|sweep=last|folder=<path>] [--open]
+                    [baseline=<job or loader>] [format=md,html,png,csv]
 
-The default is the newest sweep in the outputs folder that has a finished job. A sweep that is not
-in the outputs folder is looked up in MLflow. The files are written to report/ in the folder of the
-results. --open opens the page in a browser."""
+The default is the newest sweep in the outputs folder that has a finished job. --open opens
+the page in a browser. A sweep that is not in the outputs folder is looked up in MLflow. The files
+are written to report/ in the folder of the results.
+"""
 
 from __future__ import annotations
 

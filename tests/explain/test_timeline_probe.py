@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from options import require_library
 from slow_stages import COUNT, Samples, slow_collate
 from timeline_stages import Split, Stream, collect_epoch
 from torch.utils.data import DataLoader, IterableDataset
@@ -85,7 +86,7 @@ def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, co
 def test_batches_of_each_pass_have_the_numbers_of_the_loader(
     tmp_path, module, kind, persistent_workers
 ):
-    kind = getattr(pytest.importorskip(module), kind)
+    kind = getattr(require_library(module), kind)
     loader = kind(Samples(), BATCH, num_workers=2, persistent_workers=persistent_workers)
     log = EventLog(tmp_path)
     for _ in range(2):
