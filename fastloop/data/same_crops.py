@@ -130,7 +130,8 @@ class _Comparison:
         delivered = labels.cpu().numpy()[: len(indices)]
         if differing := np.flatnonzero(delivered != self.labels[indices]).tolist():
             place = differing[0]
-            text = f"label {delivered[place]}, sample {indices[place]} has another"
+            text = f"label {delivered[place]}"
+            text += f", but sample {indices[place]} has label {self.labels[indices[place]]}"
             raise Invalid(f"{self._name(place)}: {text}")
         for place in range(len(indices)):
             if self.done + place in self.places:

@@ -67,10 +67,11 @@ class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a Dataset, prepared by threads or by the loop.
 
     An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
-    otherwise. Parameters of DataLoader's names have its meaning, and its sequence. An error of a
-    sample takes the place of its batch, and the following next() has the following batch; an index
-    out of bounds (IndexError) ends the epoch. Batches may be kept and written to; a small one keeps
-    the memory of its neighbours, about 1 MiB.
+    otherwise. Parameters that DataLoader also has keep its meaning and order; those that are not
+    listed here are DataLoader's. If a sample raises an error, next() raises it in place of that
+    batch, and the next call continues with the following one; an index out of bounds (IndexError)
+    ends the epoch. Batches may be kept and written to; a small one keeps the memory of its
+    neighbours, about 1 MiB.
 
     Args:
         dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
@@ -282,9 +283,8 @@ class FastLoader(Generic[T_co]):
     def _epochs(self) -> LoaderEpochs:
         """The epochs of the settings, which may be assigned to between epochs.
 
-        They are kept: the first batch waits for all work at the start of its epoch. The rows of the
-        epoch before have evicted the interpreter from the processor's caches: a function that is
-        called there takes 5 us, and making these epochs takes as long as a batch.
+        They are kept, because making them takes as long as a batch, and the first batch of an epoch
+        would wait for it.
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):

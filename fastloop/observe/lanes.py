@@ -1,4 +1,4 @@
-"""Lanes made of events: queues derived, and the share of time accounted for."""
+"""Recorded events sorted into lanes, one for each process, thread, queue and device."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
 
 
 def last_passes(events: Iterable[Event]) -> list[Event]:
-    """The events without those of earlier passes, of which persistent workers may finish a batch
-    while the last pass begins."""
+    """The events of each process's last pass.
+
+    Persistent workers may finish a batch of the pass before it while the last pass begins.
+    """
     events = list(events)
     last: dict[int, int] = defaultdict(lambda: UNKNOWN)
     for event in events:

@@ -48,7 +48,8 @@ def test_loops_over_one_loader_at_two_places_are_two(tmp_path, workers):
     assert evaluation["step_ms"] < training["step_ms"]
     assert findings["unseen"] == ["DataLoader at one_loader.py:20"]
     assert (
-        "\n\nMade, but no loop over it was seen: DataLoader at one_loader.py:20." in process.stderr
+        "\n\nDataLoaders over which no loop was seen: DataLoader at one_loader.py:20."
+        in process.stderr
     )
 
 
@@ -59,7 +60,7 @@ def test_script_that_failed_before_its_first_batch_is_told_so(tmp_path):
         "RuntimeError: too early\n"
         "fastloop: the script failed (exit status 1) before it had worked on a batch of a "
         "DataLoader, nothing to explain\n"
-        "Made, but no loop over it was seen: DataLoader at one_loader.py:19, "
+        "DataLoaders over which no loop was seen: DataLoader at one_loader.py:19, "
         "DataLoader at one_loader.py:20.\n"
     )
 

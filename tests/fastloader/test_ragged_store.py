@@ -161,3 +161,17 @@ def test_samples_are_counted_from_the_end_as_those_of_a_list(tmp_path):
     for index in (COUNT, -COUNT - 1):
         with pytest.raises(IndexError):
             dataset[index]
+
+
+def test_rows_of_a_leaf_are_counted_from_the_end(tmp_path):
+    sound = open_store(write_store(Samples(make_sample), tmp_path / "store", ragged=True))["sound"]
+    last, first = make_sample(COUNT - 1)["sound"], make_sample(0)["sound"]
+    assert sound[-1].tolist() == last.tolist()
+    assert sound[-COUNT].tolist() == first.tolist()
+    padded, lengths = sound.take([-1, 3])
+    assert padded[0, : lengths[0]].tolist() == last.tolist()
+    for index in (COUNT, -COUNT - 1):
+        with pytest.raises(IndexError):
+            sound[index]
+        with pytest.raises(IndexError):
+            sound.take([0, index])

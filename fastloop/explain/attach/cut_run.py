@@ -54,7 +54,7 @@ class CutPass:
     reached_ns: int
     """Its start; later the time up to which it is a part of the result."""
     asked: int = 0
-    """Number of calls of next() at which it was looked who asks."""
+    """Number of calls of next() so far for which the caller was looked up."""
     is_of_loop: bool = False
     """True if the timed loop asks for its batches."""
 

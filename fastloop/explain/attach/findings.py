@@ -209,7 +209,7 @@ def describe_unseen(findings: ScriptFindings) -> list[str]:
     """Sentences about loops that only began, and about DataLoaders that were made but not seen;
     empty if there are none."""
     names = ", ".join(findings.unseen)
-    unseen = [f"Made, but no loop over it was seen: {names}."] if names else []
+    unseen = [f"DataLoaders over which no loop was seen: {names}."] if names else []
     return [*(f"{sentence}." for sentence in findings.begun), *unseen]
 
 
@@ -221,8 +221,11 @@ def describe_nothing(findings: ScriptFindings) -> str:
     if status:
         ended = describe_exit(status)
         way = f"failed ({ended})" if status > 0 else f"was {ended}"
-        when = "before it had worked on a batch of a DataLoader"
-        when = "in the first batch of a loop over a DataLoader" if findings.begun else when
+        when = (
+            "in the first batch of a loop over a DataLoader"
+            if findings.begun
+            else "before it had worked on a batch of a DataLoader"
+        )
         answer = f"the script {way} {when}"
     lines = [f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)]
     # Its batches come from elsewhere, as from a function of its own.

@@ -66,7 +66,8 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
         kind = f"{tensor.dtype} and {tensor.layout}"
         raise ValueError(f"a source of {kind}: pass its to_dense() or dequantize()")
     if tensor.dim() == 0 or tensor.device.type != "cpu":
-        raise ValueError(f"a source has samples in its first dimension, on the CPU, got {tensor}")
+        got = f"got shape {tuple(tensor.shape)} on {tensor.device}"
+        raise ValueError(f"a source has samples in its first dimension, on the CPU: {got}")
     if tensor.requires_grad:
         raise ValueError("a source that requires grad: batches have no gradient, pass its detach()")
     memory = _viewable_memory(source, tensor)

@@ -31,18 +31,31 @@ class RaggedRows:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> torch.Tensor | str:
-        """Return a row, a copy, or a text; raises OSError if their files have become shorter."""
+        """Return a row, a copy, or a text; -1 is the last one.
+
+        Raises IndexError for an index out of bounds, OSError if the files have become shorter.
+        """
         self._check_files()
+        place = range(len(self))[index]
         # A copy below: a batch may outlive the map, and may be written to.
-        row = self.values[self.offsets[index] : self.offsets[index + 1]]
+        row = self.values[self.offsets[place] : self.offsets[place + 1]]
         return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
 
     def take(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | list[str]:
-        """Rows, padded by zeros to the longest of them, and their int64 lengths; or texts."""
+        """Rows, padded by zeros to the longest of them, and their int64 lengths; or texts.
+
+        -1 is the last row. Raises IndexError for an index out of bounds.
+        """
         if self.is_text:
             return [self[index] for index in indices]  # pyright: ignore[reportReturnType]
         self._check_files()
-        starts, ends = self.offsets[indices], self.offsets[np.asarray(indices, np.int64) + 1]
+        places = np.asarray(indices, np.int64)
+        # The end of a row is at the next place, which for -1 would be that of the first row.
+        if places.min(initial=0) < 0:
+            places = np.where(places < 0, places + len(self), places)
+            if places.min() < 0:
+                raise IndexError(f"index {places.min() - len(self)} of {len(self)} rows")
+        starts, ends = self.offsets[places], self.offsets[places + 1]
         lengths = ends - starts
         shape = len(indices), int(lengths.max(initial=0)), *self.values.shape[1:]
         padded = np.zeros(shape, self.values.dtype)
