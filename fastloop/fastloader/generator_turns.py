@@ -91,36 +91,23 @@ class Turn:
         _own.depth += 1
         if _own.depth > 1:
             return self
-        turns, seeds = _turns, self._seeds
-        with turns.lock:
-            # Nearly always nobody else has a turn or waits for one.
-            if not (turns.is_seeding or turns.num_to_seed or (seeds and turns.num_watching)):
-                self._take(turns)
-                return self
+        turns, gave_up = _turns, False
         try:
-            self._wait(turns)
+            with turns.lock:
+                before = turns.has_given_up
+                if turns.wait(self._seeds):
+                    self._turns, self._was_alone = turns, not turns.num_watching
+                    turns.num_watching += not self._seeds
+                    turns.is_seeding = self._seeds
+                    turns.num_begun += 1
+                    self._number = turns.num_begun
+                gave_up = turns.has_given_up and not before
+            if gave_up:
+                warnings.warn(GAVE_UP.format(seconds=PATIENCE_S), stacklevel=2)
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _wait(self, turns: _Turns) -> None:
-        with turns.lock:
-            before = turns.has_given_up
-            if turns.wait(self._seeds):
-                self._take(turns)
-            gave_up = turns.has_given_up and not before
-        if gave_up:
-            warnings.warn(GAVE_UP.format(seconds=PATIENCE_S), stacklevel=3)
-
-    def _take(self, turns: _Turns) -> None:
-        self._turns, self._was_alone = turns, not turns.num_watching
-        if self._seeds:
-            turns.is_seeding = True
-        else:
-            turns.num_watching += 1
-        turns.num_begun += 1
-        self._number = turns.num_begun
 
     @property
     def is_alone(self) -> bool:
@@ -135,9 +122,7 @@ class Turn:
         if turns is None:
             return
         with turns.lock:
-            if self._seeds:
-                turns.is_seeding = False
-            else:
-                turns.num_watching -= 1
+            turns.num_watching -= not self._seeds
+            turns.is_seeding = False if self._seeds else turns.is_seeding
             if turns.num_waiting:
                 turns.freed.notify_all()
