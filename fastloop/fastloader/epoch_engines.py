@@ -16,7 +16,6 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
 from fastloop.fastloader.device_copy import resolve_target
-from fastloop.fastloader.generator_turns import Turn
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_settings import WORKER_SETTINGS, LoaderSettings
@@ -197,7 +196,7 @@ class NativeEpochs:
         finish: called after the last one.
         """
         assert isinstance(order, LoaderOrder)
-        with Turn(seeds=False), begin.restored:
+        with begin.restored:
             native_order, start = _begin(order, begin.seeds.order, int(state["delivered"]))
         # The core adds to this number with each batch; Position reads it at any moment.
         state["delivered"] = np.array(state["delivered"], np.int64)
@@ -254,8 +253,7 @@ class PythonEpochs:
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
-        # A stream that is opened now has the generators seeded.
-        with Turn(seeds=isinstance(order, StreamOrder)), begin.restored:
+        with begin.restored:
             plan = self.plan(order, state, begin, draws)
         source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)

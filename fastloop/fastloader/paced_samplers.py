@@ -15,7 +15,6 @@ import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler
 
 from fastloop.fastloader.batching import check_indices, to_array, to_integers
-from fastloop.fastloader.generator_turns import Turn
 from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
 from fastloop.fastloader.torch_draws import draw_seed
 
@@ -97,8 +96,7 @@ class PacedGroups:
 
     def _draw(self) -> None:
         try:
-            with Turn(seeds=False):
-                batch = next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self._is_ended = True
             return

@@ -30,15 +30,12 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.generator_turns import Turn
 from fastloop.fastloader.global_generators import GENERATORS
 from fastloop.fastloader.private_draws import PrivateDraws, is_redirected
 
 T = TypeVar("T")
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
-Changes = dict[str, tuple[Any, Any]]
-"""Names of generators that have changed, with the results of `watch` before and after it."""
 Begin = Callable[[int, Sequence[int]], None]
 """A function that is called before anything is drawn, with one of these kinds and the indices of
 the samples."""
@@ -139,15 +136,6 @@ def draw_privately() -> Iterator[None]:
 
 
 @dataclass
-class _Unforeseen:
-    """Changes of generators that were not seeded, as samples have drawn from them."""
-
-    changes: Changes = field(default_factory=dict)
-    is_certain: bool = True
-    """False if they may be those of a loop in another thread."""
-
-
-@dataclass
 class GlobalDraws:
     """The global generators that a loader's samples and transforms draw from, by library."""
 
@@ -162,20 +150,16 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
     """make(), which reads samples, with the generators of `draws.seeded` seeded for each sample.
 
     If a sample has drawn from another generator, that is seeded from now on, and everything is made
-    once more. So it is if a loop of another thread may have drawn meanwhile, without such a loop.
+    once more.
     """
-    suspects: Changes = {}
     while True:
-        with _draw_globally(draws.seeded, suspects) as unforeseen:
+        unforeseen: set[str] = set()
+        with _draw_globally(draws.seeded, unforeseen):
             made = make()
-        if not unforeseen.changes or is_redirected():
+        if not unforeseen or is_redirected():
             return made
-        if not unforeseen.is_certain:
-            suspects = unforeseen.changes
-            continue
-        suspects = {}
-        draws.seeded |= unforeseen.changes.keys()
-        draws.shared = (draws.shared or set()) | (unforeseen.changes.keys() - REDIRECTED)
+        draws.seeded |= unforeseen
+        draws.shared = (draws.shared or set()) | (unforeseen - REDIRECTED)
 
 
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
@@ -183,14 +167,12 @@ def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
 
     If a sample has drawn from a generator that is not seeded, a warning tells it.
     """
-    with _draw_globally(draws.seeded) as unforeseen:
+    unforeseen: set[str] = set()
+    with _draw_globally(draws.seeded, unforeseen):
         made = make()
-    if is_redirected():
-        return made
-    # To seed a generator that nothing draws from takes some time only.
-    draws.seeded |= unforeseen.changes.keys()
-    if unforeseen.changes and unforeseen.is_certain:
-        names = " and ".join(sorted(unforeseen.changes))
+    if unforeseen and not is_redirected():
+        draws.seeded |= unforeseen
+        names = " and ".join(sorted(unforeseen))
         warnings.warn(
             f"an iterable has drawn from the global generators of {names}, but not for its first "
             "batch: the seed decides these numbers from the next batch on",
@@ -200,42 +182,28 @@ def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
 
 
 @contextmanager
-def _draw_globally(
-    seeded: Collection[str], suspects: Changes | None = None
-) -> Iterator[_Unforeseen]:
-    """Seed these generators for each sample. At the end all have the states of the beginning, apart
-    from changes that may be another thread's.
-
-    suspects: such changes of the first attempt at the same samples. This one waits until no loop of
-    another thread uses the generators, and takes those back that these samples have made.
-    """
-    unforeseen = _Unforeseen()
-    with Turn(seeds=bool(seeded or suspects)) as turn:
-        states = {name: GENERATORS[name].save() for name in seeded}
-        others = {name: each for name, each in GENERATORS.items() if name not in seeded}
-        watched = {name: each.watch() for name, each in others.items()}
-        try:
-            with _following(partial(_seed, seeded) if seeded else None):
-                yield unforeseen
-        finally:
-            for name, state in states.items():
-                GENERATORS[name].restore(state)
-            unforeseen.is_certain = turn.is_alone
-            for name, generator in others.items():
-                before, after = watched[name], generator.watch()
-                if after == before:
-                    continue
-                unforeseen.changes[name] = before, after
-                if unforeseen.is_certain:
-                    # Nobody has drawn since the first attempt: its draws are taken back as well.
-                    earlier, end = (suspects or {}).get(name, (before, before))
-                    generator.rewind(earlier if end == before else before)
+def _draw_globally(seeded: Collection[str], unforeseen: set[str]) -> Iterator[None]:
+    """Seed these generators for each sample. Others that were drawn from are added to `unforeseen`.
+    At the end all have the states of the beginning."""
+    states = {name: GENERATORS[name].save() for name in seeded}
+    others = {name: each for name, each in GENERATORS.items() if name not in seeded}
+    watched = {name: each.watch() for name, each in others.items()}
+    try:
+        with _following(partial(_seed, seeded) if seeded else None):
+            yield
+    finally:
+        for name, state in states.items():
+            GENERATORS[name].restore(state)
+        for name, generator in others.items():
+            if generator.watch() != watched[name]:
+                generator.rewind(watched[name])
+                unforeseen.add(name)
 
 
 @contextmanager
 def draw_globally() -> Iterator[None]:
     """Seed the global generators for each sample; they are restored at the end."""
-    with _draw_globally(GENERATORS):
+    with _draw_globally(GENERATORS, set()):
         yield
 
 
@@ -266,15 +234,14 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
 
     # If `draws` redirects torch's functions, torch's global generator changes only by draws that
     # can't be redirected.
-    with Turn(seeds=True):
-        states = {name: each.save() for name, each in GENERATORS.items()}
-        try:
-            with _following(follow), draws if for_threads else nullcontext():
-                yield
-                compare()
-        finally:
-            for name, state in states.items():
-                GENERATORS[name].restore(state)
+    states = {name: each.save() for name, each in GENERATORS.items()}
+    try:
+        with _following(follow), draws if for_threads else nullcontext():
+            yield
+            compare()
+    finally:
+        for name, state in states.items():
+            GENERATORS[name].restore(state)
     found.shared = shared if for_threads else shared - REDIRECTED
     found.seeded |= shared
 

@@ -31,7 +31,6 @@ from torch.utils.data import (
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
-from fastloop.fastloader.generator_turns import Turn
 from fastloop.fastloader.loader_settings import LoaderSettings
 
 AHEAD = 2
@@ -108,11 +107,7 @@ def choose_moments(settings: LoaderSettings) -> DrawMoments:
 def draw_seed(generator: torch.Generator | None) -> int:
     """A number of 63 bits, drawn as DataLoader and RandomSampler draw theirs."""
     number = torch.empty((), dtype=torch.int64, device="cpu")
-    if generator is not None:
-        return int(number.random_(generator=generator))
-    # While a loop of another thread has seeded the generator, this would be one of its numbers.
-    with Turn(seeds=False):
-        return int(number.random_())
+    return int(number.random_(generator=generator))
 
 
 def epoch_seeds(seed: int, epoch: int) -> EpochSeeds:
