@@ -1,7 +1,5 @@
 """The global generators of torch, numpy and `random`: seeded, saved, restored, and watched.
 
-torch has one for the CPU and one for each GPU, of which the current one counts.
-
 Saving numpy's or random's whole state takes tens of microseconds, as long as many samples. A
 generator that nobody is expected to draw from is only watched: a copy of its memory takes less than
 a microsecond, and changes with each draw.
@@ -67,30 +65,6 @@ def _watch_torch() -> bytes:
 
 def _rewind_torch(watched: bytes) -> None:
     _restore_torch(torch.frombuffer(bytearray(watched), dtype=torch.uint8))
-
-
-def _cuda_generator() -> torch.Generator | None:
-    """The generator of the current GPU; None until CUDA is used, and if its use is recorded."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
-        return None
-    return torch.cuda.default_generators[torch.cuda.current_device()]
-
-
-def _seed_cuda(seed: int) -> None:
-    generator = _cuda_generator()
-    if generator is not None:
-        generator.manual_seed(seed)
-
-
-def _save_cuda() -> tuple[torch.Generator, bytes] | None:
-    generator = _cuda_generator()
-    return None if generator is None else (generator, bytes(generator.get_state().tolist()))
-
-
-def _restore_cuda(saved: tuple[torch.Generator, bytes] | None) -> None:
-    if saved is not None:
-        generator, state = saved
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _seed_numpy(seed: int) -> None:
@@ -166,7 +140,6 @@ _reads_memory, _kept_normal = _is_readable(), _find_kept_normal()
 
 GENERATORS = {
     "torch": GlobalGenerator(_seed_torch, _save_torch, _restore_torch, _watch_torch, _rewind_torch),
-    "cuda": GlobalGenerator(_seed_cuda, _save_cuda, _restore_cuda, _save_cuda, _restore_cuda),
     "numpy": GlobalGenerator(
         _seed_numpy, np.random.get_state, np.random.set_state, _watch_numpy, _rewind_numpy
     ),
@@ -178,4 +151,4 @@ GENERATORS = {
         _rewind_random if _reads_memory else random.setstate,
     ),
 }
-"""The generators by the name of their library, or of torch's device."""
+"""The generators by the name of their library."""

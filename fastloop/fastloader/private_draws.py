@@ -1,14 +1,13 @@
-"""torch's random functions redirected to generators of one thread.
+"""torch's random functions redirected to a generator of one thread.
 
-A process has one default generator of torch for the CPU and one for each GPU, from which the loop
-may draw at any moment. Other threads that read samples draw from generators of their own instead.
+A process has one default generator of torch, from which the loop may draw at any moment. Other
+threads that read samples draw from generators of their own instead.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -68,9 +67,6 @@ WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
 
 DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
 """Names in torch.random of torch's generator, and of the one that its functions use instead."""
-FORK_NAME, SKIP_NAME = "_is_in_bad_fork", "_fastloop_is_private"
-"""Names in torch.cuda, torch.xpu and the like of the function that keeps torch.manual_seed from the
-generators of these devices, and of the one that it asks instead."""
 _redirecting = threading.Lock()
 _active = threading.local()
 """draws: the PrivateDraws that the thread has entered, the innermost last."""
@@ -88,8 +84,6 @@ def _redirect_seeds() -> None:
     """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
 
     A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions.
-    In such a thread torch.manual_seed leaves the generators of GPUs alone, from which the loop may
-    be drawing.
     """
     module: Any = torch.random
     with _redirecting:
@@ -102,33 +96,22 @@ def _redirect_seeds() -> None:
         for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
             code, names = function.__code__, function.__code__.co_names
             if DEFAULT_NAME in names and function.__module__ == module.__name__:
-                for device in filter(None, (getattr(torch, name, None) for name in names)):
-                    if hasattr(device, FORK_NAME):
-                        setattr(device, SKIP_NAME, partial(_skips, getattr(device, FORK_NAME)))
-                new_names = {DEFAULT_NAME: GENERATOR_NAME, FORK_NAME: SKIP_NAME}
-                renamed = tuple(new_names.get(name, name) for name in names)
+                renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
                 function.__code__ = code.replace(co_names=renamed)
-
-
-def _skips(is_in_bad_fork: Callable[[], bool]) -> bool:
-    """True if torch.manual_seed must not seed the generators of a kind of device."""
-    return is_in_bad_fork() or is_redirected()
 
 
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
     It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
-    set themselves with torch.manual_seed. So is a generator for each GPU on which they draw, though
-    not by torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an explicit
-    generator a function draws from that.
+    set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
+    explicit generator a function draws from that.
     """
 
     def __init__(self, make_seed: Callable[[], int]) -> None:
         super().__init__()
-        self._make_seed = make_seed
-        self._generators = {"cpu": torch.Generator("cpu")}
-        self._seeded: set[str] = set()
+        self._make_seed, self._generator = make_seed, torch.Generator("cpu")
+        self._is_seeded = False
 
     def __enter__(self) -> PrivateDraws:
         _redirect_seeds()
@@ -141,24 +124,20 @@ class PrivateDraws(TorchFunctionMode):
         _active.draws = _active.draws[:-1]
 
     def restart(self) -> None:
-        """Seed the generators anew at the next draw."""
-        self._seeded.clear()
+        """Seed the generator anew at the next draw."""
+        self._is_seeded = False
 
     @property
-    def generator_names(self) -> set[str]:
-        """The names of the global generators in the place of which something was drawn since
-        `restart`."""
-        return {"torch" if name == "cpu" else name.partition(":")[0] for name in self._seeded}
+    def has_drawn(self) -> bool:
+        """True if something was drawn since `restart`."""
+        return self._is_seeded
 
-    def generator(self, device: Any = "cpu") -> torch.Generator:
-        """The thread's generator for a device, seeded."""
-        name = _name_of(device)
-        if name not in self._seeded:
-            self._seeded.add(name)
-            if name not in self._generators:
-                self._generators[name] = torch.Generator(name)
-            self._generators[name].manual_seed(self._make_seed())
-        return self._generators[name]
+    def generator(self) -> torch.Generator:
+        """The thread's generator, seeded."""
+        if not self._is_seeded:
+            self._is_seeded = True
+            self._generator.manual_seed(self._make_seed())
+        return self._generator
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -168,12 +147,10 @@ class PrivateDraws(TorchFunctionMode):
         if kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         if name in TAKES_GENERATOR:
-            generator = self.generator(_device_of(args, kwargs))
-            return func(*args, **kwargs | {"generator": generator})
+            return func(*args, **kwargs | {"generator": self.generator()})
         if name in FILLS_LIKE:
             others = {key: value for key, value in kwargs.items() if key != "generator"}
-            empty = torch.empty_like(*args, **others)
-            return FILLS_LIKE[name](empty, generator=self.generator(empty.device))
+            return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
         # Dispatch costs more per operation, so that it is only entered for these.
         if name in HIDES_DRAWS or isinstance(func, FunctionType):
             with _HiddenDraws(self.generator):
@@ -184,7 +161,7 @@ class PrivateDraws(TorchFunctionMode):
 class _HiddenDraws(TorchDispatchMode):
     """A mode in which the operations below torch's functions draw from the generator."""
 
-    def __init__(self, generator: Callable[[Any], torch.Generator]) -> None:
+    def __init__(self, generator: Callable[[], torch.Generator]) -> None:
         super().__init__()
         self._generator = generator
 
@@ -199,31 +176,8 @@ class _HiddenDraws(TorchDispatchMode):
             if not any(argument.name == "generator" for argument in func._schema.arguments):
                 reason = "it takes no generator; num_threads=0 reads samples in the loop"
                 raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
-            kwargs = kwargs | {"generator": self._generator(_device_of(args, kwargs))}
+            kwargs = kwargs | {"generator": self._generator()}
         return func(*args, **kwargs)
-
-
-def _device_of(args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The device on which a function of torch with these arguments draws."""
-    if kwargs.get("device") is not None:
-        return kwargs["device"]
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            return "cpu" if value.is_cpu else value.device
-    # Only a mode around this one, such as that of `with torch.device("cuda")`, sets another device.
-    return torch.get_default_device() if torch._C._len_torch_function_stack() else "cpu"
-
-
-def _name_of(device: Any) -> str:
-    """A device's name for torch.Generator, with its number if it has one."""
-    if device == "cpu":
-        return "cpu"
-    device = torch.device(device)
-    # Tensors of the device meta have no values.
-    if device.type in ("cpu", "meta"):
-        return "cpu"
-    number = torch.accelerator.current_device_index() if device.index is None else device.index
-    return f"{device.type}:{number}"
 
 
 def is_redirected() -> bool:

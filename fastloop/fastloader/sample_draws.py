@@ -40,9 +40,6 @@ Begin = Callable[[int, Sequence[int]], None]
 """A function that is called before anything is drawn, with one of these kinds and the indices of
 the samples."""
 
-REDIRECTED = {"torch", "cuda"}
-"""Global generators of torch. In nearly all cases, draws from them can be redirected to generators
-of a thread."""
 DRAWING = frozenset(
     (
         "AugMix",
@@ -159,7 +156,8 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
         if not unforeseen or is_redirected():
             return made
         draws.seeded |= unforeseen
-        draws.shared = (draws.shared or set()) | (unforeseen - REDIRECTED)
+        # torch's draws can be redirected to a generator of a thread, in nearly all cases.
+        draws.shared = (draws.shared or set()) | (unforeseen - {"torch"})
 
 
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
@@ -224,7 +222,8 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
         for name, state in after.items():
             if GENERATORS[name].watch() != state:
                 shared.add(name)
-        found.seeded |= draws.generator_names & GENERATORS.keys()
+        if draws.has_drawn:
+            found.seeded.add("torch")
 
     def follow() -> None:
         compare()
@@ -242,7 +241,7 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
     finally:
         for name, state in states.items():
             GENERATORS[name].restore(state)
-    found.shared = shared if for_threads else shared - REDIRECTED
+    found.shared = shared if for_threads else shared - {"torch"}
     found.seeded |= shared
 
 

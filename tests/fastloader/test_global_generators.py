@@ -12,33 +12,14 @@ import torch
 from fastloop.fastloader.global_generators import GENERATORS
 
 DRAWS = {
-    "cuda": [lambda: draw_on_gpu(1), lambda: draw_on_gpu(20), lambda: draw_on_gpu(3)],
     "torch": [lambda: torch.rand(1), lambda: torch.randn(20), lambda: torch.randperm(3)],
     "numpy": [np.random.rand, lambda: np.random.permutation(9), lambda: np.random.bytes(4)],
     "random": [random.random, lambda: random.gauss(0, 1), lambda: random.choice("abc")],
 }
 
 
-def draw_on_gpu(count: int) -> torch.Tensor:
-    generator = torch.cuda.default_generators[0]
-    return torch.rand(count, device=generator.device, generator=generator)
-
-
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch):
-    """On a machine without a GPU, a generator of the CPU takes the place of the GPU's."""
-    if torch.cuda.is_available():
-        torch.cuda.init()
-        return
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(),))
-
-
 def draw_some(name: str) -> Any:
     numbers = {
-        "cuda": lambda: draw_on_gpu(3).tolist(),
         "torch": lambda: torch.rand(3).tolist(),
         "numpy": lambda: np.random.rand(3).tolist(),
         "random": lambda: [random.random(), random.gauss(0, 1), random.gauss(0, 1)],
@@ -95,7 +76,6 @@ def test_seed_and_restore_are_those_of_the_library(name):
     generator = GENERATORS[name]
     before = generator.save()
     seeds = {"torch": torch.manual_seed, "numpy": np.random.seed, "random": random.seed}
-    seeds["cuda"] = torch.cuda.default_generators[0].manual_seed
     generator.seed(7)
     drawn = draw_some(name)
     seeds[name](7)
@@ -119,12 +99,3 @@ def test_another_kind_of_generator_of_numpy_is_watched():
         assert np.random.rand() == expected
     finally:
         np.random.set_bit_generator(usual)
-
-
-def test_a_gpu_that_is_not_used_has_no_generator(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    generator = GENERATORS["cuda"]
-    generator.seed(1)
-    assert generator.save() is generator.watch() is None
-    generator.restore(None)
-    generator.rewind(None)

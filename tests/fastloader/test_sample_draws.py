@@ -14,7 +14,6 @@ from torchvision.transforms import v2
 
 import fastloop
 from fastloop import FastLoader
-from fastloop.fastloader.private_draws import _device_of
 
 THREADS = [0, 1, 2, 3]
 
@@ -285,55 +284,6 @@ def test_a_sample_that_iterates_over_a_loader_draws_by_its_index_alone(num_threa
     dataset = Nested(draw_torch, 12)
     few, many = (FastLoader(dataset, n, num_threads=num_threads, seed=0) for n in (3, 6))
     assert torch.equal(*(torch.cat([rows for rows, _ in loader]) for loader in (few, many)))
-
-
-def seed_torch_and_draw() -> torch.Tensor:
-    torch.manual_seed(5)
-    return torch.rand(2)
-
-
-@pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_sample_that_seeds_torch_in_a_thread_leaves_the_generators_of_gpus_alone(
-    num_threads, monkeypatch
-):
-    """The loop may be drawing from them, such as for a dropout."""
-    seeds = []
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
-    loader = FastLoader(RandomSamples(seed_torch_and_draw, 12), 3, num_threads=num_threads)
-    drawn = torch.cat([rows for rows, _ in loader])
-    assert seeds == []
-    torch.manual_seed(5)
-    assert torch.equal(drawn, torch.rand(2).expand(12, 2))
-    assert seeds == [5]
-
-
-def test_draws_need_the_generator_of_the_device_that_they_are_on():
-    there = torch.empty(2, device="meta")
-    assert str(_device_of((), {"device": "cuda:1"})) == "cuda:1"
-    assert _device_of((there,), {}) == _device_of((3,), {"out": there}) == there.device
-    assert _device_of((torch.empty(2),), {"device": None}) == _device_of((3,), {}) == "cpu"
-    with torch.device("meta"):
-        assert _device_of((3,), {}) == there.device
-
-
-def draw_on_gpu() -> torch.Tensor:
-    drawn = torch.rand(2, device="cuda") + torch.empty(2, device="cuda").normal_()
-    return (drawn + torch.rand_like(drawn)).cpu()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
-def test_draws_on_a_gpu_are_seeded_by_the_sample_and_leave_the_loops_alone():
-    torch.cuda.manual_seed(3)
-    before = torch.cuda.get_rng_state()
-    loaders = [
-        FastLoader(RandomSamples(draw_on_gpu), 4, seed=1, num_threads=each)
-        for each in (None, *THREADS)
-    ]
-    drawn = [torch.cat([rows for rows, _ in loader]) for loader in loaders]
-    assert all(torch.equal(rows, drawn[0]) for rows in drawn)
-    assert len(drawn[0].unique()) == drawn[0].numel()
-    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("settings", [{"num_threads": 0}, {}, {"num_workers": 1}], ids=str)
