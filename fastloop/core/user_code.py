@@ -19,7 +19,7 @@ from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
 LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
 """The `_target_` of the dataset that represents the data of a user's loader."""
 IN_A_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
-"""Beginning of torch's message for an exception that was raised in a worker, with its class."""
+"""Torch's words in the first line of an exception that was raised in a worker, with its class."""
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -161,7 +161,8 @@ def worker_error_line(error: BaseException) -> str | None:
     # torch raises the exception again with the worker's traceback as its message. The error itself
     # is at the end, after lines of frames, which are indented; its own lines may be as well.
     text = str(error).strip()
-    found = IN_A_WORKER.match(text)
+    # The class of the error may add words of its own in front of torch's.
+    found = IN_A_WORKER.search(text.partition("\n")[0])
     if found is None:
         return None
     line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)

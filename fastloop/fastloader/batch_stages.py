@@ -58,9 +58,15 @@ Results = Generator[StagedGroup, None, None]
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
     """The group after all of these stages, of which it has passed the first `num_done`."""
-    for stage in stages[staged.num_done :]:
-        staged = stage(staged)
-    return staged
+    # Samples that iterate over this loader must leave the number of the outer batch as it was.
+    current = current_batch()
+    outside, current.number = current.number, staged.number
+    try:
+        for stage in stages[staged.num_done :]:
+            staged = stage(staged)
+        return staged
+    finally:
+        current.number = outside
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,6 @@ class Gather:
 
     def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
-        current_batch().number = staged.number
         if isinstance(self.source, ProcessBatches):
             # If any order will do, these are the batches of other indices.
             return staged.after(*self.source.take(len(staged.group)))

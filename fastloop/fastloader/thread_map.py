@@ -217,18 +217,17 @@ def _run(tasks: SimpleQueue, results: SimpleQueue) -> None:
 
 @dataclass(frozen=True)
 class ThreadModes:
-    """torch's modes of a thread (no_grad, autocast, default device), for others that do its work.
+    """torch's modes of a thread (no_grad, autocast), for others that do its work.
 
     torch keeps these modes for each thread, and a new thread has the defaults. Without them the
     batches that the loop makes itself would have another dtype than those of the threads, or no
-    gradient if those have one. torch's default dtype is that of all threads.
+    gradient if those have one. torch's default dtype is that of all threads. The default device is
+    left out: samples of threads draw from a generator of the CPU.
     """
 
     is_grad_enabled: bool
     autocasts: Mapping[str, torch.dtype]
     """The dtype of each device for which autocast is on."""
-    device: torch.device
-    """The device on which new tensors are made, as torch.set_default_device sets it."""
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -236,10 +235,6 @@ class ThreadModes:
         with torch.set_grad_enabled(self.is_grad_enabled), ExitStack() as stack:
             for device, dtype in self.autocasts.items():
                 stack.enter_context(torch.autocast(device, dtype))
-            # A new thread has the CPU. Another device costs 1 us for each call of torch, so it is
-            # only set if need be.
-            if self.device != torch.get_default_device():
-                stack.enter_context(self.device)
             yield
 
 
@@ -247,4 +242,4 @@ def read_modes() -> ThreadModes:
     """The modes of the calling thread."""
     enabled = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
     dtypes = {device: torch.get_autocast_dtype(device) for device in enabled}
-    return ThreadModes(torch.is_grad_enabled(), dtypes, torch.get_default_device())
+    return ThreadModes(torch.is_grad_enabled(), dtypes)

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fastloop import FastLoader
+from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
 from fastloop.fastloader.thread_choice import Pace
 
@@ -189,3 +190,13 @@ def test_numbers_of_the_program_go_on_as_beside_dataloader():
         ]
         numbers[make.__name__] = drawn
     assert numbers["DataLoader"] == numbers["FastLoader"]
+
+
+def test_loader_in_a_sample_leaves_the_number_of_the_outer_batch():
+    """Attach and explain number the work on a batch by it."""
+    current_batch().number = 5
+    try:
+        assert len(list(FastLoader(Seldom(torch.rand, 40), 8, num_threads=0))) == 5
+        assert current_batch().number == 5
+    finally:
+        current_batch().number = UNKNOWN

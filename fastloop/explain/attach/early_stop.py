@@ -1,4 +1,4 @@
-"""Ends an observed script before its own end, when one of its loops has had enough batches."""
+"""Ends an observed script before its own end, when its main loop has had enough batches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import NoReturn
 
 from fastloop.core.spans import now_ns
 
+LONGEST_WAIT = 10
+"""An evaluation ends a script at the latest after this many times the batches that were asked for,
+if a DataLoader is left that no loop has used."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -42,7 +45,7 @@ def read_stop(folder: Path) -> EarlyStop | None:
         return None
 
 
-@dataclass(kw_only=True)
+@dataclass
 class LoopSteps:
     """The steps of a loop so far."""
 
@@ -57,7 +60,8 @@ class StopCounter:
     """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
 
     The main loop is the one with the most time in its steps so far. A loop without gradients, as
-    an evaluation, is the main one only if no loop has any, and each DataLoader has been used.
+    an evaluation, is the main one only if no loop has any, and each DataLoader has been
+    used or LONGEST_WAIT is over.
     """
 
     def __init__(self, stop: EarlyStop) -> None:
@@ -76,17 +80,26 @@ class StopCounter:
         import torch
 
         is_training = torch.is_grad_enabled()
-        counted = self.loops.setdefault(loop, LoopSteps(is_training=is_training))
+        counted = self.loops.get(loop) or self.loops.setdefault(loop, LoopSteps(is_training))
         counted.steps += 1
         counted.steps_ns += step_ns
         stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
-        main = max(self.loops.values(), key=lambda each: (each.is_training, each.steps_ns))
-        has_batches = stop.batches is not None and main.steps >= stop.batches
-        # The training may begin after an evaluation: its DataLoader is made, but not used yet.
-        if has_batches and not main.is_training:
-            has_batches = not has_unused()
-        if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
+        # A copy: a loop of another thread may begin meanwhile.
+        loops = [*self.loops.values()]
+        main = max(loops, key=lambda each: (each.is_training, each.steps_ns))
+        if self._has_batches(main, has_unused) or (
+            stop.seconds is not None and spent_s >= stop.seconds
+        ):
             end_script()
+
+    def _has_batches(self, main: LoopSteps, has_unused: Callable[[], bool]) -> bool:
+        """True if the main loop has worked on enough batches."""
+        batches = self.stop.batches
+        if batches is None or main.steps < batches:
+            return False
+        # The training may begin after an evaluation: its DataLoader is made, but not used yet. A
+        # script may also make one that it never uses, so that the end is not put off for ever.
+        return main.is_training or main.steps >= LONGEST_WAIT * batches or not has_unused()
 
 
 @cache

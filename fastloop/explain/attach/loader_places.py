@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Any)
 LIBRARIES = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
-OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
-"""Folder of the probe's own modules."""
+OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
+"""Ends of the folders with the modules that wrap torch's functions."""
 ANY_NAME = "**"
 """Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
 
@@ -41,7 +41,7 @@ def place_in_script() -> str:
         frame
         for frame in _frames(sys._getframe(1))
         if not is_library(frame.f_code.co_filename)
-        and os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
+        and not is_own(frame.f_code.co_filename)
         and frame.f_code.co_name not in ("__init__", "__iter__", "__next__")
     ]
     if not frames:
@@ -55,7 +55,7 @@ def place_of_call(loader: DataLoader[Any]) -> str:
     frames = [
         frame
         for frame in _frames(sys._getframe(1))
-        if os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
+        if not is_own(frame.f_code.co_filename)
         and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
     ]
     return f"{os.path.abspath(frames[0].f_code.co_filename)}:{frames[0].f_lineno}" if frames else ""
@@ -69,6 +69,11 @@ def names_of_arguments(kind: type) -> list[str] | None:
         if not any(each.kind is each.VAR_POSITIONAL for each in parameters):
             return [ANY_NAME if each.kind is each.VAR_KEYWORD else each.name for each in parameters]
     return None
+
+
+def is_own(path: str) -> bool:
+    """True for a file with functions that wrap those of torch."""
+    return os.path.dirname(path).endswith(OWN_FOLDERS)
 
 
 def is_library(path: str) -> bool:

@@ -3,14 +3,8 @@ tries of how long workers take to start."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from dataclasses import dataclass, replace
-from functools import cache
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
-from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +12,10 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 from fastloop.explain.model import (
     MOST_MISSED_OF_SCRIPT,
@@ -41,11 +35,6 @@ STARTS_UNSURE = 2
 a change to some only if it is a gain even then."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
-TRIES = 3
-"""Number of tries if workers are forked; their median counts."""
-OF_DATALOADER = 2.0
-"""A DataLoader's workers take up to this many times as long as these processes: they also get
-queues of their own, a dataset and a seed, and their memory is copied as it is written to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,46 +282,3 @@ def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWh
     # The workers of a DataLoader's first pass start in any case.
     gain = shares[Part.START_UP].value * (passes - loop.loaders) / passes
     return [LoopWhatIf(change=Change(settings={"persistent_workers": True}), gain=gain)]
-
-
-def seconds_of_workers(count: int, start_method: str) -> float:
-    """Seconds that `count` workers take to start and to end, without any batch."""
-    one_s, two_s = (_time_workers(each, start_method) for each in (1, 2))
-    # Workers start one after the other: each further worker takes as long as the second one.
-    return max(one_s, one_s + (two_s - one_s) * (count - 1))
-
-
-@cache
-def _time_workers(count: int, start_method: str) -> float:
-    # A new interpreter for each worker takes seconds: one try is enough.
-    tries = TRIES if start_method == "fork" else 1
-    return OF_DATALOADER * median([_try_workers(count, start_method) for _ in range(tries)])
-
-
-def _try_workers(count: int, start_method: str) -> float:
-    # Most findings need no try, so torch is not imported at the top. It is imported before the
-    # clock is read, so that a fork copies the memory of a process with torch, like the script's.
-    import torch  # noqa: F401
-
-    context: Any = multiprocessing.get_context(start_method)
-    started, ends = context.Queue(), context.Event()
-    start_ns = now_ns()
-    workers = [
-        context.Process(target=_work, args=(started, ends), daemon=True) for _ in range(count)
-    ]
-    for worker in workers:
-        worker.start()
-    for _ in workers:
-        started.get()
-    ends.set()
-    for worker in workers:
-        worker.join()
-    return (now_ns() - start_ns) / 1e9
-
-
-def _work(started: Queue[None], ends: Event) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    started.put(None)
-    ends.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
+from fastloop.explain.attach.loader_places import is_own
 
 
 def become_script(arguments: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ def _script_frames(traceback: TracebackType | None) -> TracebackType | None:
     if traceback is None:
         return None
     following = _script_frames(traceback.tb_next)
-    if os.path.dirname(traceback.tb_frame.f_code.co_filename).endswith(OWN_FOLDERS):
+    if is_own(traceback.tb_frame.f_code.co_filename):
         return following
     traceback.tb_next = following
     return traceback
