@@ -238,7 +238,7 @@ def printing(folder):
 
     def read_slowly():
         while os.read(reads, 4096):
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     thread = threading.Thread(target=read_slowly)
     thread.start()
