@@ -73,8 +73,8 @@ class StopCounter:
     ) -> None:
         """Count a step of the loop; does not return after the last one.
 
-        loop: where it is, and where its DataLoader is made. has_unused: true if a DataLoader was
-        made over which no loop has begun.
+        loop: its place, and that at which its DataLoader is made. has_unused: true if a DataLoader
+        was made over which no loop has begun.
         """
         # The command that asks for the end imports this module, and starts faster without torch.
         import torch
