@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, cast
 
 import pytest
+import torch
 
 from fastloop.explain.attach import patch_dataloader
-from fastloop.explain.attach.early_stop import StopCounter
+from fastloop.explain.attach.early_stop import LONGEST_WAIT, EarlyStop, StopCounter
+from fastloop.explain.attach.loader_places import is_own
 from fastloop.explain.attach.patch_dataloader import STATE, IterationState, LoaderState, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
+from fastloop.observe import torch_hooks
 
 
 @dataclass
@@ -80,3 +85,40 @@ def test_steps_in_a_worker_do_not_end_it(tmp_path, monkeypatch, worker):
     ask(batches)
     ask(batches)
     assert counter.steps == (0 if worker else 1)
+
+
+def count_until_end(counter: StopCounter, loop: tuple[str, str], has_unused: bool) -> int:
+    """The number of steps of the loop after which the script ends."""
+    for number in range(1, 100):
+        try:
+            counter.count_step(loop, 1, lambda: has_unused)
+        except SystemExit:
+            return number
+    pytest.fail("the script goes on")
+
+
+@pytest.mark.parametrize("has_unused", [False, True])
+def test_evaluation_ends_a_script_though_a_loader_is_never_used(has_unused):
+    with torch.no_grad():
+        ended = count_until_end(StopCounter(EarlyStop(batches=4)), ("a", "b"), has_unused)
+    assert ended == (4 * LONGEST_WAIT if has_unused else 4)
+
+
+def test_training_ends_a_script_after_its_own_batches_alone():
+    counter = StopCounter(EarlyStop(batches=4))
+    with torch.no_grad():
+        for _ in range(9):
+            counter.count_step(("evaluation", "b"), 1000, lambda: True)
+    assert count_until_end(counter, ("training", "a"), has_unused=False) == 4
+
+
+def test_start_of_a_spawned_worker_is_timed_without_imports_of_fastloop_itself():
+    program = "import sys; from fastloop.explain.attach import worker_starts; "
+    program += "print(*sys.modules.keys() & {'torch', 'numpy', 'scipy', 'fastloop.explain.model'})"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == ""
+
+
+def test_functions_around_torchs_are_no_place_in_a_script():
+    for module in (patch_dataloader, torch_hooks):
+        assert is_own(module.__file__)
+    assert not is_own(__file__)

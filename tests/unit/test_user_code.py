@@ -23,7 +23,7 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, TimeLimit, Unsupported
-from fastloop.core.user_code import LOADER_DATA
+from fastloop.core.user_code import LOADER_DATA, worker_error_line
 from fastloop.data.digest import leaves_of
 from fastloop.data.prepare_dataset import prepare_within
 from fastloop.options.launcher.single import SingleLauncher
@@ -392,6 +392,24 @@ def test_worker_error_of_several_lines_is_told_by_its_first_one(kind):
     assert line.startswith(f"{kind.__name__}: ")
     assert "rows differ:" in line
     assert line.endswith("(in a DataLoader worker)")
+
+
+class PrefixedError(Exception):
+    """Puts words of its own in front of any message, also of torch's."""
+
+    def __init__(self, message):
+        super().__init__(f"in shard 3: {message}")
+
+
+def test_worker_error_is_known_by_torchs_words_behind_those_of_its_class():
+    try:
+        raise PrefixedError("no such key")
+    except PrefixedError:
+        wrapper = ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(PrefixedError) as caught:
+        wrapper.reraise()
+    assert worker_error_line(caught.value) == "PrefixedError: in shard 3: no such key"
+    assert worker_error_line(PrefixedError("no such key")) is None
 
 
 @pytest.mark.heavy
