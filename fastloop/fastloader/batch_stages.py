@@ -58,7 +58,7 @@ Results = Generator[StagedGroup, None, None]
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
     """The group after all of these stages, of which it has passed the first `num_done`."""
-    # Samples that iterate over this loader must leave the number of the outer batch as it was.
+    # A sample of another loader may iterate over this one: the number of its batch is kept.
     current = current_batch()
     outside, current.number = current.number, staged.number
     try:

@@ -60,8 +60,8 @@ class StopCounter:
     """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
 
     The main loop is the one with the most time in its steps so far. A loop without gradients, as
-    an evaluation, is the main one only if no loop has any, and each DataLoader has been
-    used or LONGEST_WAIT is over.
+    an evaluation, is the main one only if no loop has any. It then ends the script once each
+    DataLoader has been used, or LONGEST_WAIT is over.
     """
 
     def __init__(self, stop: EarlyStop) -> None:

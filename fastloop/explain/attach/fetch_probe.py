@@ -184,13 +184,8 @@ class _Empty:
 
 def probe_workers(module: ModuleType) -> None:
     """Let workers know the number and the pass of each batch that they make."""
-    worker, wrappers = (
-        module._utils.worker,
-        {
-            "index_queue": NumberedIndices,
-            "data_queue": PlainErrors,
-        },
-    )
+    worker = module._utils.worker
+    wrappers = {"index_queue": NumberedIndices, "data_queue": PlainErrors}
     worker._worker_loop = wrap_queues(worker._worker_loop, wrappers)
 
 

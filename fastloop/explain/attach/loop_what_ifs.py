@@ -1,5 +1,4 @@
-"""Gains of other settings of a script's DataLoader, predicted by the model of a loader, and by
-tries of how long workers take to start."""
+"""Gains of other settings of a script's DataLoader, predicted by the model of a loader."""
 
 from __future__ import annotations
 
