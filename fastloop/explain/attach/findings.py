@@ -228,7 +228,7 @@ def describe_nothing(findings: ScriptFindings) -> str:
         )
         answer = f"the script {way} {when}"
     lines = [f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)]
-    # Its batches come from elsewhere, as from a function of its own.
+    # The script's batches may come from a function of its own instead.
     if not status and len(lines) == 1:
         lines.append("A loop over other batches is seen if it is over fastloop.watch(batches).")
     return "\n".join(lines)

@@ -23,10 +23,11 @@ ANY_NAME = "**"
 
 
 def skip_in_warnings(function: _Function) -> _Function:
-    """The function, of which the frame is no level for `warnings.warn(text, stacklevel=2)`: a
-    warning from the function that it wraps is shown at the line that it would have without it."""
-    # Python leaves frames of the import system out of the levels, and knows them by these two words
-    # in the name of their file. The folder of the name stays, so that tracebacks lack the frame.
+    """The wrapper, hidden from the `stacklevel` of warnings.warn: a warning of the function that it
+    wraps is shown at the line of the wrapper's caller, as if there were no wrapper."""
+    # Python doesn't count frames of the import system, which it knows by the words "importlib" and
+    # "_bootstrap" in the name of their file. The folder stays in the name: tracebacks leave out
+    # frames of this folder.
     code = function.__code__
     name = f"{code.co_filename} (skipped like importlib._bootstrap)"
     function.__code__ = code.replace(co_filename=name)
