@@ -105,7 +105,7 @@ class PrivateDraws(TorchFunctionMode):
 
     It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
     set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
-    explicit generator a function draws from that.
+    explicit generator a function draws from that, and on a GPU from the GPU's own generator.
     """
 
     def __init__(self, make_seed: Callable[[], int]) -> None:
@@ -147,8 +147,10 @@ class PrivateDraws(TorchFunctionMode):
         if kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         if name in TAKES_GENERATOR:
-            return func(*args, **kwargs | {"generator": self.generator()})
-        if name in FILLS_LIKE:
+            if _draws_on_cpu(args, kwargs):
+                kwargs = kwargs | {"generator": self.generator()}
+            return func(*args, **kwargs)
+        if name in FILLS_LIKE and _draws_on_cpu(args, kwargs):
             others = {key: value for key, value in kwargs.items() if key != "generator"}
             return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
         # Dispatch costs more per operation, so that it is only entered for these.
@@ -169,7 +171,7 @@ class _HiddenDraws(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and _draws_on_cpu(args, kwargs):
             # The overload that was called may lack the argument, which its sibling has.
             overload = WITH_GENERATOR.get(func._overloadname, "")
             func = getattr(func.overloadpacket, overload, func) if overload else func
@@ -178,6 +180,21 @@ class _HiddenDraws(TorchDispatchMode):
                 raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
             kwargs = kwargs | {"generator": self._generator()}
         return func(*args, **kwargs)
+
+
+def _draws_on_cpu(args: tuple, kwargs: dict[str, Any]) -> bool:
+    """True unless a function of torch with these arguments draws on another device.
+
+    A generator belongs to one device, and torch refuses it on any other.
+    """
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"]).type == "cpu"
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            return value.is_cpu
+    # A device set by `with torch.device(...)` or torch.set_default_device reaches the arguments
+    # only after this mode has seen them.
+    return torch.get_default_device().type == "cpu"
 
 
 def is_redirected() -> bool:

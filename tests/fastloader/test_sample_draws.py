@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import fastloop
 from fastloop import FastLoader
 
 THREADS = [0, 1, 2, 3]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 
 class RandomSamples(Dataset):
@@ -236,6 +238,23 @@ def test_draws_that_no_generator_can_be_passed_to_are_refused_in_threads():
 
 
 FLIP = v2.RandomHorizontalFlip(0.5)
+
+
+def draw_elsewhere(device: str) -> tuple[int, ...]:
+    drawn = torch.rand(2, device=device) + torch.empty(2, device=device).normal_()
+    dropped = torch.dropout(drawn + torch.rand_like(drawn), 0.5, True)
+    with torch.device(device):
+        return tuple(torch.bernoulli((dropped + torch.rand(2)).clamp(0, 1)).shape)
+
+
+@pytest.mark.parametrize("num_threads", THREADS)
+@pytest.mark.parametrize(
+    "device", ["meta", pytest.param("cuda", marks=[pytest.mark.gpu, needs_cuda])]
+)
+def test_samples_may_draw_on_another_device(device, num_threads):
+    samples = RandomSamples(partial(draw_elsewhere, device), 12)
+    loader = FastLoader(samples, 4, num_threads=num_threads)
+    assert torch.cat([rows for (rows,), _ in loader]).tolist() == [2] * 12
 
 
 @pytest.mark.parametrize(
