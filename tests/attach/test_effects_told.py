@@ -45,3 +45,24 @@ def test_redirected_output_is_no_file_that_the_script_writes(tmp_path):
         command = [sys.executable, "-c", program]
         subprocess.run(command, cwd=tmp_path, stdout=log, stderr=log, timeout=120, check=False)
     assert (tmp_path / "log.txt").read_text() == "a line of output\n"
+
+
+def test_a_search_for_the_temporary_folder_ends_while_effects_are_recorded(tmp_path):
+    """The search holds a lock while it opens a file, of which the hook is told."""
+    program = f"""
+import pathlib, tempfile
+from fastloop.explain.attach.effects import record_effects
+record_effects(pathlib.Path({str(tmp_path)!r}))
+tempfile.tempdir = None
+tempfile.gettempdir()
+pathlib.Path(tempfile.gettempdir(), "fastloop-effect").touch()
+pathlib.Path("effect").touch()
+"""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+    lines = [path.read_text() for path in tmp_path.glob("effects-*.txt")]
+    assert lines == ["writes effect\n"]

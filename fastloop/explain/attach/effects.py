@@ -32,6 +32,9 @@ REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
 _home: list[str] = []
 """The working folder of the command; empty until effects are recorded."""
+_untold: list[str] = [*SYSTEM]
+"""Beginnings of paths that are no effects: of the system, and of temporary files once effects are
+recorded."""
 
 
 def ask_for_effects(folder: Path) -> None:
@@ -55,6 +58,9 @@ def record_effects(folder: Path) -> None:
     path, busy, seen = folder / RECORDED.format(os.getpid()), threading.local(), set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _home[:] = [find_home(folder)]
+    # The search for this folder opens files while it holds a lock: a hook that began the search in
+    # the middle of another one would wait for that lock without end.
+    _untold[:] = [*SYSTEM, f"{tempfile.gettempdir()}{os.sep}"]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The hook is called for every event of the interpreter, in the middle of any function. It
@@ -174,7 +180,7 @@ def _describe_file(verb: str, path: Any) -> str:
     # Temporary files have other names in each run, unless the script itself lies among them.
     if text.startswith(f"{home}{os.sep}"):
         text = os.path.relpath(text, home)
-    elif text.startswith((*SYSTEM, f"{tempfile.gettempdir()}{os.sep}")):
+    elif text.startswith(tuple(_untold)):
         return ""
     return "" if "__pycache__" in text else f"{verb} {text}"
 
