@@ -94,10 +94,11 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
-    folder, num_steps = request.sweep_folder, num_passes(request.job.most_trials, sweep.tries)
+    folder, job = request.sweep_folder, request.job
+    num_steps = num_passes(job.most_trials, sweep.tries, job.device)
     with (
         nullcontext() if is_free else lock_machine(sweep.wait),
-        show_progress(num_steps) as progress,
+        show_progress(num_steps, "explain") as progress,
     ):
         explanation = explain_job(request, compose_changed, progress, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE

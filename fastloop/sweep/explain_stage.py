@@ -73,4 +73,4 @@ def lacks_explanation(result: Result) -> bool:
 
 def num_explain_steps(job: Job, tries: int) -> int:
     """About the number of steps that explaining a job begins."""
-    return num_passes(job.most_trials, tries)
+    return num_passes(job.most_trials, tries, job.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fastloop.core.looks import AUTO, AUTO_SECONDS
@@ -28,6 +29,10 @@ SPARE_S = 0.05
 PASSES_ONCE, USUAL_RUNGS = 12, 5
 """About the number of passes that an explanation runs once, and of rungs that it runs in each
 round."""
+GPU_RUNGS, GPU_TRIES, GPU_PASS_S = 1, 1, 1.0
+"""On a GPU: further rungs and changes, those of the copy, and seconds of a pass."""
+FIRST_GPU = Path("/dev/nvidia0")
+"""A file that exists if NVIDIA's driver has found a GPU."""
 
 
 @cache
@@ -60,20 +65,27 @@ def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
     # Values are not checked yet: a wrong one is reported later, by a line that names it.
     if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
         return "1 job is explained"
-    passes = num_passes(job["trials"], job["try"])
-    about = show_about(START_S + PASS_S * passes)
+    passes = num_passes(job["trials"], job["try"], job["device"])
+    pass_s = GPU_PASS_S if _is_gpu(job["device"]) else PASS_S
+    about = show_about(START_S + pass_s * passes)
     rounds = _count(job["trials"], "round")
     return (
         f"1 job is explained in {rounds}, {passes} passes or so: about {about} if epochs are short"
     )
 
 
-def num_passes(trials: int, tries: int) -> int:
+def num_passes(trials: int, tries: int, device: object) -> int:
     """About the number of passes that explaining a job takes.
 
-    trials: number of rounds. tries: number of changes to try.
+    trials: number of rounds. tries: number of changes to try. device: of the job.
     """
-    return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1)
+    further = GPU_RUNGS + (GPU_TRIES if tries else 0) if _is_gpu(device) else 0
+    return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1 + further)
+
+
+def _is_gpu(device: object) -> bool:
+    """True for a device that is a GPU, as far as that is known without torch."""
+    return FIRST_GPU.exists() if device == "auto" else str(device) not in ("cpu", "None")
 
 
 def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import Any
 
@@ -90,15 +90,16 @@ def _ticking(
 
 
 @contextmanager
-def show_progress(num_steps: int) -> Iterator[Progress]:
+def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
     """A bar with a remaining time and a clock if stderr is a terminal; otherwise lines of the
     rounds.
 
     num_steps: about the number of all steps; `expect_steps` and further steps correct it.
+    label: for a command without rounds, the word before a line about its steps, see _step_lines.
     """
     # A log or a pipe would get every drawing of a bar as a line.
     if not sys.stderr.isatty():
-        yield Progress(end_round=_print_line, tell=_print_line)
+        yield _step_lines(num_steps, label) if label else _LINES
         return
     bar = _Bar(total=num_steps, bar_format=BAR, dynamic_ncols=True, leave=False)
     with _ticking(bar) as close:
@@ -120,6 +121,27 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
         )
 
 
+def _step_lines(num_steps: int, label: str) -> Progress:
+    """A progress that prints a line as a step begins, at most one in LINE_INTERVAL_S."""
+    start_ns = printed_ns = now_ns()
+    begun, total = 0, num_steps
+
+    def begin_step(step: str) -> None:
+        nonlocal begun, total, printed_ns
+        done, begun = begun, begun + 1
+        total = max(total, begun)
+        if done and seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
+            printed_ns = now_ns()
+            title = f"{label}: step {begun} of {total}, {step}"
+            _print_line(round_line(title, start_ns, done, total - done))
+
+    def expect_steps(count: int) -> None:
+        nonlocal total
+        total = begun + count
+
+    return replace(_LINES, begin_step=begin_step, expect_steps=expect_steps)
+
+
 @contextmanager
 def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
     """The progress of a command with a budget: like show_progress, with a bar of the percentage
@@ -128,7 +150,7 @@ def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
     share: the share of the budget that has been spent, from 0.
     """
     if not sys.stderr.isatty():
-        yield Progress(end_round=_print_line, tell=_print_line)
+        yield _LINES
         return
     bar = _Bar(total=PERCENT, bar_format=BAR, dynamic_ncols=True, leave=False)
 
@@ -281,3 +303,7 @@ def _write_line(line: str) -> None:
 
 def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+_LINES = Progress(end_round=_print_line, tell=_print_line)
+"""A progress that prints lines, for a log or a pipe."""

@@ -70,9 +70,10 @@ def test_plan_is_told_before_torch_is_imported():
     assert imported == "[]"
 
 
-def test_plan_of_an_explanation_names_rounds_and_passes():
-    plan = describe_explanation([compose_values("trials=5", "try=3")])
-    assert plan.startswith("1 job is explained in 5 rounds, 57 passes or so: about ")
+@pytest.mark.parametrize(("device", "passes"), [("cpu", 57), ("cuda", 67)])
+def test_plan_of_an_explanation_names_rounds_and_passes(device, passes):
+    plan = describe_explanation([compose_values("trials=5", "try=3", f"device={device}")])
+    assert plan.startswith(f"1 job is explained in 5 rounds, {passes} passes or so: about ")
 
 
 PRELOADED = """

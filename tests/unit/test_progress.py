@@ -55,6 +55,19 @@ def test_rounds_of_a_sweep_are_lines_where_there_is_no_terminal(capfd):
     assert output.out == ""
 
 
+def test_steps_of_a_command_without_rounds_are_lines_where_there_is_no_terminal(clock_s, capfd):
+    with progress.show_progress(4, "explain") as command:
+        for number in range(4):
+            command.begin_step(f"pass {number}")
+            clock_s[0] += 6
+        command.expect_steps(2)
+        command.begin_step("trying decode")
+    assert capfd.readouterr().err.splitlines() == [
+        "explain: step 3 of 4, pass 2: 00:12 elapsed, about 00:12 left",
+        "explain: step 5 of 6, trying decode: 00:24 elapsed, about 00:12 left",
+    ]
+
+
 def test_time_left_is_that_of_the_steps_left(clock_s):
     start_ns = progress.now_ns()
     clock_s[0] += 30
