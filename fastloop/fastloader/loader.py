@@ -102,7 +102,7 @@ class FastLoader(Generic[T_co]):
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
         num_threads: threads besides the loop's; 0 prepares batches when they are requested; None
-            chooses, and begins to read a Dataset by a thread only if that saves time.
+            chooses, and begins to read a Dataset by threads only if that saves time.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays if the order is the source's own

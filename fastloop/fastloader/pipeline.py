@@ -50,7 +50,7 @@ from fastloop.fastloader.sample_draws import (
     make_seeded,
     make_seeded_once,
 )
-from fastloop.fastloader.thread_choice import Pace, Tuning
+from fastloop.fastloader.thread_choice import BatchTimes, Pace, Tuning
 from fastloop.fastloader.thread_map import (
     Part,
     ThreadModes,
@@ -162,7 +162,7 @@ class Work:
     can_repeat: bool = False
     """True if a group can be read twice, which an iterable's can't."""
     pace: Pace | None = None
-    """Decides when a thread begins to make batches; None: it does at once."""
+    """Decides when how many threads begin to make batches; None: all do at once."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
@@ -175,9 +175,11 @@ class Work:
         # share these generators.
         if not self.num_threads or self.draws.shared:
             return self._map(self._finish_globally, groups, 0)
-        if self.pace is not None and not self.pace.is_thread_worthwhile:
+        if self.pace is None:
+            return self._map(self._finish_privately, groups, self.num_threads)
+        if not self.pace.num_threads:
             return self._map_at_pace(self.pace, groups)
-        return self._map(self._finish_privately, groups, self.num_threads)
+        return self._map(self._finish_privately, groups, self.pace.num_threads)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
         return map_ahead(finish, groups, num_threads, self.ahead, in_order=self.in_order)
@@ -195,16 +197,22 @@ class Work:
             return
 
     def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
-        """The loop's thread makes groups until a thread would save time."""
+        """The loop's thread makes groups until threads would save time."""
         here = replace(self, num_threads=0)
         for group in groups:
             begin_ns = now_ns()
             staged = here._finish_globally(group)
             made_ns = now_ns()
+            num_samples = sum(map(len, group.group))
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
-            if pace.note(made_ns - begin_ns, now_ns() - made_ns):
+            times = BatchTimes(
+                reading_ns=made_ns - begin_ns,
+                step_ns=now_ns() - made_ns,
+                num_samples=num_samples,
+            )
+            if pace.note(times, self.num_threads):
                 break
         else:
             return

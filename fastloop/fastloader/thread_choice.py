@@ -21,10 +21,14 @@ HANDOVER_NS, HANDOVER_SHARE = 100_000, 0.3
 """The cost of a batch that comes from a thread: for its hand-over, and as a share of the time that
 reading it takes in the loop. Python's lock, and torch's redirected functions, take it. Measured in
 experiments/fastloader."""
+LOCK_NS = 50_000
+"""The cost of a sample that one of several threads reads: each call of torch or numpy lets another
+thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
+each (experiments/suite, ragged_text)."""
 LONG_NS = 20_000_000
-"""If a thread saves as much as this, it begins at once."""
+"""If threads save as much as this, they begin at once."""
 CONFIRMED = 3
-"""Batches in a row for which a thread has to save time."""
+"""Batches in a row for which threads have to save time."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Tuning:
     - No thread if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a tenth of a
       millisecond, as long as starting a thread and waiting for it.
     - No thread if Python copies rows, without the native core.
-    - A Dataset that is not thread-safe, and an iterable, have one thread, which begins if it saves
-      time (Pace).
+    - A Dataset that is not thread-safe, and an iterable, have one thread at most.
+    - The threads of a Dataset begin if they save time (Pace).
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. The native core limits bytes instead, see native_stream.py; a number that is given
@@ -53,30 +57,51 @@ class Tuning:
     group_rows: int = 1
     """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
     is_adaptive: bool = False
-    """True: the thread begins only if it saves time, see Pace."""
+    """True: the threads begin only if they save time, see Pace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """The times of a batch that the loop has read itself."""
+
+    reading_ns: int
+    step_ns: int
+    """Time from the end of reading until the next batch was asked for."""
+    num_samples: int
+
+    def saved_ns(self, num_threads: int) -> float:
+        """The time that so many threads would have saved, if they read as fast as the loop.
+
+        They read the next batches during the step, and all at once. Each hand-over of a batch costs
+        time, and with several threads each sample.
+        """
+        at_best_ns = max(self.reading_ns / num_threads, self.step_ns)
+        costs_ns = HANDOVER_NS + HANDOVER_SHARE * self.reading_ns
+        if num_threads > 1:
+            costs_ns += LOCK_NS * self.num_samples
+        return self.reading_ns + self.step_ns - at_best_ns - costs_ns
 
 
 @dataclass
 class Pace:
-    """Whether a thread that reads ahead of the loop saves time, by the batches of a loader so far.
+    """How many threads that read ahead of the loop save time, by the batches of a loader so far.
 
-    A thread can read while the loop does its step. It saves the shorter one of these two times, and
-    costs its hand-overs. If samples are cheap or the loop only traverses, the loop reads faster
-    itself. Batches are the same in both cases.
+    If samples are cheap, or the loop only traverses them, the loop reads faster itself. Batches are
+    the same in all cases.
     """
 
-    is_thread_worthwhile: bool = False
+    num_threads: int = 0
+    """0 until threads save time: the loop reads."""
     num_saving: int = 0
-    """Batches in a row for which a thread would have saved time."""
+    """Batches in a row for which threads would have saved time."""
 
-    def note(self, reading_ns: int, step_ns: int) -> bool:
-        """Note the times of a batch: to read it, and until the next one was asked for. Returns
-        whether a thread is worthwhile."""
-        saved_ns = min(reading_ns, step_ns) - HANDOVER_NS - HANDOVER_SHARE * reading_ns
+    def note(self, times: BatchTimes, most_threads: int) -> int:
+        """Note the times of a batch, and return the number of threads to read by from now on."""
+        saved_ns, num_threads = max((times.saved_ns(each), each) for each in {1, most_threads})
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if saved_ns > LONG_NS or self.num_saving >= CONFIRMED:
-            self.is_thread_worthwhile = True
-        return self.is_thread_worthwhile
+            self.num_threads = num_threads
+        return self.num_threads
 
 
 @dataclass(frozen=True)
@@ -119,10 +144,10 @@ def tune(
     elif num_threads is None:
         num_threads = settings.num_workers
     is_rows = isinstance(source, ColumnSource)
+    is_adaptive = not is_rows and num_threads is None
     # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
     # ask for that.
-    is_adaptive = not is_rows and not source.is_thread_safe and num_threads is None
-    if is_adaptive:
+    if is_adaptive and not source.is_thread_safe:
         num_threads = 1
     is_cheap = is_rows and not source.is_slow and is_copied
     workload = Workload(

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import Pace
+from fastloop.fastloader.thread_choice import BatchTimes, Pace
 
 MS = 1_000_000
 
@@ -47,10 +47,11 @@ class Stream(IterableDataset):
         return map(self.dataset.__getitem__, range(len(self.dataset)))
 
 
+@pytest.mark.parametrize("thread_safe", [False, True])
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
-def test_cheap_samples_are_read_by_the_loop(wrap):
+def test_cheap_samples_are_read_by_the_loop(wrap, thread_safe):
     dataset = Threads(400)
-    loader = FastLoader(wrap(dataset), 8)
+    loader = FastLoader(wrap(dataset), 8, thread_safe=thread_safe)
     for _ in range(2):
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(400))
     assert {*dataset.readers} == {threading.get_ident()}
@@ -69,6 +70,14 @@ def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_seco
     assert threading.get_ident() not in dataset.readers[12:]
 
 
+def test_several_threads_read_samples_that_wait_after_the_second_batch():
+    dataset = Threads(12, seconds=0.1)
+    loader = FastLoader(dataset, 2, thread_safe=True)
+    assert torch.cat([*loader, *loader]).tolist() == [*range(12)] * 2
+    assert dataset.readers[:2] == [threading.get_ident()] * 2
+    assert threading.get_ident() not in dataset.readers[4:]
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads):
     dataset = Threads(40)
@@ -78,22 +87,28 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
 
 
 @pytest.mark.parametrize(
-    ("times", "expected"),
+    ("times", "most_threads", "expected"),
     [
-        # (reading, step) in ms of successive batches -> whether a thread begins
-        ([(50, 50)], True),
-        ([(50, 0.01)] * 20, False),  # the loop only traverses
-        ([(0.1, 50)] * 20, False),  # reading takes no time
-        ([(5, 5)] * 2, False),  # not confirmed yet
-        ([(5, 5)] * 3, True),
-        ([(5, 5), (5, 0), (5, 5), (5, 5)], False),
+        # (reading, step) in ms of successive batches of ten samples -> threads that begin
+        ([(50, 50)], 1, 1),
+        ([(50, 0.01)] * 20, 1, 0),  # the loop only traverses
+        ([(0.1, 50)] * 20, 1, 0),  # reading takes no time
+        ([(5, 5)] * 2, 1, 0),  # not confirmed yet
+        ([(5, 5)] * 3, 1, 1),
+        ([(5, 5), (5, 0), (5, 5), (5, 5)], 1, 0),
+        ([(0.2, 0.01)] * 20, 4, 0),  # cheap samples: the threads would wait for Python's lock
+        ([(50, 0.01)] * 20, 4, 4),  # several threads read at the same time
+        ([(500, 0.01)], 4, 4),
+        ([(1, 5)] * 3, 4, 1),  # one thread hides this behind the step
     ],
 )
-def test_thread_begins_if_it_saves_more_than_it_costs(times, expected):
+def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, expected):
     pace = Pace()
     for reading_ms, step_ms in times:
-        worthwhile = pace.note(int(reading_ms * MS), int(step_ms * MS))
-    assert worthwhile is pace.is_thread_worthwhile is expected
+        reading_ns, step_ns = int(reading_ms * MS), int(step_ms * MS)
+        batch = BatchTimes(reading_ns=reading_ns, step_ns=step_ns, num_samples=10)
+        num_threads = pace.note(batch, most_threads)
+    assert num_threads == pace.num_threads == expected
 
 
 class Seldom(Dataset):
