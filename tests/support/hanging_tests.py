@@ -13,7 +13,8 @@ import pytest
 def pytest_handlecrashitem(crashitem, sched):
     """Let no other process repeat the test that has ended one, as pytest-xdist does where tests
     have groups: it would hang there too."""
-    for scope, tests in [*sched.workqueue.items()]:
+    # Only schedulers of groups have such a queue; the others repeat no test.
+    for scope, tests in [*getattr(sched, "workqueue", {}).items()]:
         if crashitem in tests:
             tests[crashitem] = True
         if all(tests.values()):  # a process waits for ever for the end of a group without tests
