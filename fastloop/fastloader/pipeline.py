@@ -50,7 +50,13 @@ from fastloop.fastloader.sample_draws import (
     make_seeded,
     make_seeded_once,
 )
-from fastloop.fastloader.thread_choice import BatchTimes, Pace, Tuning
+from fastloop.fastloader.thread_choice import (
+    BatchTimes,
+    Pace,
+    Tuning,
+    count_nbytes,
+    read_clocks,
+)
 from fastloop.fastloader.thread_map import (
     Part,
     ThreadModes,
@@ -101,8 +107,7 @@ class Pipeline:
         stages, receiving = self._list_stages(source, transform, copies, draws=draws)
         work = Work(
             stages=stages,
-            num_threads=num_threads,
-            ahead=self.tuning.prefetch_factor,
+            tuning=replace(self.tuning, num_threads=num_threads),
             on_stream=nullcontext if copies is None else copies.on_stream,
             draws=self.draws if draws else None,
             in_order=self.in_order,
@@ -148,9 +153,8 @@ class Work:
     """The stages of an epoch's groups, and the threads that do them ahead of the loop."""
 
     stages: Sequence[Stage]
-    num_threads: int
-    ahead: int
-    """Groups that each thread makes ahead."""
+    tuning: Tuning
+    """The number of threads, and of groups that each makes ahead."""
     on_stream: Callable[[], AbstractContextManager[Any]]
     """The context in which a thread copies to a device."""
     draws: GlobalDraws | None
@@ -167,22 +171,25 @@ class Work:
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
         if self.draws is None:
-            return self._map(self._finish, groups, self.num_threads)
+            return self._map(self._finish, groups, self.tuning.num_threads)
         # The first group of the loader shows which generators the samples draw from.
         if self.draws.shared is None:
             return self._find_and_map(groups)
         # The loop makes all batches itself if there are no threads, or if threads would have to
         # share these generators.
-        if not self.num_threads or self.draws.shared:
+        if not self.tuning.num_threads or self.draws.shared:
             return self._map(self._finish_globally, groups, 0)
         if self.pace is None:
-            return self._map(self._finish_privately, groups, self.num_threads)
+            return self._map(self._finish_privately, groups, self.tuning.num_threads)
         if not self.pace.num_threads:
             return self._map_at_pace(self.pace, groups)
-        return self._map(self._finish_privately, groups, self.pace.num_threads)
+        # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
+        num_threads = min(self.pace.num_threads, self.tuning.most_threads)
+        return self._map(self._finish_privately, groups, num_threads)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
-        return map_ahead(finish, groups, num_threads, self.ahead, in_order=self.in_order)
+        ahead = self.tuning.prefetch_factor
+        return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order)
 
     def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
@@ -198,21 +205,25 @@ class Work:
 
     def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes groups until threads would save time."""
-        here = replace(self, num_threads=0)
+        tuning = replace(self.tuning, num_threads=0, waiting_threads=0)
+        here = replace(self, tuning=tuning)
         for group in groups:
-            begin_ns = now_ns()
+            begin = read_clocks()
             staged = here._finish_globally(group)
-            made_ns = now_ns()
-            num_samples = sum(map(len, group.group))
+            end, num_samples = read_clocks(), sum(map(len, group.group))
+            nbytes = count_nbytes(staged.made)
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
             times = BatchTimes(
-                reading_ns=made_ns - begin_ns,
-                step_ns=now_ns() - made_ns,
+                reading_ns=end.wall_ns - begin.wall_ns,
+                cpu_ns=end.cpu_ns - begin.cpu_ns,
+                pauses=end.pauses - begin.pauses,
+                step_ns=now_ns() - end.wall_ns,
                 num_samples=num_samples,
+                nbytes=nbytes,
             )
-            if pace.note(times, self.num_threads):
+            if pace.note(times, self.tuning):
                 break
         else:
             return
@@ -228,10 +239,10 @@ class Work:
         """
 
         def divide(group: StagedGroup) -> list[Part]:
-            return DividedGather(source, group, self._go_on).divide(self.num_threads)
+            return DividedGather(source, group, self._go_on).divide(num_threads)
 
-        num_threads, in_order = self.num_threads, self.in_order
-        results = map_parts_ahead(divide, groups, num_threads, self.ahead, in_order=in_order)
+        num_threads, ahead = self.tuning.num_threads, self.tuning.prefetch_factor
+        results = map_parts_ahead(divide, groups, num_threads, ahead, in_order=self.in_order)
         return results if self.draws is None else self._go_on_in_loop(results)
 
     def _go_on(self, gathered: StagedGroup) -> StagedGroup:
@@ -261,7 +272,7 @@ class Work:
 
     def _finish(self, staged: StagedGroup) -> StagedGroup:
         """Do the stages that the group has not passed."""
-        if not self.num_threads:
+        if not self.tuning.num_threads:
             with self.on_stream():
                 return pass_stages(staged, self.stages)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
@@ -285,9 +296,9 @@ class Work:
 
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None
-        with find_global_draws(self.draws, for_threads=bool(self.num_threads)):
+        with find_global_draws(self.draws, for_threads=bool(self.tuning.num_threads)):
             finished = self._finish(staged)
-        if self.num_threads:
+        if self.tuning.num_threads:
             _warn(self.draws.shared)
         return finished
 

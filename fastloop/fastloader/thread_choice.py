@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
@@ -25,6 +29,9 @@ LOCK_NS = 50_000
 """The cost of a sample that one of several threads reads: each call of torch or numpy lets another
 thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
 each (experiments/suite, ragged_text)."""
+WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
+"""Samples wait, for a disk or a network, if reading them uses a smaller share of a core than this;
+so many threads, which take turns at no core, read them at most."""
 LONG_NS = 20_000_000
 """If threads save as much as this, they begin at once."""
 CONFIRMED = 3
@@ -45,7 +52,8 @@ class Tuning:
       millisecond, as long as starting a thread and waiting for it.
     - No thread if Python copies rows, without the native core.
     - A Dataset that is not thread-safe, and an iterable, have one thread at most.
-    - The threads of a Dataset begin if they save time (Pace).
+    - The threads of a Dataset begin if they save time (Pace), and are up to waiting_threads if its
+      samples wait.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. The native core limits bytes instead, see native_stream.py; a number that is given
@@ -58,16 +66,61 @@ class Tuning:
     """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
     is_adaptive: bool = False
     """True: the threads begin only if they save time, see Pace."""
+    waiting_threads: int = 0
+    """Maximum number of threads that read samples that wait; 0: num_threads."""
+
+    @property
+    def most_threads(self) -> int:
+        """The number of threads that an epoch has at most."""
+        return max(self.num_threads, self.waiting_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadClocks:
+    """The clocks of a thread at a moment."""
+
+    wall_ns: int
+    cpu_ns: int
+    pauses: int
+    """How often it has given up its core; always 0 if the system does not count that."""
+
+
+def read_clocks() -> ThreadClocks:
+    """The clocks of this thread, which takes about a microsecond."""
+    pauses = 0
+    if sys.platform == "linux":
+        # Other systems do not count the pauses of a thread, and some lack this module.
+        import resource
+
+        pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    return ThreadClocks(wall_ns=now_ns(), cpu_ns=cpu_ns(), pauses=pauses)
+
+
+def count_nbytes(batches: Any) -> int:
+    """The bytes of the tensors and arrays of batches."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in pytree.tree_leaves(batches))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """The times of a batch that the loop has read itself."""
+    """The times of a batch that the loop has read itself, and its size."""
 
     reading_ns: int
+    cpu_ns: int
+    """CPU time of the loop's thread while it read."""
+    pauses: int
+    """How often this thread gave up its core meanwhile, as it does to wait."""
     step_ns: int
     """Time from the end of reading until the next batch was asked for."""
     num_samples: int
+    nbytes: int
+
+    @property
+    def waits(self) -> bool:
+        """True if the samples wait. A thread that only has no core on a busy machine does not pause
+        for each sample."""
+        uses_little = self.cpu_ns < WAITING_SHARE * self.reading_ns
+        return uses_little and 2 * self.pauses >= self.num_samples
 
     def saved_ns(self, num_threads: int) -> float:
         """The time that so many threads would have saved, if they read as fast as the loop.
@@ -76,7 +129,8 @@ class BatchTimes:
         time, and with several threads each sample.
         """
         at_best_ns = max(self.reading_ns / num_threads, self.step_ns)
-        costs_ns = HANDOVER_NS + HANDOVER_SHARE * self.reading_ns
+        busy_ns = self.cpu_ns if self.waits else self.reading_ns
+        costs_ns = HANDOVER_NS + HANDOVER_SHARE * busy_ns
         if num_threads > 1:
             costs_ns += LOCK_NS * self.num_samples
         return self.reading_ns + self.step_ns - at_best_ns - costs_ns
@@ -95,9 +149,13 @@ class Pace:
     num_saving: int = 0
     """Batches in a row for which threads would have saved time."""
 
-    def note(self, times: BatchTimes, most_threads: int) -> int:
+    def note(self, times: BatchTimes, tuning: Tuning) -> int:
         """Note the times of a batch, and return the number of threads to read by from now on."""
-        saved_ns, num_threads = max((times.saved_ns(each), each) for each in {1, most_threads})
+        numbers = {1, tuning.num_threads}
+        if times.waits and tuning.waiting_threads:
+            fitting = AHEAD_BYTES // max(1, tuning.prefetch_factor * times.nbytes)
+            numbers.add(max(tuning.num_threads, min(tuning.waiting_threads, fitting)))
+        saved_ns, num_threads = max((times.saved_ns(each), each) for each in numbers)
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if saved_ns > LONG_NS or self.num_saving >= CONFIRMED:
             self.num_threads = num_threads
@@ -144,10 +202,11 @@ def tune(
     elif num_threads is None:
         num_threads = settings.num_workers
     is_rows = isinstance(source, ColumnSource)
+    is_shared = not is_rows and source.is_thread_safe
     is_adaptive = not is_rows and num_threads is None
     # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
     # ask for that.
-    if is_adaptive and not source.is_thread_safe:
+    if is_adaptive and not is_shared:
         num_threads = 1
     is_cheap = is_rows and not source.is_slow and is_copied
     workload = Workload(
@@ -159,7 +218,9 @@ def tune(
         is_grouped=is_cheap and target is not None,
     )
     tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
-    return replace(tuning, is_adaptive=is_adaptive and is_plain)
+    is_adaptive = is_adaptive and is_plain
+    waiting_threads = MAX_WAITING_THREADS if is_adaptive and is_shared else 0
+    return replace(tuning, is_adaptive=is_adaptive, waiting_threads=waiting_threads)
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
@@ -187,7 +248,7 @@ def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
     most = 0 if by_processes else max(0, lead - 1)
     num_threads = min(tuning.num_threads, most)
     ahead = most // max(1, num_threads) or 1
-    return replace(tuning, num_threads=num_threads, prefetch_factor=ahead)
+    return replace(tuning, num_threads=num_threads, prefetch_factor=ahead, waiting_threads=0)
 
 
 def choose_tuning(

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import BatchTimes, Pace
+from fastloop.fastloader.thread_choice import BatchTimes, Pace, Tuning
 
 MS = 1_000_000
 
@@ -71,11 +72,13 @@ def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_seco
 
 
 def test_several_threads_read_samples_that_wait_after_the_second_batch():
-    dataset = Threads(12, seconds=0.1)
+    dataset = Threads(40, seconds=0.1)
     loader = FastLoader(dataset, 2, thread_safe=True)
-    assert torch.cat([*loader, *loader]).tolist() == [*range(12)] * 2
+    assert torch.cat([*loader, *loader]).tolist() == [*range(40)] * 2
     assert dataset.readers[:2] == [threading.get_ident()] * 2
     assert threading.get_ident() not in dataset.readers[4:]
+    # More than there are cores on most machines; the first two batches are read here.
+    assert len({*dataset.readers[4:40]}) == 16
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -105,10 +108,39 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
 def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, expected):
     pace = Pace()
     for reading_ms, step_ms in times:
-        reading_ns, step_ns = int(reading_ms * MS), int(step_ms * MS)
-        batch = BatchTimes(reading_ns=reading_ns, step_ns=step_ns, num_samples=10)
-        num_threads = pace.note(batch, most_threads)
+        num_threads = pace.note(busy_batch(reading_ms, step_ms), Tuning(most_threads, 2))
     assert num_threads == pace.num_threads == expected
+
+
+def busy_batch(reading_ms: float, step_ms: float) -> BatchTimes:
+    """The times of a batch of ten samples, which a core has computed all the time."""
+    reading_ns, step_ns = int(reading_ms * MS), int(step_ms * MS)
+    return BatchTimes(
+        reading_ns=reading_ns,
+        cpu_ns=reading_ns,
+        pauses=0,
+        step_ns=step_ns,
+        num_samples=10,
+        nbytes=1000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 16),
+        ({"cpu_ns": 60 * MS}, 4),  # they compute as well
+        ({"pauses": 2}, 4),  # the machine is busy, so that the thread has no core
+        ({"nbytes": 4 << 20}, 8),  # 64 MiB are made ahead, two batches by each thread
+        ({"nbytes": 1 << 30}, 4),
+    ],
+    ids=str,
+)
+def test_many_threads_read_samples_that_wait(changes, expected):
+    waiting = replace(busy_batch(100, 1), cpu_ns=2 * MS, pauses=10)
+    tuning = Tuning(4, 2, waiting_threads=16)
+    assert Pace().note(replace(waiting, **changes), tuning) == expected
+    assert Pace().note(replace(waiting, **changes), Tuning(4, 2)) == 4
 
 
 class Seldom(Dataset):
