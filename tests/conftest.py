@@ -132,9 +132,11 @@ def _runs_jax(item) -> bool:
 
 
 def _string_parameters(item) -> list[str]:
-    """String parameters of the test; an override is represented by its value."""
+    """String parameters of the test, and those in tuples; an override is represented by its
+    value."""
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [param.rpartition("=")[2] for param in params if isinstance(param, str)]
+    texts = [each for param in params for each in (param if isinstance(param, tuple) else (param,))]
+    return [text.rpartition("=")[2] for text in texts if isinstance(text, str)]
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from fastloop.config.build_jobs import build_option
 from fastloop.config.catalogue import default_options, options_of
 from fastloop.config.combinations import _hydra_compose, compose_api, compose_values
 from fastloop.config.command_line import read_command_line, read_spelling
@@ -41,14 +43,24 @@ OPTIONS = {group: options_of(group) for group in default_options()}
 COUNT = max(map(len, OPTIONS.values()))
 
 
+def without_requirements(node):
+    """The node without what pip would install, which is no setting of an object."""
+    if not isinstance(node, dict):
+        return node
+    return {n: without_requirements(each) for n, each in node.items() if n != "requirements"}
+
+
 @pytest.mark.parametrize(
     "number", [pytest.param(n, marks=[pytest.mark.heavy] * (n % 11 > 0)) for n in range(COUNT)]
 )
-def test_choices_from_all_groups_make_what_hydra_composes(number):
+def test_choices_from_all_groups_make_what_hydra_composes_and_builds(number):
     """Each option is in one of the jobs."""
     job = tuple(f"{name}={each[number % len(each)]}" for name, each in OPTIONS.items())
     of_hydra = compose_by_hydra(job)
     assert repr(compose_values(*job)) == repr(of_hydra)  # in the same order
+    for group in OPTIONS:
+        built = build_option(group, of_hydra[group])
+        assert built == instantiate(without_requirements(of_hydra[group]), _convert_="all")
     with_values = (*job, "epochs=7", "+loader.own=1")
     assert compose_values(*with_values) == of_hydra | {
         "epochs": 7,
