@@ -287,12 +287,12 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
-    """The configuration, made of those with one choice each; None if Hydra has to compose it."""
+    """The configuration, made of those of each choice; None if Hydra has to compose it."""
     # Hydra takes 0.1 s. Many jobs combine few options: each option is composed once.
     choices = plain_choices(overrides)
     if choices is None or len(choices) < 2:
         return None
-    chosen = {group: _compose_unresolved((text,)) for group, text in choices.items()}
+    chosen = {group: _compose_unresolved(of_group) for group, of_group in choices.items()}
     return combine_choices(_compose_unresolved(()), chosen)
 
 

@@ -1,4 +1,4 @@
-"""The configuration of several choices of options, from configurations with one choice each."""
+"""The configuration of several choices of options, from the configurations of each choice."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from omegaconf import DictConfig, OmegaConf
 
 from fastloop.config.catalogue import default_options, options_of
 
-CHOICE = re.compile(r"(\w+)=(\w+)")
+CHOICE = re.compile(r"([\w@.]+)=(\w+)")
 """An override that chooses an option by its name."""
+PARTS = {"decoder": "dataset", "store@loader.store": "loader"}
+"""Group that belongs to another one, whose options change it -> the other group."""
 
 
-def plain_choices(overrides: Sequence[str]) -> dict[str, str] | None:
-    """Group -> override, if each override chooses an option of conf/ from another group; else None.
+def plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """Group -> overrides of it and its parts, if each override chooses an option of conf/ from
+    another group; else None.
 
-    >>> plain_choices(["loader=raw", "dataset=digits"])
-    {'loader': 'loader=raw', 'dataset': 'dataset=digits'}
+    >>> plain_choices(["loader=raw", "dataset=photos", "decoder=pil"])
+    {'loader': ('loader=raw',), 'dataset': ('dataset=photos', 'decoder=pil')}
     """
-    choices: dict[str, str] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    names = set[str]()
     for text in overrides:
         match = CHOICE.fullmatch(text)
-        group, option = match.groups() if match else ("", "")
-        if group in choices or group not in default_options() or option not in options_of(group):
+        name, option = match.groups() if match else ("", "")
+        is_known = name in default_options() or name in PARTS
+        if name in names or not is_known or option not in options_of(name.partition("@")[0]):
             return None
-        choices[group] = text
+        names.add(name)
+        group = PARTS.get(name, name)
+        choices[group] = (*choices.get(group, ()), text)
     return choices
 
 
@@ -34,7 +41,7 @@ def combine_choices(base: DictConfig, chosen: Mapping[str, DictConfig]) -> DictC
     """The configuration with all choices; None if two of them change the same part.
 
     base: the configuration without choices.
-    chosen: group -> the configuration with the choice of an option of this group alone.
+    chosen: group -> the configuration with the choices from this group and its parts alone.
     """
     parts = {group: _parts_that_differ(base, cfg) | {group} for group, cfg in chosen.items()}
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):

@@ -73,6 +73,9 @@ def test_choices_from_all_groups_make_what_hydra_composes_and_builds(number):
     [
         ("dataset=photos", "decoder=opencv", "loader=hdf5"),
         ("loader=np_memmap", "store@loader.store=hdf5"),
+        ("loader=np_memmap", "dataset=digits", "store@loader.store=hdf5"),
+        ("decoder=torchvision", "order=sequential", "dataset=csv_images"),
+        ("decoder=opencv", "loader=hdf5"),
         ("dataset=image_folder", "loader=fastloop", "transform=normalize"),
         ("experiment=decoders", "loader=raw"),
         ("loader=raw", "experiment=peers", "dataset=digits"),
