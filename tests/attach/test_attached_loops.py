@@ -148,7 +148,9 @@ def test_other_threads_of_the_script_are_no_work_on_its_batches(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.nightly)]
+)
 def test_workers_carry_the_probe(tmp_path, context):
     settings = {"num_workers": 2, "multiprocessing_context": context}
     settings["persistent_workers"] = context != "fork"
@@ -213,7 +215,7 @@ def loops_of(findings):
     ("way", "status"),
     [
         ("raise", 1),
-        ("exit", 3),
+        pytest.param("exit", 3, marks=pytest.mark.nightly),
         ("kill", -signal.SIGKILL),
     ],
 )
