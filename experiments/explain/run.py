@@ -31,8 +31,8 @@ LANES = ("light-0", "light-1")
 HEAVY = "heavy"
 STRIDE = 3
 """Heavy pipelines are judged in this stride, so that an interrupted run has some of all kinds."""
-COMPUTE = "while True: pass"
-"""The code of another program."""
+COMPUTE = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""The code of another program, which ends with this one."""
 CHANGES_EVERY = 2
 """Of so many pipelines, one has a change of a setting carried out."""
 
