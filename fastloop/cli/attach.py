@@ -247,9 +247,10 @@ def _try_changes(
         return
     budget_s = 60 * settings.minutes
     changes = choose_changes(found)
-    batches = choose_batches(found, budget_s, outside_s(findings))
+    rest_s = outside_s(findings)
+    batches = choose_batches(found, budget_s, rest_s)
     try:
-        check_minutes(found, batches, settings.minutes)
+        check_minutes(found, batches, settings.minutes, rest_s)
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return

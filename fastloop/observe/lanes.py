@@ -12,6 +12,9 @@ from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
+OF_PASSES = (Part.START, Part.END, Part.GAP)
+"""Events that belong to no batch."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
@@ -35,7 +38,7 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
 
     events: those of one pass of a loop, as each pass numbers its batches from 0 on.
     """
-    events = list(events)
+    events = _count_batches(list(events))
     main = [event for event in events if event.lane == LOOP_LANE]
     device = [event for event in events if event.lane.kind is LaneKind.DEVICE]
     work = [e for e in events if e.lane.kind not in (LaneKind.LOOP, LaneKind.DEVICE)]
@@ -49,6 +52,19 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
         for number, row in enumerate(_divide_into_rows(group), 1)
     ]
     return sorted(lanes, key=_place)
+
+
+def _count_batches(events: list[Event]) -> list[Event]:
+    """The events, with the batches of the pass numbered from 0 on without gaps."""
+    # DataLoader also numbers batches that are never made, because the worker of a stream has ended
+    # before others, and a kept iterator goes on with its numbers in the next pass.
+    numbers = sorted(
+        {each.batch for each in events if each.batch != UNKNOWN and each.name not in OF_PASSES}
+    )
+    if numbers == [*range(len(numbers))]:
+        return events
+    places = {number: place for place, number in enumerate(numbers)}
+    return [replace(each, batch=places.get(each.batch, each.batch)) for each in events]
 
 
 def last_passes(events: Iterable[Event]) -> list[Event]:

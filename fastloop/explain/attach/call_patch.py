@@ -129,6 +129,22 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     return text.decode()
 
 
+def find_options(
+    source: str, line: int, change: Change, takes: Sequence[str] | None = None
+) -> dict[str, str]:
+    """The expressions, as `args.workers`, that the call on that line gives for the settings of the
+    change; takes: as for `edit_call`."""
+    tree = ast.parse(source)
+    call = _find_call(tree, line, _loader_names(tree))
+    given = dict(zip(POSITIONS if takes is None else takes, call.args, strict=False))
+    given |= {each.arg: each.value for each in call.keywords if each.arg}
+    return {
+        name: ast.unparse(given[name])
+        for name in change.settings
+        if name in given and not isinstance(given[name], ast.Constant)
+    }
+
+
 def _loader_names(tree: ast.Module) -> set[str]:
     """The names by which the script calls DataLoader, such as DL."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

@@ -18,6 +18,7 @@ from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
+from fastloop.observe.warning_frames import skip_in_warnings
 
 FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
@@ -60,6 +61,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     fetch, turns = fetcher.fetch, FetchTurns()
     usage = PassUsage(log, "makes")
 
+    @skip_in_warnings
     def make_batch(index: Any, has_samples: bool) -> tuple[Any, int]:
         """The batch, and the CPU time of making it if its samples are recorded."""
         if not has_samples:
@@ -71,6 +73,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
             batch = fetch(index)
             return batch, cpu_ns() - begun_ns
 
+    @skip_in_warnings
     def fetch_batch(index: Any) -> Any:
         here = log.here()
         events = here.count
@@ -157,6 +160,7 @@ class ProbedSamples:
         # whole, as without the probe. Tracebacks show the same frames, but no sample is timed.
         return getattr(self._dataset, name)
 
+    @skip_in_warnings
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         sample = self._dataset[index]

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Cause, Verdict
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
@@ -24,12 +25,19 @@ from fastloop.explain.attach.loop_verdict import (
 from fastloop.explain.attach.loop_what_ifs import (
     LoopWhatIf,
     cores_of_loading,
+    cores_of_steps,
     predict_changes,
 )
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
+from fastloop.explain.attach.step_lines import StepLines
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT, is_close
 
 SCHEMA = 1
+CROWDED = 1.1
+"""Workers are said to share cores if loading, the step and other programs want this many times the
+cores that there are."""
+TOLD_CORES = 0.1
+"""Other programs that use fewer cores are not mentioned."""
 WAITING = 0.5
 """If there are no counters of the threads, samples count as waiting if making a batch keeps less
 than this share of a core busy."""
@@ -52,6 +60,10 @@ class LoopFindings:
     """Median time of a step."""
     load_cores: float
     """Share of a core that the thread which makes batches keeps busy."""
+    step_cores: float
+    """Number of cores that a step keeps busy."""
+    other_cores: float
+    """Number of cores that other programs used while the script ran; 0 if it is not known."""
     samples_wait: bool
     """True if making a batch waits, for example for a disk or another machine, for longer than it
     computes. Many workers then help, because they wait at the same time."""
@@ -65,6 +77,8 @@ class LoopFindings:
     """The changes, sorted by predicted gain; none if the model misses the loop."""
     causes: tuple[Cause, ...]
     """The causes that were found, each with its measure and its advice."""
+    step_lines: StepLines
+    """The lines of the script on which the steps spend their time."""
     coverage: float
     """Share of the time of its passes that the lane of the loop accounts for, without gaps."""
     ranks: RankComparison | None
@@ -103,6 +117,8 @@ def describe_loop(loop: Loop) -> LoopFindings:
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
         load_cores=cores_of_loading(loop),
+        step_cores=cores_of_steps(loop),
+        other_cores=loop.other_cores,
         # Without the counters, a thread that waits for a core looks like one that sleeps:
         # the share of a core decides then.
         samples_wait=(
@@ -113,6 +129,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         model_ratio=ratio,
         what_ifs=changes,
         causes=find_loop_causes(loop, shares, do_workers_pay=_do_workers_pay(loop, ratio, changes)),
+        step_lines=loop.step_lines,
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
@@ -255,6 +272,21 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     return rows
 
 
+def _note_on_cores(loop: LoopFindings) -> str:
+    """The end of the note if workers would have to share their cores; empty if some are free."""
+    cores = usable_cores()
+    wanted = _num_ranks(loop) * (loop.load_cores + loop.step_cores) + loop.other_cores
+    if loop.facts.get("num_workers") or wanted <= CROWDED * cores:
+        return ""
+    others = ""
+    if loop.other_cores >= TOLD_CORES:
+        others = f", and other programs {significant(loop.other_cores, 2)}"
+    return (
+        f"; workers would share {cores} cores with the step, which keeps "
+        f"{significant(loop.step_cores, 2)} busy{others}: the predictions contain that"
+    )
+
+
 def _what_if_lines(loop: LoopFindings) -> list[str]:
     if loop.facts.get("is_watched"):
         return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
@@ -272,4 +304,6 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     if contention and contention.value >= LEAST_TOLD:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
+    elif loop.what_ifs:
+        note += _note_on_cores(loop)
     return [*(align(what_if_rows(loop)) if loop.what_ifs else []), *wrap([note])]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from fastloop.observe.warning_frames import skip_in_warnings
+
 MOST_NESTED = 4
 """Depth to which nested objects are searched, such as a Subset, its dataset and its transforms."""
 LONGEST = 16
@@ -31,6 +33,7 @@ class FirstRead:
         self.states = _generator_states()
         fetcher.collate_fn = self.collate_first
 
+    @skip_in_warnings
     def collate_first(self, samples: Any) -> Any:
         """The batch of the samples, by the fetcher's own function."""
         first = samples[0] if isinstance(samples, list) and samples else samples

@@ -33,6 +33,8 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     wait = wait_share(dict(shares))
     word = _choose_word(wait, shares)
     sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
+    if word is Part.STEP:
+        sentences.append(loop.step_lines.describe(loop.facts["place"]))
     return Verdict(word=word, sentences=tuple(filter(None, sentences)))
 
 

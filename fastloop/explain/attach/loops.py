@@ -25,6 +25,7 @@ from fastloop.explain.attach.iterations import (
 )
 from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
+from fastloop.explain.attach.step_lines import StepLines, find_step_lines
 
 # Successive batches resemble each other and are no independent measurements. Intervals are
 # therefore over whole passes or, if there are few, over blocks of successive batches (a block
@@ -76,6 +77,7 @@ class Loop:
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""
     usage: LoopUsage = field(default_factory=LoopUsage)
+    step_lines: StepLines = field(default_factory=StepLines)
     blocked_ns: int = 0
     """Time of the waits in which a later batch was ready."""
     other_cores: float = 0.0
@@ -259,6 +261,7 @@ def _build_loop(
         made=made,
         no_store=_find_no_store(passes, records),
         usage=collect_usage(passes, records),
+        step_lines=find_step_lines(passes, records),
         blocked_ns=sum(time_behind_order(*pair) for pair in zip(passes, makers, strict=True)),
         other_cores=other_cores,
     )

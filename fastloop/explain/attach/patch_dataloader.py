@@ -11,7 +11,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,12 +30,13 @@ from fastloop.explain.attach.loader_places import (
     names_of_arguments,
     place_in_script,
     place_of_call,
-    skip_in_warnings,
 )
+from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
-from fastloop.observe.event_log import EventLog, ThreadLog
-from fastloop.observe.torch_hooks import probe_pinning
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
+from fastloop.observe.warning_frames import skip_in_warnings
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -47,8 +47,8 @@ MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
-LOADERS, PASSES, DATASETS = itertools.count(), itertools.count(), itertools.count()
-"""Numbers of the loaders of this process, of the passes over them, and of their datasets."""
+DATASETS = itertools.count()
+"""Numbers of the datasets of this process."""
 SETTINGS = (
     *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
     "in_order",
@@ -63,6 +63,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
+    follow_numbers(module)
     iterator = module._BaseDataLoaderIter
     iterator.__init__ = loops.wrap_iterator(iterator.__init__)
     iterator.__next__ = loops.wrap_next(iterator.__next__)
@@ -90,59 +91,6 @@ def follow_reset(
             begin(loader, iterator, start_ns)
 
     return _reset
-
-
-@dataclass
-class LoaderState:
-    """A DataLoader of this process."""
-
-    number: int
-    process_id: int
-    made_at: str = ""
-    """Path and line of the call that has made it; empty if it was made without the probe."""
-    is_described: bool = False
-    asked_ns: int = 0
-    """Time of an iter() for which no pass has begun yet; 0: there is none."""
-
-
-@dataclass
-class IterationState:
-    """A pass of a loop over a DataLoader, and the step on its last batch."""
-
-    number: int
-    loader: LoaderState
-    begun_ns: int
-    """Time at which the beginning of the pass was recorded."""
-    place: str
-    passed: int
-    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
-    since: int
-    """Number of the first pass after the iterator was made or reset: a class derived from
-    DataLoader may keep its iterator, and go on with it in its next pass."""
-    second: int
-    """Value of the iterator's _num_yielded when the loop asks for the second batch of this pass."""
-    batch: int = UNKNOWN
-    """Number of the batch that the loop has; UNKNOWN: it has none."""
-    start_ns: int = 0
-    cpu_ns: int = UNKNOWN
-    usage: PassUsage = field(kw_only=True)
-
-    def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
-        """Note that the loop has the batch."""
-        self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
-
-    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, is_alone: bool) -> None:
-        """Record the step, if there is one, as the loop asks for the next batch.
-
-        is_alone: false if the step has a loop of its own.
-        """
-        if self.batch == UNKNOWN:
-            return
-        if self.usage.is_begun:
-            self.usage.end_part(self.number, is_alone=is_alone)
-        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
-        here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
-        self.batch = UNKNOWN
 
 
 class LoopProbe:
@@ -377,7 +325,7 @@ class LoopProbe:
                 current.number, current.epoch = outside
             # The number is read after the call, which passes over the numbers of workers that have
             # ended, as those of an IterableDataset do at different times.
-            stop_ns, number = now_ns(), _number_of_batch(iterator)
+            stop_ns, number = now_ns(), number_of_batch(iterator)
             here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
             if has_cpu:
@@ -385,11 +333,6 @@ class LoopProbe:
             return batch
 
         return __next__
-
-
-def _number_of_batch(iterator: Any) -> int:
-    """Number of the iterator's last batch: the workers' number, or without workers its place."""
-    return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 
 def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
