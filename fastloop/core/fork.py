@@ -1,8 +1,12 @@
 """Starting forks: the garbage of a process is freed by that process alone."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_starting: list[bool] = []
+"""An item for each process that is being started: true if the collector was enabled before."""
 
 
 @contextmanager
@@ -10,13 +14,28 @@ def inherit_no_garbage() -> Iterator[None]:
     """Context for starting a process: a fork never frees the garbage that its parent had.
 
     A process that was forked can't use CUDA if its parent does. If its garbage collector freed a
-    tensor of the parent that is on the device, torch would abort it. Garbage of the parent is
-    therefore moved out of the collector's sight, as the documentation of `gc.freeze` describes, and
-    is collected again by the parent alone. Objects that the program itself had frozen are no longer
-    frozen afterwards.
+    tensor of the parent that is on the device, torch would abort it. So the fork moves all that it
+    has inherited out of the collector's sight, as the documentation of `gc.freeze` describes. The
+    parent collects its garbage as before, and what it has frozen itself stays frozen.
     """
-    gc.freeze()
+    # The collector must not run in the fork before that.
+    _starting.append(gc.isenabled())
+    gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if _starting.pop():
+            gc.enable()
+
+
+def _leave_garbage() -> None:
+    if not _starting:
+        return
+    gc.freeze()
+    if any(_starting):
+        gc.enable()
+    _starting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_garbage)

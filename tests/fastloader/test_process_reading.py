@@ -441,6 +441,18 @@ def test_processes_leave_garbage_to_their_parent(method):
     assert freed_in == [os.getpid()]
 
 
+def test_what_the_program_has_frozen_stays_frozen():
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        list(FastLoader(Collecting(), 4, num_workers=1))
+        assert gc.get_freeze_count() > frozen
+        assert gc.isenabled()
+    finally:
+        if not frozen:
+            gc.unfreeze()
+
+
 def test_timeout_is_an_error():
     loader = FastLoader(Ending("exit", 99), 1, sampler=[18], num_workers=1, timeout=0.2)
     with pytest.raises(RuntimeError, match=r"no batch within timeout=0\.2 seconds"):
