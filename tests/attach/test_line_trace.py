@@ -154,3 +154,10 @@ def test_loop_of_another_place_ends_the_trace():
         begin_trace("train.py:9")
     assert begin_trace("train.py:20") is None
     assert sys.gettrace() is None
+
+
+def test_steps_of_compiled_code_are_not_traced(monkeypatch):
+    """torch.compile compiles code once more if a trace function is set."""
+    utils = pytest.importorskip("torch._dynamo.utils")
+    monkeypatch.setitem(utils.counters, "frames", line_trace.Counter(total=1, ok=1))
+    assert trace_steps(rest) == {}

@@ -47,9 +47,16 @@ def begin_trace(place: str) -> LineTrace | None:
         trace.stop()
     has_turn = count > 1 and (count <= FIRST or count & (count - 1) == 0)
     # Any other trace function is that of a debugger, for example.
-    is_free = trace is not None or present is None
+    is_free = (trace is not None or present is None) and not _has_compiled()
     frame = frame_in_script() if has_turn and is_free else None
     return LineTrace(frame) if frame else None
+
+
+def _has_compiled() -> bool:
+    """True if torch.compile has compiled code of this process. Beside a trace function it would
+    compile that code once more."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return bool(dynamo and dynamo.counters.get("frames"))
 
 
 class LineTimes:
