@@ -32,7 +32,7 @@ def register_experiments() -> None:
         node = OmegaConf.to_container(OmegaConf.load(path))
         store = ConfigStore.instance()
         store.store(group=group, name=name, package="_global_", node=node, provider=str(path))
-    # in a wheel the folder experiments is in fastloop/resources, which is not on Python's path
+    # In a wheel the folder experiments is in fastloop/resources, which is not on Python's path.
     if str(folder.parent) not in sys.path:
         sys.path.append(str(folder.parent))
 
@@ -50,7 +50,7 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
             return None
         if _is_option(override):
             options.append({f"override /{override.key_or_group}": override.value()})
-        # an experiment can't choose another one, and settings of Hydra belong to the command
+        # An experiment can't choose another one, and settings of Hydra belong to the command.
         elif override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
             return None
         else:

@@ -6,11 +6,15 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
+
+GROUPS = {LaneKind.WORKER: 0, LaneKind.LOOP: 2, LaneKind.DEVICE: 3}
+"""Place of a lane's group by the kind of its process; all other kinds are in group 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +133,36 @@ def _order(event: Event) -> tuple[int, int]:
     return event.start_ns, -event.stop_ns
 
 
-def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str, int]:
-    """The key for sorting: workers first, each with its queue below, then threads, the queue of all
-    native threads, the loop and its device."""
+class _Place(NamedTuple):
+    """The place of a lane in a picture; lanes are sorted by these values, the first one first."""
+
+    group: int
+    """Workers, other processes and threads, the loop, its device."""
+    is_shared_queue: bool
+    """True for the queue of all native threads, which is below them."""
+    number: int
+    """The number of the worker or of the thread."""
+    process_id: int
+    is_queue: bool
+    """True for a queue, which is below the lane that fills it."""
+    name: str
+    row: int
+
+
+def _place(lane: Lane) -> _Place:
     is_queue = lane.key.kind is LaneKind.QUEUE
     maker = lane.key.of if is_queue and lane.key.of else lane.key
-    is_shared = is_queue and maker.kind is LaneKind.NATIVE
-    ranks = {LaneKind.WORKER: 0, LaneKind.LOOP: 2, LaneKind.DEVICE: 3}
-    numbers = [each.number for each in (maker.process, maker) if each.number is not None]
-    place = ranks.get(maker.process.kind, 1), is_shared, next(iter(numbers), 0)
-    return *place, lane.process_id, is_queue, lane.key.name, lane.row
+    # Threads of a worker are placed by the worker's number.
+    number = maker.number if maker.process.number is None else maker.process.number
+    return _Place(
+        group=GROUPS.get(maker.process.kind, 1),
+        is_shared_queue=is_queue and maker.kind is LaneKind.NATIVE,
+        number=number or 0,
+        process_id=lane.process_id,
+        is_queue=is_queue,
+        name=lane.key.name,
+        row=lane.row,
+    )
 
 
 def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:

@@ -16,14 +16,13 @@ from fastloop.core.text import LINE_WIDTH
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
-    describe_nothing,
-    format_findings,
     to_json,
 )
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
+from fastloop.explain.attach.script_text import describe_nothing, format_findings
 from fastloop.explain.change import Change
 
 
@@ -85,7 +84,7 @@ def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> 
 
 
 @pytest.mark.parametrize(
-    ("usage", "other_cores", "contention"),
+    ("usage", "foreign_cores", "contention"),
     [
         (usage_of(1.0, 0.4, 2), 0.0, 0.4),
         (usage_of(1.0, 0.4, 2), 2.0, 0.2),  # others use as much as the two workers
@@ -96,10 +95,12 @@ def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> 
         (LoopUsage(), 0.0, 0.0),
     ],
 )
-def test_step_that_waits_for_cores_of_workers_is_a_part_of_its_own(usage, other_cores, contention):
+def test_step_that_waits_for_cores_of_workers_is_a_part_of_its_own(
+    usage, foreign_cores, contention
+):
     decode = np.zeros((100, 4), np.int64)
     decode[:, 0] = 250_000
-    loop = replace(a_loop(0.05, 2), waits_ns=decode, usage=usage, other_cores=other_cores)
+    loop = replace(a_loop(0.05, 2), waits_ns=decode, usage=usage, foreign_cores=foreign_cores)
     shares = share_of_parts(loop)
     assert sum(each.value for each in shares.values()) == pytest.approx(1.0)
     assert shares[Part.CONTENTION].value == pytest.approx(0.5 * contention)

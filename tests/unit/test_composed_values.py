@@ -7,8 +7,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import OmegaConf
 
-from fastloop.config.combinations import _hydra_compose, compose_api, compose_values
+from fastloop.config.combinations import compose_values
 from fastloop.config.command_line import read_command_line, read_spelling
+from fastloop.config.hydra_compose import compose_api, hydra_compose
 
 parse = OverridesParser.create().parse_override
 
@@ -16,7 +17,7 @@ parse = OverridesParser.create().parse_override
 def compose_by_hydra(overrides):
     line = read_command_line(overrides)
     with compose_api(line):
-        return OmegaConf.to_container(_hydra_compose("config", list(line.overrides)), resolve=True)
+        return OmegaConf.to_container(hydra_compose("config", list(line.overrides)), resolve=True)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
-from fastloop.explain.attach.first_look import FirstRead
-from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
+from fastloop.explain.attach.storable_samples import StorableCheck
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
@@ -57,48 +59,53 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, turns = fetcher.fetch, FetchTurns()
-    usage = PassUsage(log, "makes")
+    probe = FetchProbe(fetcher, log)
+    fetcher.fetch, fetcher.collate_fn = probe.fetch_batch, ProbedCollate(fetcher.collate_fn, log)
 
-    def make_batch(index: Any, has_samples: bool) -> tuple[Any, int]:
-        """The batch, and the CPU time of making it if its samples are recorded."""
-        if not has_samples:
-            return fetch(index), UNKNOWN
-        with _probe_samples(fetcher, log):
-            # Only the CPU time of this thread counts. Idle threads of torch may spin while they
-            # wait (OMP_WAIT_POLICY); that is not work on the batch.
-            begun_ns = cpu_ns()
-            batch = fetch(index)
-            return batch, cpu_ns() - begun_ns
 
-    def fetch_batch(index: Any) -> Any:
-        here = log.here()
+class FetchProbe:
+    """Records the batches that a fetcher makes."""
+
+    def __init__(self, fetcher: Any, log: EventLog) -> None:
+        self._fetcher, self._fetch, self._log = fetcher, fetcher.fetch, log
+        self._turns, self._usage = FetchTurns(), PassUsage(log, "makes")
+
+    def fetch_batch(self, index: Any) -> Any:
+        """The fetcher's batch of these indices."""
+        turns, here = self._turns, self._log.here()
         events = here.count
         is_first, is_counted = not turns.batches, turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
-        look = FirstRead(fetcher) if is_first else None
+        check = StorableCheck(self._fetcher) if is_first else None
         if is_counted:
-            usage.begin_part(is_first=is_first)
+            self._usage.begin_part(is_first=is_first)
         start_ns = now_ns()
         try:
-            batch, spent_ns = make_batch(index, has_samples)
+            batch, spent_ns = self._make_batch(index, has_samples)
         finally:
             stop_ns = now_ns()
             # The script may skip an error of the dataset, and go on with this fetcher.
-            if look:
-                look.stop()
+            if check:
+                check.stop()
         if is_counted:
-            usage.end_part(here.current.epoch)
-        if look:
-            reason = look.end()
-            log.add_fact(
-                samples_of=here.current.epoch, no_store=reason, tensors=count_tensors(batch)
-            )
+            self._usage.end_part(here.current.epoch)
+        if check:
+            reason, tensors = check.end(), _count_tensors(batch)
+            self._log.add_fact(samples_of=here.current.epoch, no_store=reason, tensors=tensors)
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
         return batch
 
-    fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
+    def _make_batch(self, index: Any, has_samples: bool) -> tuple[Any, int]:
+        """The batch, and the CPU time of making it if its samples are recorded."""
+        if not has_samples:
+            return self._fetch(index), UNKNOWN
+        with _probe_samples(self._fetcher, self._log):
+            # Only the CPU time of this thread counts. Idle threads of torch may spin while they
+            # wait (OMP_WAIT_POLICY); that is not work on the batch.
+            begun_ns = cpu_ns()
+            batch = self._fetch(index)
+            return batch, cpu_ns() - begun_ns
 
 
 @dataclass
@@ -204,3 +211,12 @@ class PlainErrors:
         if message := getattr(batch, "exc_msg", None):
             batch.exc_msg = OWN_FRAME.sub("", message)
         self._queue.put(item, *args, **kwargs)
+
+
+def _count_tensors(batch: Any) -> int:
+    """Number of tensors of a batch."""
+    if isinstance(batch, torch.Tensor):
+        return 1
+    parts: Any = batch.values() if isinstance(batch, dict) else batch
+    is_nested = isinstance(batch, dict | list | tuple)
+    return sum(map(_count_tensors, parts)) if is_nested else 0

@@ -165,7 +165,7 @@ class LiveLoops:
 
     def describe(self, state: LoopState) -> str:
         """The loop's place, batches and speed, the share of its last seconds that it waited, and
-        for what."""
+        the part for which it waited."""
         records = [
             ProcessRecords(
                 process_id=process_id,

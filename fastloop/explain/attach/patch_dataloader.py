@@ -9,14 +9,11 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 # The import of torch.utils.data, which has this function, too, may not be complete here.
 from torch.utils.data._utils.worker import get_worker_info
@@ -27,14 +24,15 @@ from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
+from fastloop.explain.attach.loader_facts import describe_loader, name_loader
 from fastloop.explain.attach.loader_places import (
-    names_of_arguments,
     place_in_script,
     place_of_call,
     skip_in_warnings,
 )
+from fastloop.explain.attach.reading_allowance import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import probe_pinning
 
@@ -49,10 +47,6 @@ STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
 LOADERS, PASSES, DATASETS = itertools.count(), itertools.count(), itertools.count()
 """Numbers of the loaders of this process, of the passes over them, and of their datasets."""
-SETTINGS = (
-    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
-    "in_order",
-)
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
@@ -167,7 +161,7 @@ class LoopProbe:
             self._follow_derived(loader)
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
-            facts = _name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
+            facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
         return __init__
@@ -272,8 +266,20 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = _describe(loader) | {"made_at": state.made_at}
+            facts = describe_loader(loader) | {"made_at": state.made_at}
             self.log.add_fact(loader=state.number, **facts)
+        return state
+
+    def _find_pass(self, iterator: Any) -> IterationState | None:
+        """The pass of an iterator that is asked for a batch; None: it can't be followed."""
+        state: IterationState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
+        if state is None:
+            return None
+        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
+        if state.loader.asked_ns:
+            state = self._begin_again(iterator, state)
+        if iterator._num_yielded == state.second:
+            self._correct_place(state)
         return state
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
@@ -336,16 +342,9 @@ class LoopProbe:
         @functools.wraps(original)
         @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            state: IterationState | None = getattr(iterator, STATE, None)
+            state = self._find_pass(iterator)
             if state is None:
-                state = self._begin_late(iterator)
-                if state is None:
-                    return original(iterator)
-            # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
-            if state.loader.asked_ns:
-                state = self._begin_again(iterator, state)
-            if iterator._num_yielded == state.second:
-                self._correct_place(state)
+                return original(iterator)
             here = log.here()
             # The CPU time of a step is known only if it was also read at its start.
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
@@ -390,111 +389,3 @@ class LoopProbe:
 def _number_of_batch(iterator: Any) -> int:
     """Number of the iterator's last batch: the workers' number, or without workers its place."""
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
-
-
-def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The names of a DataLoader's class, and of its dataset's."""
-    return {"type": type(loader).__qualname__, "dataset": type(loader.dataset).__qualname__}
-
-
-def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Facts about a DataLoader: its settings, its dataset."""
-    is_native = _is_read_natively(loader)
-    return _name_loader(loader) | {
-        "sampler": type(loader.sampler).__qualname__,
-        "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
-        "num_samples": count_samples(loader),
-        "most_workers": _count_most_workers(loader),
-        # PyG's class has DataLoader's name, and a collate_fn of its own.
-        "is_derived": _is_derived(loader),
-        "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
-        "is_native": is_native,
-        "without_effect": _without_effect(loader) if is_native else None,
-        "group_size": _group_size(),
-        "start_method": _find_start_method(loader),
-        "torch_threads": torch.get_num_threads(),
-        "rank": find_rank(),
-        **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
-    }
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON holds it, as an int of a number of NumPy; None for any other object."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
-
-
-def _find_start_method(loader: DataLoader[Any]) -> str:
-    """The name of the way in which its workers are started."""
-    context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
-    # To ask for the default would settle it: the script could no longer set another one. It is the
-    # first of all.
-    settled = context.get_start_method(allow_none=True)
-    return settled or torch.multiprocessing.get_all_start_methods()[0]
-
-
-def count_samples(loader: DataLoader[Any]) -> int | None:
-    """The length of the dataset; None for a stream, or if the dataset has no length."""
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return None
-    # The script's own method may raise anything, for example before its data is there.
-    try:
-        return len(loader.dataset)  # pyright: ignore[reportArgumentType]
-    except Exception:
-        return None
-
-
-def _is_derived(loader: DataLoader[Any]) -> bool:
-    """True for a class that is derived from torch's DataLoader."""
-    return type(loader).__module__ != "torch.utils.data.dataloader"
-
-
-def find_rank() -> str | None:
-    """The rank of this process, as launchers tell it; None if there is none, or no number."""
-    text = os.environ.get("RANK", "")
-    return str(int(text)) if text.isdecimal() else None
-
-
-def _group_size() -> int | None:
-    """Number of processes in the script's group of torch.distributed; None without one."""
-    distributed = torch.distributed
-    is_there = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if is_there else None
-
-
-def _without_effect(loader: DataLoader[Any]) -> list[str] | None:
-    """Names of the given arguments that FastLoader drops when it decodes natively; None: none."""
-    from fastloop.fastloader.loader_settings import NOT_USED
-
-    given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}
-    dropped = [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
-    return dropped or None
-
-
-def _count_most_workers(loader: DataLoader[Any]) -> int | None:
-    """The greatest number of workers among which the samples are divided; None: any number.
-
-    An IterableDataset that is not divided delivers each sample once for each worker.
-    """
-    dataset = loader.dataset
-    if not isinstance(dataset, torch.utils.data.IterableDataset):
-        return None
-    # Streams of Hugging Face know the number of their shards.
-    shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
-    if isinstance(shards, int):
-        return shards
-    code = getattr(type(dataset).__iter__, "__code__", None)
-    divides_itself = code is not None and "get_worker_info" in code.co_names
-    return None if divides_itself else max(1, int(loader.num_workers))
-
-
-def _is_read_natively(loader: DataLoader[Any]) -> bool:
-    """True for an image folder that FastLoader decodes natively."""
-    # The import takes time, so it is made only for a script that has such a dataset.
-    if "torchvision.datasets.folder" not in sys.modules:
-        return False
-    from fastloop.fastloader.recognise_image_folders import has_native_steps
-
-    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
-    return is_usual and has_native_steps(loader.dataset)

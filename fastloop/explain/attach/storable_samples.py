@@ -1,4 +1,4 @@
-"""Finds out from the first batch of a pass whether a store could keep the dataset's samples."""
+"""Could a store keep the samples of a dataset? The first batch of a pass tells."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ GENERATORS = {
 }
 
 
-class FirstRead:
-    """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
+class StorableCheck:
+    """Watches one batch while it is fetched: could a store keep its samples?
+
+    It reads no sample again and draws no random number.
+    """
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher, self.collate = fetcher, fetcher.collate_fn
