@@ -91,15 +91,19 @@ HEAVY_FIXTURES = {"measured_sweep", "recorded", "resumed_sweep", "sweep"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Run long tests first, and last those that are alone and those of JAX; one worker runs all
-    tests that are alone, or share a fixture of module scope or the measured sweep."""
+    tests that are alone, or share a fixture of module scope, the measured sweep, or a library that
+    takes seconds to import."""
     items.sort(key=_place_in_run)
     for item in items:
-        if HEAVY & {*_string_parameters(item)} or HEAVY_FIXTURES & {*item.fixturenames}:
+        heavy = HEAVY & {*_string_parameters(item)}
+        if heavy or HEAVY_FIXTURES & {*item.fixturenames}:
             item.add_marker("heavy")
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
         fixtures = item._fixtureinfo.name2fixturedefs.items()
         shared = sorted(name for name, defined in fixtures if defined[-1].scope == "module")
+        # Tests of JAX come last, when no worker has anything else to do.
+        shared = shared or sorted(heavy - {"jax"})
         if "measured_sweep" in item.fixturenames:
             shared = ["measured_sweep"]
         if _is_alone(item):
@@ -143,9 +147,11 @@ def _runs_jax(item) -> bool:
 
 
 def _string_parameters(item) -> list[str]:
-    """String parameters of the test; an override is represented by its value."""
+    """String parameters of the test, and those in tuples; an override is represented by its
+    value."""
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [param.rpartition("=")[2] for param in params if isinstance(param, str)]
+    texts = [each for param in params for each in (param if isinstance(param, tuple) else (param,))]
+    return [text.rpartition("=")[2] for text in texts if isinstance(text, str)]
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,11 @@ SETTINGS = {
     "batch_size": BATCH_SIZE,
 }
 MODULE = "experiments.explain.stages"
+HEAVY_STEPS = ((1024, 1, 0), (2048, 1, 0), (4096, 1, 0), (2048, 4, 0), (2048, 1, 2))
+"""Width, unevenness and workers of pipelines with a heavy or uneven step, beside which samples take
+less than 1 % of the time."""
+THREADS, LOADS = (1, 2), (0, 2)
+"""Each of them runs with so many threads of torch, beside so many other programs that compute."""
 
 Stage = Literal["decode", "transform", "collate", "hand-off", "start-up", "step"]
 OTHERS: tuple[tuple[Stage, Kind], ...] = (
@@ -66,6 +71,14 @@ class Pipeline:
     """One of so many batches is slow, by so many times as much."""
     batch_bytes: int = 0
     """Of a large hand-off, which takes that time with one worker."""
+    width: int = 0
+    """Of a step that is a wide network; 0: the step takes `step_s` by `step_kind`."""
+    uneven: int = 1
+    """Every eighth step of a wide network takes so many times as long."""
+    threads: int = 1
+    """Of torch."""
+    load: int = 0
+    """Number of other programs that compute meanwhile."""
 
     @property
     def name(self) -> str:
@@ -73,7 +86,11 @@ class Pipeline:
         slow = f"{self.stage} {self.kind} x{self.ratio:g}" if self.ratio else "nothing slow"
         slow += f" every {self.every}th" if self.every > 1 else ""
         length = "long " if self.step_s > STEP_S else ""
-        return f"{slow}, {length}{self.step_kind} step, {self.workers} workers"
+        step = f"{length}{self.step_kind}"
+        if self.width:
+            evenness = "uneven " if self.uneven > 1 else ""
+            step = f"{evenness}{self.width} wide, {self.threads} threads, load {self.load},"
+        return f"{slow}, {step} step, {self.workers} workers"
 
     @property
     def slow_s(self) -> float:
@@ -89,7 +106,7 @@ class Pipeline:
     def is_contended(self) -> bool:
         """True where more cores are wanted than the two that there are."""
         busy = self.workers * (self.kind != "sleep" and self.stage != "step")
-        return busy + (self.step_kind != "sleep") > 2
+        return busy + (self.step_kind != "sleep") * self.threads + self.load > 2
 
     @property
     def is_light(self) -> bool:
@@ -126,6 +143,8 @@ class Pipeline:
         step_s = self.step_s + self.slow_s * (self.stage == "step")
         parts = {"dataset": self._dataset()}
         parts["model"] = Part("Net", {"kind": self.step_kind, "seconds": step_s})
+        if self.width:
+            parts["model"] = Part("WideNet", {"width": self.width, "uneven": self.uneven})
         if self.stage == "start-up" and not self.workers:
             parts["order"] = Part("SlowOrder", {"seconds": self.slow_s * BATCHES})
         amount = {"kind": self.kind, "seconds": self.slow_s / BATCH_SIZE}
@@ -144,7 +163,8 @@ class Pipeline:
             for group, part in parts.items()
             for name, value in part.settings.items()
         ]
-        settings = [*SETTINGS.items(), ("num_workers", self.workers), *targets, *values]
+        present = SETTINGS | {"torch_threads": self.threads, "num_workers": self.workers}
+        settings = [*present.items(), *targets, *values]
         settings += [("order", "sequential")] if "order" not in parts else []
         settings += [("persistent_workers", "true")] if self.persistent else []
         return tuple(f"{name}={value}" for name, value in settings)
@@ -166,7 +186,8 @@ class Pipeline:
 
 def all_pipelines(bytes_per_s: float) -> list[Pipeline]:
     """All of them, in a fixed order; bytes_per_s: at which one worker hands over batches."""
-    return [*_injected(), *_large_hand_offs(bytes_per_s), *_contended(), *_plain(), *_hidden()]
+    slow = [*_injected(), *_large_hand_offs(bytes_per_s), *_contended()]
+    return [*slow, *_plain(), *_hidden(), *_heavy_steps()]
 
 
 def _injected() -> Iterator[Pipeline]:
@@ -211,3 +232,16 @@ def _hidden() -> Iterator[Pipeline]:
     for kind in KINDS[1:]:
         yield Pipeline(workers=1, step_kind=kind, step_s=LONG_STEP_S)
     yield Pipeline(stage="decode", ratio=0.3, workers=1, every=EVERY, step_s=LONG_STEP_S)
+
+
+def _heavy_steps() -> Iterator[Pipeline]:
+    """Healthy ones with steps that compute in threads of torch, also on a busy machine."""
+    for (width, uneven, workers), threads, load in product(HEAVY_STEPS, THREADS, LOADS):
+        yield Pipeline(
+            step_kind="without_lock",
+            width=width,
+            uneven=uneven,
+            workers=workers,
+            threads=threads,
+            load=load,
+        )

@@ -88,7 +88,8 @@ def build_loader(pipeline: Pipeline) -> DataLoader[Any]:
 def build_step(pipeline: Pipeline) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """The model of the pipeline, and its optimizer."""
     part = pipeline.parts()["model"]
-    model = stages.Net((stages.FEATURES,), stages.CLASSES, **part.settings)
+    kind = getattr(stages, part.name)
+    model = kind((stages.FEATURES,), stages.CLASSES, **part.settings)
     return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
@@ -104,7 +105,7 @@ def train_batch(
 
 def time_plain(pipeline: Pipeline) -> tuple[Epochs, Epochs]:
     """Epochs of the pipeline, and of the same with nothing slow, in turn."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(pipeline.threads)
     warnings.filterwarnings("ignore", "This DataLoader will create")
     times = []
     for each in (pipeline, pipeline.without_injection()):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,6 +31,8 @@ LANES = ("light-0", "light-1")
 HEAVY = "heavy"
 STRIDE = 3
 """Heavy pipelines are judged in this stride, so that an interrupted run has some of all kinds."""
+COMPUTE = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""The code of another program, which ends with this one."""
 CHANGES_EVERY = 2
 """Of so many pipelines, one has a change of a setting carried out."""
 
@@ -84,20 +88,33 @@ def judge_pipeline(pipeline: Pipeline, number: int, launcher: SingleLauncher) ->
     record: Record = {"number": number, "name": pipeline.name, "pipeline": asdict(pipeline)}
     record |= {"word": pipeline.word, "expected_share": pipeline.expected_share()}
     record |= {"is_contended": pipeline.is_contended, "load": os.getloadavg()[0]}
-    slow, fast = launcher.call(time_plain, pipeline)
-    record["plain"] = {"slow": asdict(slow), "fast": asdict(fast)}
-    try:
-        request = request_of(pipeline.overrides())
-        judgement = judge_job(request)
-        changes = choose_changes(judgement.changes, number)
-        rows = carry_out(request, judgement, changes) if changes else []
-    except JobFailed as failure:
-        return record | {"failure": str(failure)}
+    with other_programs(pipeline.load):
+        slow, fast = launcher.call(time_plain, pipeline)
+        record["plain"] = {"slow": asdict(slow), "fast": asdict(fast)}
+        try:
+            request = request_of(pipeline.overrides())
+            judgement = judge_job(request)
+            changes = choose_changes(judgement.changes, number)
+            rows = carry_out(request, judgement, changes) if changes else []
+        except JobFailed as failure:
+            return record | {"failure": str(failure)}
     return record | {
         "explanation": judgement.content,
         "verdict_s": judgement.seconds,
         "what_ifs": rows,
     }
+
+
+@contextmanager
+def other_programs(count: int) -> Iterator[None]:
+    """A context in which so many other programs compute all the time."""
+    programs = [subprocess.Popen([sys.executable, "-c", COMPUTE]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def choose_changes(changes: list[str], number: int) -> list[str]:

@@ -15,6 +15,7 @@ from experiments.explain.delays import Delay, Kind
 
 FEATURES = 16
 CLASSES = 4
+UNEVEN_EVERY = 8
 
 Sample = tuple[torch.Tensor, int]
 
@@ -130,3 +131,26 @@ class Net(torch.nn.Module):
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         self.delay()
         return self.layer(batch[:, :FEATURES])
+
+
+class WideNet(torch.nn.Module):
+    """A network of wide layers. Every UNEVEN_EVERY-th forward pass runs `uneven` times."""
+
+    def __init__(self, input_shape: Any, num_classes: int, width: int, uneven: int) -> None:  # noqa: ARG002
+        super().__init__()
+        self.uneven, self.count = uneven, 0
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(FEATURES, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, num_classes),
+        )
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        times = self.uneven if self.count % UNEVEN_EVERY == 0 else 1
+        outputs = [self.layers(batch) for _ in range(times)]
+        return torch.stack(outputs).mean(0)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from experiments.explain.pipelines import Pipeline
 from experiments.explain.record import Record, add_record, read_records
-from experiments.explain.run import FOLDER
+from experiments.explain.run import FOLDER, other_programs
 
 FILE = "traceml.jsonl"
 SCRIPT = Path(__file__).with_name("traceml_script.py")
@@ -41,7 +41,7 @@ def diagnose(pipeline: Pipeline) -> Record:
     is none, where it fails."""
     variable = {VARIABLE: json.dumps(vars(pipeline))}
     environment = os.environ | variable | {"PYTHONPATH": os.getcwd()}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, other_programs(pipeline.load):
         command = ["traceml", "run", str(SCRIPT), "--mode=summary"]
         command[0] = str(Path(sys.executable).parent / command[0])
         done = subprocess.run(

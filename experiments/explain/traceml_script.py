@@ -14,8 +14,8 @@ EPOCHS = 6
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     pipeline = Pipeline(**json.loads(os.environ[VARIABLE]))
+    torch.set_num_threads(pipeline.threads)
     traceml.init(mode="auto")
     loader, (model, optimizer) = build_loader(pipeline), build_step(pipeline)
     for _ in range(EPOCHS):

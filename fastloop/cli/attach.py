@@ -182,7 +182,7 @@ def _explain(
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.explain_script import PAGE, explain_script
-    from fastloop.explain.attach.script_text import describe_nothing, format_findings
+    from fastloop.explain.attach.findings import describe_nothing, format_findings
 
     try:
         with _findings_folder(arguments) as folder:
@@ -248,9 +248,10 @@ def _try_changes(
         return
     budget_s = 60 * settings.minutes
     changes = choose_changes(found)
-    batches = choose_batches(found, budget_s, outside_s(findings))
+    rest_s = outside_s(findings)
+    batches = choose_batches(found, budget_s, rest_s)
     try:
-        check_minutes(found, batches, settings.minutes)
+        check_minutes(found, batches, settings.minutes, rest_s)
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return

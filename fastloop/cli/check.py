@@ -37,6 +37,8 @@ With against= it is 0, 1, 3 or 4.
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +47,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fastloop.cli import check_versions
 from fastloop.cli.arguments import parse_settings
+from fastloop.config.catalogue import overridable_names
 from fastloop.config.check_files import (
     CheckSettings,
     base_path,
@@ -105,6 +108,7 @@ def main() -> None:
 
 
 def _run() -> None:
+    _refuse_settings_of_job(sys.argv[1:])
     given = parse_settings(sys.argv[1:], DEFAULTS)
     if given["record"] not in ("true", "false"):
         raise UsageError(f"record={given['record']}: allowed: true, false")
@@ -120,6 +124,28 @@ def _run() -> None:
     checked = _check(settings, load_base(base))
     print("\n".join(checked.lines))
     sys.exit(checked.status)
+
+
+def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
+    """Raise UsageError if there are settings of a job, with the place to which they belong."""
+    known = {name.partition(".")[0] for name in overridable_names()} - DEFAULTS.keys()
+    words = [each for each in arguments if "=" in each and _first_name(each) in known]
+    if not words:
+        return
+    job = next((each.removeprefix("job=") for each in arguments if each.startswith("job=")), "")
+    whole = shlex.quote(" ".join(filter(None, [job, shlex.join(words)])))
+    name = shlex.join(words)
+    if any(each.startswith("against=") for each in arguments):
+        raise UsageError(f"{name}: a setting of the job: allowed: inside of job=, as job={whole}")
+    raise UsageError(
+        f"{name}: a setting of the job: allowed: in the file, as  job: {whole}  or, with against=, "
+        f"inside of job=, as job={whole}"
+    )
+
+
+def _first_name(argument: str) -> str:
+    """The name of a setting up to its first dot, without marks of Hydra."""
+    return re.split(r"[.@=]", argument.lstrip("+~"), maxsplit=1)[0]
 
 
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:

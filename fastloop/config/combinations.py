@@ -1,10 +1,11 @@
-"""All combinations of a command line, composed before any of them runs."""
+"""All combinations of a command line, composed by Hydra's Compose API before any of them runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,15 +13,21 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import hydra
 from hydra.conf import HydraConf
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.catalogue import settings
+from fastloop.config.catalogue import overridable_names, resource_folder, settings
+from fastloop.config.combined_choices import combine_choices, plain_choices
 from fastloop.config.command_line import (
     CommandLine,
     expand_homes,
@@ -32,18 +39,16 @@ from fastloop.config.experiments import register_experiments
 from fastloop.config.foreign_settings import (
     Concerns,
     ForeignSetting,
+    describe_foreign_setting,
+    find_foreign_setting,
     leave_out,
     leave_out_of_experiment,
 )
-from fastloop.config.hydra_compose import (
-    CONFIG_NAME,
-    compose_api,
-    compose_config,
-    hydra_compose,
-    register_resolvers,
-)
-from fastloop.config.messages import ConfigError
+from fastloop.config.help import help_text
+from fastloop.config.messages import ConfigError, unknown_setting
 
+CONFIG_NAME = "config"
+VERSION_BASE = "1.3"
 VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 """Start of an override that changes a value in an option, and chooses no option."""
 ALL_LOADERS = re.compile(r"loader=glob\(")
@@ -115,7 +120,7 @@ def compose_help(line: CommandLine) -> str | None:
     register_resolvers()
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
-        cfg = hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        cfg = _hydra_compose(name, list(line.overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
         template = Template(cfg.hydra.help.template)
         return None if template.get_identifiers() else template.substitute()
@@ -178,7 +183,7 @@ def _compose_own(
         overrides = leave_out(overrides, setting)
     while True:
         try:
-            return compose_config(name, overrides, number, folder), overrides
+            return _compose(name, overrides, number, folder), overrides
         except ForeignSetting as error:
             rest = leave_out(overrides, error.name)
             if rest == overrides:
@@ -203,7 +208,7 @@ def compose_each(
             of_settings = [text for text in overrides if text.partition("=")[0] in names]
             others = tuple(text for text in overrides if text not in of_settings)
             if others not in bases:
-                bases[others] = compose_config(name, others, 0, str(folder))
+                bases[others] = _compose(name, others, 0, str(folder))
             cfg = _change_settings(deepcopy(bases[others]), overrides, of_settings, number)
             combinations.append(combination_of(cfg))
         return combinations
@@ -249,6 +254,13 @@ def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Comb
     )
 
 
+def register_resolvers() -> None:
+    """Register ${fastloop_help:}, the text of --help, with $ escaped for Hydra's help template."""
+    OmegaConf.register_new_resolver(
+        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
+    )
+
+
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of a job before interpolations are resolved."""
@@ -263,13 +275,25 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     ]
     if values:
         cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
-        # If a value can't be changed, Hydra composes all of it below and reports the error.
+        # if a value can't be changed, Hydra composes all of it below and reports the error
         with suppress(OmegaConfBaseException), compose_api(line):
             changes = parse_overrides(values)
             if not any(change.is_sweep_override() for change in changes):
                 return _change_values(cfg, changes)
+    elif (combined := _combine(overrides)) is not None:
+        return combined
     with compose_api(line):
-        return hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
+        return _hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
+
+
+def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
+    """The configuration, made of those of each choice; None if Hydra has to compose it."""
+    # Hydra takes 0.1 s. Many jobs combine few options: each option is composed once.
+    choices = plain_choices(overrides)
+    if choices is None or len(choices) < 2:
+        return None
+    chosen = {group: _compose_unresolved(of_group) for group, of_group in choices.items()}
+    return combine_choices(_compose_unresolved(()), chosen)
 
 
 def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
@@ -277,6 +301,33 @@ def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
     for change in changes:
         OmegaConf.update(cfg, change.key_or_group, change.value())
     return cfg
+
+
+@contextmanager
+def compose_api(line: CommandLine) -> Iterator[None]:
+    """Initialize Hydra's Compose API with conf/, or with the folders that the command line
+    names."""
+    if line.config_dir:
+        _add_config_dir(Path(line.config_dir).absolute())
+    folder = Path(line.config_path or resource_folder("conf")).absolute()
+    # Hydra has a global object, which refuses to be initialized twice.
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
+        yield
+
+
+def _add_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir={folder}: no such folder")
+
+    class ConfigDir(SearchPathPlugin):
+        """Search path plugin that adds the folder of -cd after conf/."""
+
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            anchor = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{folder}", anchor)
+
+    Plugins.instance().register(ConfigDir)
 
 
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
@@ -289,7 +340,7 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
     if line.is_sweep:
         return _compose_own(name, first_values, {})[0]
     try:
-        return compose_config(name, line.overrides)
+        return _compose(name, line.overrides)
     # An experiment may set the sweep mode itself, which is known once it is composed: several
     # values are then no error.
     except (ConfigCompositionException, ForeignSetting):
@@ -298,6 +349,43 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
             if cfg.hydra.mode == RunMode.MULTIRUN:
                 return cfg
         raise
+
+
+def _compose(
+    name: str, overrides: Sequence[str], number: int = 0, sweep_dir: str | None = None
+) -> DictConfig:
+    """The configuration with Hydra's part, which also becomes the global HydraConfig.
+
+    sweep_dir: folder of the job's sweep; None: as configured.
+    """
+    try:
+        cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
+    except ConfigCompositionException as error:
+        if setting := find_foreign_setting(str(error)):
+            message = describe_foreign_setting(setting, overrides)
+            message = message or unknown_setting(setting, overridable_names())
+            raise ForeignSetting(message, setting) from None
+        raise
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.job.num = number
+        cfg.hydra.job.id = str(number)
+        if sweep_dir is not None:
+            cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
+    HydraConfig.instance().set_config(cfg)
+    return cfg
+
+
+def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
+    """The composed configuration. Raises ConfigError if Hydra only warns."""
+    # Hydra only warns of a missing folder, and then of options that it would have contained.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
+        try:
+            return hydra.compose(name, overrides, **options)
+        except UserWarning as warning:
+            path = re.search(r"path=(.*) is not available", str(warning))
+            missing = path.group(1) if path else warning
+            raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
 
 
 def _check_sweeper(cfg: DictConfig) -> None:

@@ -6,13 +6,37 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fastloop.config.catalogue import default_options, experiment_files, resource_folder
+
+
+class _Files(dict[str, Any]):
+    """A group of Hydra's ConfigStore: names and the paths of their files, each of which is read if
+    its configuration is asked for."""
+
+    # Reading all files takes a quarter of a second, at the start of each command.
+    def __getitem__(self, name: str) -> ConfigNode:
+        path = super().__getitem__(name)
+        return ConfigNode(
+            name=name, node=_read(path), group=None, package="_global_", provider=str(path)
+        )
+
+    # Hydra copies its store whenever it composes a configuration.
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Files:
+        return self
+
+
+@cache
+def _read(path: Path) -> DictConfig:
+    node: Any = OmegaConf.load(path)
+    return node
 
 
 @cache
@@ -22,17 +46,13 @@ def register_experiments() -> None:
     Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
     their classes are imported from experiments.<question>.<group>.<option>.
     """
-    folder = resource_folder("experiments")
-    sweeps = {path: ("experiment", name) for name, path in experiment_files().items()}
-    options = {
-        path: (f"{path.parent.name}/{path.parent.parent.name}", path.stem)
-        for path in folder.glob("*/*/*.yaml")
-    }
-    for path, (group, name) in (sweeps | options).items():
-        node = OmegaConf.to_container(OmegaConf.load(path))
-        store = ConfigStore.instance()
-        store.store(group=group, name=name, package="_global_", node=node, provider=str(path))
-    # In a wheel the folder experiments is in fastloop/resources, which is not on Python's path.
+    folder, groups = resource_folder("experiments"), ConfigStore.instance().repo
+    sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
+    groups["experiment"] = _Files(sweeps)
+    for path in folder.glob("*/*/*.yaml"):
+        of_group = groups.setdefault(path.parent.name, {})
+        of_group.setdefault(path.parent.parent.name, _Files())[path.name] = path
+    # in a wheel the folder experiments is in fastloop/resources, which is not on Python's path
     if str(folder.parent) not in sys.path:
         sys.path.append(str(folder.parent))
 
@@ -50,7 +70,7 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
             return None
         if _is_option(override):
             options.append({f"override /{override.key_or_group}": override.value()})
-        # An experiment can't choose another one, and settings of Hydra belong to the command.
+        # an experiment can't choose another one, and settings of Hydra belong to the command
         elif override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
             return None
         else:

@@ -16,10 +16,15 @@ from omegaconf import DictConfig
 
 from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
-from fastloop.config.combinations import Combination, combination_of
+from fastloop.config.combinations import (
+    CONFIG_NAME,
+    VERSION_BASE,
+    Combination,
+    combination_of,
+    register_resolvers,
+)
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
 from fastloop.config.experiments import register_experiments
-from fastloop.config.hydra_compose import CONFIG_NAME, VERSION_BASE, register_resolvers
 from fastloop.config.messages import ConfigError
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals

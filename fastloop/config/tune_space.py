@@ -12,9 +12,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import default_options, groups, resource_folder, settings
+from fastloop.config.combinations import compose_api
 from fastloop.config.command_line import parse_overrides, read_command_line
 from fastloop.config.expand_sweep import override_values
-from fastloop.config.hydra_compose import compose_api
 from fastloop.config.messages import ConfigError
 from fastloop.core.loading_settings import DECLARED
 
@@ -22,10 +22,7 @@ GROUPS = ("loader", "decoder", "collate", "placement", "execution")
 """Groups with options that may be tried: they change neither samples nor model nor task."""
 SETTINGS = (
     *(each.name for each in DECLARED.values() if each.is_tunable),
-    "pinned_buffers",
-    "device_prefetch",
-    "device_prefetch_by",
-    "torch_threads",
+    *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
 MOST_CANDIDATES = 100_000
 """Most candidates of a user's space. Looking at so many takes minutes, and most of them are

@@ -17,6 +17,8 @@ class CurrentBatch:
     """The number of the batch in its pass, from 0 on."""
     epoch: int = UNKNOWN
     """The number of the pass over a loader for which the batch is made."""
+    received: int = UNKNOWN
+    """The number of the batch that this thread has got last from a DataLoader."""
 
 
 _threads = local()

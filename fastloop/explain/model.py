@@ -8,7 +8,7 @@ the running phases want more than there is, all of them slow down by the same fa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LOCK_CAPACITY = 1.0
 """The interpreter's lock is held by one thread at a time."""
@@ -46,7 +46,9 @@ class Machinery:
     prefetch: int = 2
     """Batches that each worker may be ahead of the loop."""
     cores: float = float("inf")
-    """Number of cores for the workers and the loop together."""
+    """Number of cores for the workers, the loop and other programs together."""
+    other_cores: float = 0.0
+    """Number of cores that other programs keep busy."""
     start_s: float = 0.0
     """Time from the epoch's begin until a worker begins its first batch."""
 
@@ -85,7 +87,7 @@ def epoch_seconds(
     """Seconds of an epoch in which batch k takes the phases loads[k], then steps[k] in the loop."""
     if not machinery.workers:
         # Nothing overlaps, so the sum of all phases is the answer, without a simulation.
-        alone = Machinery(workers=0, cores=machinery.cores)
+        alone = replace(machinery, workers=0)
         phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
         return machinery.start_s + sum(
             phase.seconds * _slow_down([phase], alone) for batch in phases for phase in batch
@@ -95,7 +97,8 @@ def epoch_seconds(
 
 def _slow_down(phases: Sequence[Phase], machinery: Machinery) -> float:
     """The factor by which phases that run at the same time are slower than at full speed."""
-    cores = sum(phase.cores for phase in phases)
+    # The system gives each program an equal share: all that want a core wait alike.
+    cores = sum(phase.cores for phase in phases) + machinery.other_cores
     return max(1.0, cores / machinery.cores)
 
 

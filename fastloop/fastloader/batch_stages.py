@@ -6,7 +6,7 @@ Batches that are made together form a group, which each stage takes from the sta
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class StagedGroup(NamedTuple):
 
     group: Group
     number: int
-    """Counted from 0 on as groups are drawn; also the batch's, if samples are read one by one."""
+    """The number of its first batch in the epoch, from 0 on."""
     num_done: int = 0
     made: Any = None
     """The result of the last of these stages; that of the last one of all is the batches."""
@@ -49,6 +49,24 @@ class StagedGroup(NamedTuple):
         """The group after another stage, which has made `made`, perhaps of other indices."""
         indices = self.group if group is None else group
         return StagedGroup(indices, self.number, self.num_done + 1, made)
+
+
+@dataclass
+class NumberedGroups:
+    """The groups of an epoch, each with the number of its first batch."""
+
+    groups: Iterator[Group]
+    number: int = 0
+    """The number of the next group's first batch."""
+
+    def __iter__(self) -> NumberedGroups:
+        return self
+
+    def __next__(self) -> StagedGroup:
+        group = next(self.groups)
+        staged = StagedGroup(group, self.number)
+        self.number += len(group)
+        return staged
 
 
 Stage = Callable[[StagedGroup], StagedGroup]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from fastloop.fastloader.batch_stages import (
     DividedGather,
     Gather,
     GatherRows,
+    NumberedGroups,
     ReceiveCopies,
     Results,
     SplitRows,
@@ -115,7 +115,7 @@ class Pipeline:
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             pace=self.pace if self.tuning.is_adaptive else None,
         )
-        numbered = map(StagedGroup, groups, count())
+        numbered = NumberedGroups(groups)
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
             results = work.divide(source, numbered)
         else:

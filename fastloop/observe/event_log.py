@@ -314,9 +314,16 @@ def _is_alive(process_id: int) -> bool:
 
 
 def _append(path: Path, data: bytes) -> None:
+    """Write the data at the end of a file, or nothing of it.
+
+    Raises OSError if the disk is full.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, data)
+        if (written := os.write(file, data)) < len(data):
+            # The next line would begin in the middle of this one.
+            os.ftruncate(file, os.fstat(file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(file)
 

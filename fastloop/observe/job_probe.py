@@ -17,14 +17,20 @@ import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe, dataloader, default_collate
 from torch.utils.data._utils import pin_memory
 
-from fastloop.core.current_batch import current_batch
+from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Epochs
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.lane_key import LaneKey, LaneKind
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
-from fastloop.observe.torch_hooks import PINNING, NumberedIndices, probe_pinning, wrap_queues
+from fastloop.observe.torch_hooks import (
+    PINNING,
+    NumberedIndices,
+    number_of_batch,
+    probe_pinning,
+    wrap_queues,
+)
 
 WORKER_LOOP = "_worker_loop"
 """The function that a worker of a DataLoader runs."""
@@ -107,9 +113,13 @@ def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
         current = current_batch()
         outside, current.number = current.number, iterator._num_yielded
         try:
-            return original(iterator)
+            batch = original(iterator)
         finally:
             current.number = outside
+        # The batches of a DataLoader that a sample iterates over are not those of the loop.
+        if outside == UNKNOWN:
+            current.received = number_of_batch(iterator)
+        return batch
 
     return __next__
 
@@ -144,10 +154,13 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     """
     here, start_ns = log.here(), now_ns()
     iterator, here.arrived = iter(batches), 0
-    reached_ns = now_ns()
+    reached_ns, current = now_ns(), current_batch()
     here.add(Part.START, start_ns, reached_ns, here.arrived)
+    current.received = UNKNOWN
     for batch in iterator:
         arrived_ns = now_ns()
+        # A DataLoader passes over the numbers of batches that the workers of a stream don't make.
+        here.arrived = max(here.arrived, current.received)
         here.add(Part.WAIT, reached_ns, arrived_ns, here.arrived)
         try:
             yield batch
@@ -156,6 +169,8 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
             reached_ns = now_ns()
             here.add(body, arrived_ns, reached_ns, here.arrived)
         here.arrived += 1
+        # The step may have iterated over another DataLoader.
+        current.received = UNKNOWN
         # A reference here would keep a batch while the next one is made, and so change the memory
         # that the loader can reuse.
         del batch

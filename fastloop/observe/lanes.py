@@ -6,15 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
-GROUPS = {LaneKind.WORKER: 0, LaneKind.LOOP: 2, LaneKind.DEVICE: 3}
-"""Place of a lane's group by the kind of its process; all other kinds are in group 1."""
+OF_PASSES = (Part.START, Part.END, Part.GAP)
+"""Events that belong to no batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
 
     events: those of one pass of a loop, as each pass numbers its batches from 0 on.
     """
-    events = list(events)
+    events = _count_batches(list(events))
     main = [event for event in events if event.lane == LOOP_LANE]
     device = [event for event in events if event.lane.kind is LaneKind.DEVICE]
     work = [e for e in events if e.lane.kind not in (LaneKind.LOOP, LaneKind.DEVICE)]
@@ -53,6 +52,19 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
         for number, row in enumerate(_divide_into_rows(group), 1)
     ]
     return sorted(lanes, key=_place)
+
+
+def _count_batches(events: list[Event]) -> list[Event]:
+    """The events, with the batches of the pass numbered from 0 on without gaps."""
+    # DataLoader also numbers batches that are never made, because the worker of a stream has ended
+    # before others, and a kept iterator goes on with its numbers in the next pass.
+    numbers = sorted(
+        {each.batch for each in events if each.batch != UNKNOWN and each.name not in OF_PASSES}
+    )
+    if numbers == [*range(len(numbers))]:
+        return events
+    places = {number: place for place, number in enumerate(numbers)}
+    return [replace(each, batch=places.get(each.batch, each.batch)) for each in events]
 
 
 def last_passes(events: Iterable[Event]) -> list[Event]:
@@ -133,36 +145,16 @@ def _order(event: Event) -> tuple[int, int]:
     return event.start_ns, -event.stop_ns
 
 
-class _Place(NamedTuple):
-    """The place of a lane in a picture; lanes are sorted by these values, the first one first."""
-
-    group: int
-    """Workers, other processes and threads, the loop, its device."""
-    is_shared_queue: bool
-    """True for the queue of all native threads, which is below them."""
-    number: int
-    """The number of the worker or of the thread."""
-    process_id: int
-    is_queue: bool
-    """True for a queue, which is below the lane that fills it."""
-    name: str
-    row: int
-
-
-def _place(lane: Lane) -> _Place:
+def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str, int]:
+    """The key for sorting: workers first, each with its queue below, then threads, the queue of all
+    native threads, the loop and its device."""
     is_queue = lane.key.kind is LaneKind.QUEUE
     maker = lane.key.of if is_queue and lane.key.of else lane.key
-    # Threads of a worker are placed by the worker's number.
-    number = maker.number if maker.process.number is None else maker.process.number
-    return _Place(
-        group=GROUPS.get(maker.process.kind, 1),
-        is_shared_queue=is_queue and maker.kind is LaneKind.NATIVE,
-        number=number or 0,
-        process_id=lane.process_id,
-        is_queue=is_queue,
-        name=lane.key.name,
-        row=lane.row,
-    )
+    is_shared = is_queue and maker.kind is LaneKind.NATIVE
+    ranks = {LaneKind.WORKER: 0, LaneKind.LOOP: 2, LaneKind.DEVICE: 3}
+    numbers = [each.number for each in (maker.process, maker) if each.number is not None]
+    place = ranks.get(maker.process.kind, 1), is_shared, next(iter(numbers), 0)
+    return *place, lane.process_id, is_queue, lane.key.name, lane.row
 
 
 def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:

@@ -13,6 +13,7 @@ from typing import Any
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
+from fastloop.observe.warning_frames import skip_in_warnings
 
 
 class ProbedDataset:
@@ -40,12 +41,14 @@ class ProbedDataset:
     def __len__(self) -> int:
         return len(self._dataset)
 
+    @skip_in_warnings
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         item = self._dataset[index]
         self._log.here().add(self._stage, start_ns, now_ns())
         return item
 
+    @skip_in_warnings
     def __getitems__(self, indices: list[Any]) -> Any:
         """The argument of collate_fn, as torch's fetcher would make it without this class."""
         log, dataset = self._log.here(), self._dataset
@@ -71,6 +74,7 @@ class ProbedIterator:
     def __iter__(self) -> ProbedIterator:
         return self
 
+    @skip_in_warnings
     def __next__(self) -> Any:
         start_ns = now_ns()
         sample = next(self._iterator)
@@ -85,6 +89,7 @@ class ProbedCollate:
     function: Callable[[Any], Any]
     log: EventLog
 
+    @skip_in_warnings
     def __call__(self, samples: Any) -> Any:
         """The function's batch."""
         start_ns = now_ns()
@@ -108,6 +113,7 @@ class ProbedCall:
             raise AttributeError(name)
         return getattr(self.function, name)
 
+    @skip_in_warnings
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
         log = self.log.here()

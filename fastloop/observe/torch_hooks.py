@@ -12,16 +12,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import local
+from types import ModuleType
 from typing import Any
 
 from torch.utils.data._utils import pin_memory as module
 
-from fastloop.core.current_batch import current_batch
+from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.lane_key import LaneKind
+from fastloop.observe.warning_frames import skip_in_warnings
 
+SENT = "_fastloop_sent"
+"""Attribute of an iterator with the number of the batch that a worker has sent last."""
 PINNING = "_pin_memory_loop", "pin_memory"
 """torch's function that the pinning thread runs, and its function that pins a batch."""
 
@@ -69,6 +73,33 @@ class NumberedIndices:
         elif item is not None:
             self._passed += 1
         return item
+
+
+def follow_numbers(module: ModuleType) -> None:
+    """Let iterators of torch's DataLoader keep the number of the batch that a worker has sent last.
+
+    module: torch.utils.data.dataloader, for this process and its forks.
+    """
+    iterators = module._MultiProcessingDataLoaderIter
+    original = iterators._get_data
+
+    @functools.wraps(original)
+    @skip_in_warnings
+    def _get_data(iterator: Any) -> Any:
+        item = original(iterator)
+        setattr(iterator, SENT, item[0])
+        return item
+
+    iterators._get_data = _get_data
+
+
+def number_of_batch(iterator: Any) -> int:
+    """Number of the iterator's last batch: the workers' number, or without workers its place."""
+    # With in_order=False the batch that comes first is delivered, while _rcvd_idx stays where it
+    # is until its own batch has come.
+    if not getattr(iterator, "_in_order", True):
+        return getattr(iterator, SENT, UNKNOWN)
+    return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 
 def probe_pinning(log: EventLog) -> None:

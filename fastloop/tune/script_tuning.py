@@ -232,8 +232,9 @@ def describe_tuned(
     patch = ""
     if outcome.is_faster:
         change = find_change(settings[outcome.best], settings[YOURS])
-        patch, advice = patch_call(found, change)
-        lines += [advice or f"change: {change.name}"]
+        call = patch_call(found, change)
+        patch = call.patch
+        lines += [call.advice or f"change: {change.name}", *(f"{each}." for each in call.notes)]
     others = [each for each in findings.loops if each is not found]
     lines += [
         f"not tuned: {each.name}, which waits {waiting_s(each):.1f} s of {each.seconds:.1f} s, "

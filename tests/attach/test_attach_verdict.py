@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import replace
 
@@ -16,13 +17,15 @@ from fastloop.core.text import LINE_WIDTH
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
+    describe_nothing,
+    format_findings,
     to_json,
 )
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
-from fastloop.explain.attach.script_text import describe_nothing, format_findings
+from fastloop.explain.attach.step_lines import StepLine, StepLines
 from fastloop.explain.change import Change
 
 
@@ -63,6 +66,40 @@ def test_first_sentence_is_the_answer(wait, word, first):
     assert len(verdict.sentences) == (2 if word == "decode" else 1)
 
 
+def lines_of(**shares: float) -> tuple[StepLine, ...]:
+    return tuple(
+        StepLine(place=f"train.py:{name[1:]}", code=f"code_{name}()", share=value)
+        for name, value in shares.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (StepLines(), []),
+        (StepLines(of_loop=lines_of(_12=0.7, _11=0.25, _13=0.05)), ["train.py:12", "train.py:11"]),
+        # The functions that the longest line calls are told if it has nearly all of the time.
+        (
+            StepLines(of_loop=lines_of(_12=0.7, _11=0.3), of_called=lines_of(_3=0.5)),
+            ["train.py:12", "train.py:11"],
+        ),
+        (
+            StepLines(of_loop=lines_of(_12=0.9), of_called=lines_of(_3=0.5, _4=0.1)),
+            ["train.py:12", "train.py:3"],
+        ),
+        # A library has the loop, so that its call is the loop's own line.
+        (StepLines(of_loop=lines_of(_9=1.0), of_called=lines_of(_3=0.5)), ["train.py:3"]),
+    ],
+)
+def test_lines_of_the_step_are_told_if_the_step_limits_the_loop(lines, told):
+    waiting = {Part.STEP: share(0.4, 0.4, 0.4), Part.DECODE: share(0.6, 0.59, 0.61)}
+    stepping = {Part.STEP: share(0.98, 0.97, 0.99), Part.DECODE: share(0.02, 0.01, 0.03)}
+    loop = replace(a_loop(0.05), step_lines=lines)
+    sentences = judge_loop(loop, stepping).sentences[1:]
+    assert re.findall(r"at (train\.py:\d+) \(code_", ". ".join(sentences)) == told
+    assert "code_" not in "".join(judge_loop(loop, waiting).sentences)
+
+
 @pytest.mark.parametrize(("wait", "workers"), [(0.02, 0), (0.02, 2), (0.5, 0), (0.5, 2)])
 def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, workers):
     shares = {
@@ -84,7 +121,7 @@ def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> 
 
 
 @pytest.mark.parametrize(
-    ("usage", "foreign_cores", "contention"),
+    ("usage", "other_cores", "contention"),
     [
         (usage_of(1.0, 0.4, 2), 0.0, 0.4),
         (usage_of(1.0, 0.4, 2), 2.0, 0.2),  # others use as much as the two workers
@@ -95,12 +132,10 @@ def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> 
         (LoopUsage(), 0.0, 0.0),
     ],
 )
-def test_step_that_waits_for_cores_of_workers_is_a_part_of_its_own(
-    usage, foreign_cores, contention
-):
+def test_step_that_waits_for_cores_of_workers_is_a_part_of_its_own(usage, other_cores, contention):
     decode = np.zeros((100, 4), np.int64)
     decode[:, 0] = 250_000
-    loop = replace(a_loop(0.05, 2), waits_ns=decode, usage=usage, foreign_cores=foreign_cores)
+    loop = replace(a_loop(0.05, 2), waits_ns=decode, usage=usage, other_cores=other_cores)
     shares = share_of_parts(loop)
     assert sum(each.value for each in shares.values()) == pytest.approx(1.0)
     assert shares[Part.CONTENTION].value == pytest.approx(0.5 * contention)
@@ -136,12 +171,15 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
         seconds=20.0,
         step_ms=1.0,
         load_cores=1.0,
+        step_cores=0.1,
+        other_cores=0.0,
         samples_wait=False,
         verdict=Verdict(word=Part.DECODE, sentences=("It waits",)),
         shares=shares,
         model_ratio=1.0,
         what_ifs=changes,
         causes=(),
+        step_lines=StepLines(),
         coverage=1.0,
         ranks=None,
     )
@@ -183,6 +221,17 @@ def test_predictions_are_said_to_leave_out_what_workers_take_from_the_step(gains
     told = "which no prediction contains: --try measures them"
     assert (told in " ".join(text.split())) == (taken > 0)
     assert max(map(len, text.splitlines())) <= LINE_WIDTH
+
+
+@pytest.mark.parametrize("gains", [(), (0.3,)])
+@pytest.mark.parametrize(("step", "others"), [(0.5, 0.0), (2.0, 0.0), (1.0, 1.5)])
+def test_predictions_say_that_workers_would_share_cores(monkeypatch, gains, step, others):
+    monkeypatch.setattr("fastloop.explain.attach.findings.usable_cores", lambda: 2)
+    found = findings_of(*gains)
+    loop = replace(found.loops[0], step_cores=step, other_cores=others)
+    text = " ".join(format_findings(replace(found, loops=(loop,))).split())
+    assert ("would share 2 cores with the step" in text) == bool(gains and step >= 1)
+    assert ("and other programs 1.5:" in text) == bool(gains and others)
 
 
 def test_file_has_a_change_by_its_name():

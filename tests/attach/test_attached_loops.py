@@ -112,6 +112,9 @@ def test_script_ends_early_after_batches_or_seconds(tmp_path, option):
     if option == "--batches=30":
         loops = {loop["facts"]["place"]: loop["batches"] for loop in findings["loops"]}
         assert loops == {"long.py:17": 30, "long.py:11": 80}
+        training, _ = findings["loops"]
+        longest = training["step_lines"]["of_loop"][0]
+        assert (longest["place"], longest["code"]) == ("long.py:18", "time.sleep(0.01)")
 
 
 BUSY_THREAD = """
@@ -148,7 +151,9 @@ def test_other_threads_of_the_script_are_no_work_on_its_batches(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.nightly)]
+)
 def test_workers_carry_the_probe(tmp_path, context):
     settings = {"num_workers": 2, "multiprocessing_context": context}
     settings["persistent_workers"] = context != "fork"
@@ -158,6 +163,36 @@ def test_workers_carry_the_probe(tmp_path, context):
     check_plain_loop(findings, workers=2)
     check_picture(tmp_path, ["worker 0", "queue 0", "worker 1", "queue 1", "main"])
     assert findings["loops"][0]["facts"]["start_method"] == context
+
+
+OUT_OF_ORDER = """
+import time
+from torch.utils.data import DataLoader, Dataset
+
+class Uneven(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        time.sleep(0.05 * (index % 4 == 0))
+        return index
+
+if __name__ == "__main__":
+    order = [int(batch) for batch in DataLoader(Uneven(), num_workers=2, in_order=False)]
+    assert order != sorted(order)
+"""
+
+
+@pytest.mark.heavy
+def test_batches_that_come_out_of_order_are_all_seen(tmp_path):
+    (tmp_path / "uneven.py").write_text(OUT_OF_ORDER)
+    process, findings = attach("uneven.py", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (loop,) = findings["loops"]
+    assert (loop["batches"], loop["facts"]["in_order"]) == (24, False)
+    (trace,) = tmp_path.glob("outputs/attach/*/timeline.json")
+    events = json.loads(trace.read_text())["traceEvents"]
+    numbers = [event["args"]["batch"] for event in events if event["name"] == "wait"]
+    assert sorted(numbers) == [*range(24)]
 
 
 ONE_SLOW_WORKER = """
@@ -213,7 +248,7 @@ def loops_of(findings):
     ("way", "status"),
     [
         ("raise", 1),
-        ("exit", 3),
+        pytest.param("exit", 3, marks=pytest.mark.nightly),
         ("kill", -signal.SIGKILL),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -149,20 +150,45 @@ def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, message):
 WARNS = """
 import warnings
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 class Loader(DataLoader):
     def __iter__(self):
         warnings.warn("an odd loader", stacklevel=2)
         return super().__iter__()
 
-for batch in Loader(TensorDataset(torch.zeros(8)), 4):
+def transform(sample):
+    warnings.warn("an odd transform", stacklevel=2)
+    return sample
+
+def collate(samples):
+    warnings.warn("an odd batch", stacklevel=2)
+    return default_collate(samples)
+
+class Samples(Dataset):
+    def __init__(self):
+        self.transform = transform
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        warnings.warn("an odd sample", stacklevel=2)
+        warnings.warn("an odd caller", stacklevel=5)
+        return self.transform(torch.zeros(1))
+
+for batch in Loader(Samples(), 4, collate_fn=collate):
     pass
 """
 
 
-def test_warning_is_shown_at_the_line_of_the_script(tmp_path):
+def test_warnings_are_shown_at_the_lines_without_attach(tmp_path):
     script = tmp_path / "warns.py"
     script.write_text(WARNS)
-    process = run_fastloop(str(script), cwd=tmp_path, command="attach")
-    assert f"{script}:11: UserWarning: an odd loader\n" in process.stderr
+    attached = run_fastloop(str(script), cwd=tmp_path, command="attach")
+    plain = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    places = re.findall(r"^\S+:\d+: UserWarning: .*$", plain.stderr, re.M)
+    assert len(places) == 5
+    assert re.findall(r"^\S+:\d+: UserWarning: .*$", attached.stderr, re.M) == places

@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import collect_notes, edit_call, patch_script, show_command
+from fastloop.explain.attach.call_patch import (
+    collect_notes,
+    edit_call,
+    find_options,
+    patch_script,
+    show_command,
+)
 from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.change import Change
 
@@ -116,6 +122,15 @@ def test_dictionary_of_a_condition_is_unpacked(is_parallel):
     for packed in (given, f"({given})"):
         call = edited_call(f"DataLoader([1, 2, 3], 2, **{packed})", WITHOUT)
         assert eval(ast.unparse(call)).num_workers == 0
+
+
+def test_values_that_come_from_options_are_found():
+    change = Change(settings={"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4})
+    source = "loader = DataLoader(a, 1, num_workers=args.n, persistent_workers=True)\n"
+    assert find_options(source, 1, change) == {"num_workers": "args.n"}
+    by_position = "loader = DataLoader(a, 1, False, None, None, int(n))\n"
+    assert find_options(by_position, 1, change) == {"num_workers": "int(n)"}
+    assert find_options("loader = DataLoader(a)\n", 1, change) == {}
 
 
 def test_change_without_a_place_is_told():

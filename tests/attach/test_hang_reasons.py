@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from fastloop.explain.attach import hangs
-from fastloop.explain.attach.hangs import LOCK, OF_FORK, _find_reasons
+from fastloop.explain.attach.fetch_probe import ProbedSamples
+from fastloop.explain.attach.hangs import LOCK, OF_FORK, _find_reasons, _shorten_stacks
 from fastloop.explain.attach.live_loops import LoopState, _Process
 
 
@@ -30,3 +31,12 @@ def test_lock_is_one_of_the_parent_only_in_a_fork(monkeypatch, method):
     assert "worker 0 (pid 2) waits for a lock" in reasons
     assert (OF_FORK in reasons) == (method == "fork")
     assert process.find_start_method(4) == ""
+
+
+def test_stacks_have_no_frames_of_the_probe():
+    own = ProbedSamples.__getitem__.__code__.co_filename
+    script = '  File "train.py", line 3 in read\n'
+    text = f'{script}  File "{own}", line 9 in __getitem__\n  File "train.py", line 5 in <module>\n'
+    shown = _shorten_stacks(text)
+    assert shown.startswith(script)
+    assert own not in shown

@@ -15,15 +15,18 @@ import torch
 from fastloop.explain.attach import patch_dataloader
 from fastloop.explain.attach.early_stop import LONGEST_WAIT, EarlyStop, StopCounter
 from fastloop.explain.attach.loader_places import is_own
-from fastloop.explain.attach.patch_dataloader import STATE, IterationState, LoaderState, LoopProbe
+from fastloop.explain.attach.loop_states import IterationState, LoaderState
+from fastloop.explain.attach.patch_dataloader import STATE, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.observe import torch_hooks
+from fastloop.observe.event_log import EventLog
 
 
 @dataclass
 class Usage:
     """Notes of each step whether its thread had no other loop meanwhile."""
 
+    log: EventLog
     alone: list[bool] = field(default_factory=list)
     is_begun: bool = True
 
@@ -34,9 +37,9 @@ class Usage:
 class Batches:
     """As an iterator of torch, in the middle of a pass."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, log: EventLog) -> None:
         self._num_yielded = 1
-        self.usage = Usage()
+        self.usage = Usage(log)
         state = IterationState(
             number=number,
             loader=LoaderState(number, os.getpid()),
@@ -52,9 +55,9 @@ class Batches:
 
 @pytest.mark.parametrize("is_thread", [True, False])
 def test_step_is_alone_unless_its_own_thread_has_another_loop(tmp_path, is_thread):
-    probe = LoopProbe(open_script_log(str(tmp_path)), object, None)
-    ask = probe.wrap_next(lambda _: "batch")
-    first, second = Batches(1), Batches(2)
+    log = open_script_log(str(tmp_path))
+    ask = LoopProbe(log, object, None).wrap_next(lambda _: "batch")
+    first, second = Batches(1, log), Batches(2, log)
     ask(first)
     if is_thread:
         other = Thread(target=ask, args=(second,))
@@ -81,7 +84,7 @@ def test_steps_in_a_worker_do_not_end_it(tmp_path, monkeypatch, worker):
     counter = Counter()
     log = open_script_log(str(tmp_path))
     ask = LoopProbe(log, object, cast("StopCounter", counter)).wrap_next(lambda _: "batch")
-    batches = Batches(1)
+    batches = Batches(1, log)
     ask(batches)
     ask(batches)
     assert counter.steps == (0 if worker else 1)

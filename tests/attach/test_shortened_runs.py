@@ -178,7 +178,13 @@ def test_change_without_an_effect_is_not_said_to_take_one_times_as_long(gain, sh
     change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=3)
     made_at = "/nowhere/train.py:1"
     tried = TriedLoop(
-        place=LOOP, made_at=made_at, batches=40, seconds=10.0, changes=(change,), best=None
+        place=LOOP,
+        made_at=made_at,
+        batches=40,
+        seconds=10.0,
+        changes=(change,),
+        least_minutes=1.0,
+        best=None,
     )
     text = format_tried(tried, None)
     assert shown in text

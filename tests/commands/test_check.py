@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from commands import run_fastloop
 from known_results import result_of
 
-from fastloop.cli.check import check_speed
+from fastloop.cli.check import _refuse_settings_of_job, check_speed
 from fastloop.config.check_files import CheckSettings, load_base, save_base
 from fastloop.core.check_status import CheckStatus
+from fastloop.core.types import UsageError
 
 pytestmark = pytest.mark.slow
 DATASET = """\
@@ -200,6 +202,16 @@ def test_wrong_settings_are_one_line(tmp_path, monkeypatch, settings, arguments,
     assert "hush-hush" not in process.stdout + process.stderr
     assert process.stderr.count("\n") == 1
     assert not (tmp_path / "fastloop-base.json").exists()
+
+
+@pytest.mark.parametrize("base", [[], ["against=HEAD"]])
+def test_settings_of_the_job_are_told_their_place(base):
+    words = ["dataset=digits", "+dataset.root=my data"]
+    with pytest.raises(UsageError, match="inside of job=") as error:
+        _refuse_settings_of_job(["job=loader=raw", *words, *base])
+    advised = shlex.split(str(error.value))[-1]
+    assert shlex.split(advised.removeprefix("job=")) == ["loader=raw", *words]
+    _refuse_settings_of_job(["job=loader=raw", "seconds=9", "file=a.yaml", "fail_over=2", *base])
 
 
 @pytest.mark.parametrize("value", ["${oc.env:CI_SECRET}", "a ${oc.env:NOPE,x${oc.env:CI_SECRET}}"])

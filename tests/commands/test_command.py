@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from commands import QUICK, SMALL, results, run_fastloop, runs, spawn_fastloop
-from mlflow.tracking import MlflowClient
 from options import MYDATASET, options, store_of
 
 from fastloop.config import catalogue
@@ -44,6 +43,8 @@ def test_readme_command_creates_one_run_of_all_trials(tmp_path):
 
 def shared_view(folder: Path, printed: str) -> dict:
     """What the printed link's view says, as MLflow's page reads it from the experiment's tag."""
+    from mlflow.tracking import MlflowClient
+
     (key,) = re.findall(r"viewStateShareKey=(\w+)", printed)
     client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'outputs' / 'mlflow.db'}")
     tags = client.get_experiment_by_name("fastloop").tags
@@ -67,6 +68,8 @@ def sweep(tmp_path_factory, empty_database):
 
 
 def test_link_shows_finished_runs_the_fastest_first(sweep):
+    from mlflow.tracking import MlflowClient
+
     folder, process = sweep
     view = shared_view(folder, process.stdout)
     client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'outputs' / 'mlflow.db'}")

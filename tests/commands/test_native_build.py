@@ -157,6 +157,7 @@ def test_wheel_has_a_core_of_its_own(tmp_path):
     assert in_use.read_bytes() == b"of an editable install"
 
 
+@pytest.mark.nightly  # .ci/run installs the package so before it runs `make test`
 @needs_compiler
 def test_without_libjpeg_turbo_the_wheel_lacks_its_decoder_and_says_so(tmp_path):
     compiler = tmp_path / "cc-without-jpeg"

@@ -394,6 +394,8 @@ def test_close_on_exit_ends_generators_that_are_still_referenced():
     assert list(referenced) == list(unstarted) == []
 
 
+@pytest.mark.heavy
+@pytest.mark.xdist_group("tf_data")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tf_data_passes_tensors_to_torch_without_a_copy(dtype):
     tf = require_library("tensorflow")
@@ -479,6 +481,8 @@ def test_ffcv_raises_an_error_of_its_thread_in_the_epoch(prepared_job, monkeypat
         list(epochs(0))
 
 
+@pytest.mark.heavy
+@pytest.mark.xdist_group("litdata")
 @pytest.mark.parametrize("order", ["random", "sequential"])
 def test_litdata_decodes_each_sample_once_an_epoch(outputs, monkeypatch, order):
     """Its default decodes the 32 neighbours of a sample, in chunks that are shuffled by 256."""

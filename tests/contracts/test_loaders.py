@@ -34,27 +34,33 @@ SETTINGS = {
     "one spawned worker": ("num_workers=1", "multiprocessing_context=spawn"),
     "persistent workers": ("num_workers=2", "persistent_workers=true", "prefetch_factor=3"),
 }
-WITH_WORKERS = pytest.mark.parametrize(
-    ("loader", "settings"),
-    [
-        pytest.param(
-            loader,
-            settings,
-            id=f"{loader}-{name}",
-            marks=pytest.mark.heavy if name == "one spawned worker" else (),  # it imports torch
-        )
-        for loader in options("loader")
-        for name, settings in SETTINGS.items()
-        if name != "one spawned worker" or loader in SPAWNED
-    ],
-)
+
+
+def with_workers(spawned: tuple[str, ...]):
+    """Parameters: each loader with each of the settings; with spawned workers these alone."""
+    return pytest.mark.parametrize(
+        ("loader", "settings"),
+        [
+            pytest.param(
+                loader,
+                settings,
+                id=f"{loader}-{name}",
+                marks=pytest.mark.heavy if name == "one spawned worker" else (),  # it imports torch
+            )
+            for loader in options("loader")
+            for name, settings in SETTINGS.items()
+            if name != "one spawned worker" or loader in spawned
+        ],
+    )
+
+
 # Python 3.12 warns when a process with threads forks, which torch's own loader does.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 
 
-@WITH_WORKERS
+@with_workers(SPAWNED)
 def test_loader_delivers_every_sample_once_per_epoch_in_order(prepared_job, loader, settings):
     job, prepared = prepared_job(f"loader={loader}", f"batch_size={BATCH}", *MYDATASET, *settings)
     if rejects_settings(job, prepared, settings):
@@ -110,7 +116,7 @@ def test_loader_never_changes_a_delivered_batch(prepared_job, loader, order):
         assert [rows(epochs(epoch)) for epoch in (0, 1)] == wanted
 
 
-@WITH_WORKERS
+@with_workers(SPAWNED[:1])
 def test_loader_closed_early_leaves_no_process_thread_or_shared_memory(
     prepared_job, monkeypatch, loader, settings
 ):

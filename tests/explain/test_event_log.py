@@ -38,6 +38,19 @@ except OSError as error:
 add_events("whole", resource.RLIM_INFINITY, is_lenient=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+ADD_FACTS = """
+import resource, sys
+from pathlib import Path
+from fastloop.observe.event_log import EventLog
+
+log, endless = EventLog(Path(sys.argv[1]), is_lenient=True), resource.RLIM_INFINITY
+log.add_fact(number=0)
+(path,) = log.folder.iterdir()
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, endless))
+log.add_fact(number=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (endless, endless))
+log.add_fact(number=2)
+"""
 SIZES = (1, LEAST_BYTES, 3 * LEAST_BYTES)
 """Bytes of the disk."""
 
@@ -70,6 +83,12 @@ def test_full_disk_ends_a_lenient_log(written, most_bytes):
 def test_full_disk_is_an_error_of_another_log(written):
     _, process = written
     assert process.stdout == "OSError\n"
+
+
+def test_full_disk_leaves_no_half_line_of_a_fact(tmp_path):
+    subprocess.run([sys.executable, "-c", ADD_FACTS, str(tmp_path)], check=True)
+    (facts,) = EventLog(tmp_path).read_facts().values()
+    assert facts == [{"number": 0}, {"number": 2}]
 
 
 def test_lanes_are_read_as_they_were_written(tmp_path):

@@ -95,7 +95,7 @@ def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_p
         pytest.param(HIDDEN_DECODE, "step", id="hidden", marks=pytest.mark.nightly),
         pytest.param(SLOW_TRANSFORM, "transform", id="transform", marks=pytest.mark.nightly),
         pytest.param(SLOW_COLLATE, "collate", id="collate", marks=pytest.mark.nightly),
-        pytest.param((*SLOW_DECODE, *WORKER), "decode", id="worker"),
+        pytest.param((*SLOW_DECODE, *WORKER), "decode", id="worker", marks=pytest.mark.nightly),
         pytest.param(RARE_DECODE, "decode", id="every 8th sample", marks=pytest.mark.nightly),
     ],
 )

@@ -44,6 +44,14 @@ def test_threads_that_need_the_lock_take_turns():
     assert locked == pytest.approx(COUNT * 0.004)
 
 
+@pytest.mark.parametrize("others", [0.0, 1.0, 4.0])
+def test_other_programs_take_their_share_of_the_cores(others):
+    """Two cores for a worker, the loop and other programs, all of which always want one each."""
+    machinery = Machinery(workers=1, cores=2, other_cores=others)
+    seconds = epoch_seconds(batches(0.004), batches(0.004), machinery)
+    assert seconds == pytest.approx(COUNT * 0.004 * max(1.0, (2 + others) / 2), rel=0.01)
+
+
 def test_a_step_in_two_threads_leaves_no_core_to_a_worker():
     machinery = Machinery(workers=1, cores=2)
     seconds = epoch_seconds(batches(0.004), batches(0.004, cores=2), machinery)

@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from options import require_library
@@ -16,6 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastloop.core.current_batch import current_batch
 from fastloop.core.parts import Part
 from fastloop.fastloader import FastLoader
+from fastloop.fastloader.batch_stages import NumberedGroups
+from fastloop.fastloader.batching import group_batches
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.job_probe import Probe
 from fastloop.observe.lane_key import LaneKey, LaneKind
@@ -99,13 +102,19 @@ def test_batches_of_each_pass_have_the_numbers_of_the_loader(
 
 def test_batches_of_workers_that_end_at_different_times(tmp_path):
     stream = Stream([3, 20])
-    lanes, batches = record(tmp_path, DataLoader(stream, BATCH // 2, num_workers=2))
+    loader = DataLoader(stream, BATCH // 2, num_workers=2)
+    log = EventLog(tmp_path)
+    batches = [*collect_epoch(loader, Probe(log))]
     assert [int(batch[0]) for batch in batches] == [0, 1, 1, 1, 1, 1]
-    assert [e.batch for e in named(lanes, Part.COLLATE, "worker 0")] == [0]
     # Worker 0 was asked for batches, too, before it had ended: the DataLoader skips their numbers.
-    numbers = [e.batch for e in named(lanes, Part.COLLATE, "worker 1")]
-    assert len(numbers) == 5
-    assert numbers == sorted({*numbers} - {0})
+    events = log.read()
+    collated = sorted(e.batch for e in events if e.name is Part.COLLATE)
+    assert [e.batch for e in events if e.name is Part.WAIT] == collated
+    lanes = build_lanes(events)
+    assert [e.batch for e in named(lanes, Part.COLLATE, "worker 0")] == [0]
+    assert [e.batch for e in named(lanes, Part.COLLATE, "worker 1")] == [1, 2, 3, 4, 5]
+    assert [e.batch for e in named(lanes, Part.WAIT)] == [*range(6)]
+    assert len(named(lanes, Part.QUEUE)) == 6
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 2])
@@ -118,6 +127,17 @@ def test_threads_of_fastloader_know_their_batches(num_threads):
         thread_safe=True,
     )
     assert [*loader] == [*loader] == [*range(BATCHES)]
+
+
+def test_group_has_the_number_of_its_first_batch():
+    """Rows that are copied to a device are made in groups of several batches."""
+    batches = iter([np.arange(8)] * 6)
+    groups = group_batches(batches, max_rows=32)
+    assert [(len(each.group), each.number) for each in NumberedGroups(groups)] == [
+        (1, 0),
+        (2, 1),
+        (3, 3),
+    ]
 
 
 def test_stage_inside_of_a_fetch(tmp_path):

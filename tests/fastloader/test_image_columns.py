@@ -199,7 +199,7 @@ def test_absent_decoder_library_is_reported_with_its_install_command():
             "raise RuntimeError('operator nms does not exist')",
             "torchvision can't be imported (RuntimeError: operator nms does not exist)",
         ),
-        ("", "torchvision has no image decoders"),
+        pytest.param("", "torchvision has no image decoders", marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.heavy

@@ -57,10 +57,18 @@ STAGES = {
     "write_store": ("write_store.py", ()),
 }
 HEAVY = ("worker of a spawned trial", "explain", "tune")
+NIGHTLY = HEAVY[:1]
 
 
 @pytest.mark.parametrize(
-    "stage", [pytest.param(each, marks=[pytest.mark.heavy] * (each in HEAVY)) for each in STAGES]
+    "stage",
+    [
+        pytest.param(
+            each,
+            marks=[pytest.mark.heavy] * (each in HEAVY) + [pytest.mark.nightly] * (each in NIGHTLY),
+        )
+        for each in STAGES
+    ],
 )
 def test_killed_command_leaves_no_process(tmp_path, stage):
     write_programs(tmp_path, is_slow=stage == "hashing")

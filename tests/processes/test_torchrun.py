@@ -315,7 +315,9 @@ FAILURES = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("start", ["by itself", "as torchrun"])
+@pytest.mark.parametrize(
+    "start", ["by itself", pytest.param("as torchrun", marks=pytest.mark.nightly)]
+)
 def test_failed_rank_fails_its_job_and_other_jobs_continue(folder, start):
     loaders = ",".join(f"mine.{name}" for name in (*FAILURES, "Noisy"))
     arguments = ("-m", f"loader._target_={loaders}", "benchmark=training", *PLAIN)

@@ -2,7 +2,6 @@
 
 import ast
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,17 +22,18 @@ STANDARD_NAMES = {"converted"}
 """Public names, for which the field has no other term."""
 
 
-@cache
+@pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
+    """The modules by their paths. Parsing them takes seconds, so one process runs these tests."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in paths}
 
 
-def nodes(folder: str, *kinds: type) -> list[tuple[str, ast.AST]]:
+def nodes(trees: dict[str, ast.Module], folder: str, *kinds: type) -> list[tuple[str, ast.AST]]:
     """(file:line, node) of each node of these kinds in a folder; ".": the package's own modules."""
     return [
         (f"{name}:{getattr(node, 'lineno', 1)}", node)
-        for name, tree in trees().items()
+        for name, tree in trees.items()
         if str(Path(name).parent).split("/")[0] == folder
         for node in ast.walk(tree)
         if isinstance(node, kinds)
@@ -47,9 +47,9 @@ def is_participle(function: str) -> bool:
     return first in IRREGULAR or (first.endswith("ed") and not first.endswith("eed"))
 
 
-def test_class_names_are_unique():
+def test_class_names_are_unique(trees):
     places = defaultdict(list)
-    for name, tree in trees().items():
+    for name, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{name}:{node.lineno}")
@@ -57,14 +57,16 @@ def test_class_names_are_unique():
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_function_names_begin_with_no_participle(folder):
-    functions = nodes(folder, ast.FunctionDef, ast.AsyncFunctionDef)
+def test_function_names_begin_with_no_participle(trees, folder):
+    functions = nodes(trees, folder, ast.FunctionDef, ast.AsyncFunctionDef)
     assert [(place, node.name) for place, node in functions if is_participle(node.name)] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_no_pronoun(folder):
-    documented = nodes(folder, ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def test_docstrings_begin_with_no_pronoun(trees, folder):
+    documented = nodes(
+        trees, folder, ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    )
     docstrings = [(place, ast.get_docstring(node) or "") for place, node in documented]
     # the package's docstring is a question, which may begin so
     firsts = [(p, text.partition("\n")[0]) for p, text in docstrings if not text.endswith("?")]

@@ -20,18 +20,8 @@ from fastloop.explain.attach.loader_places import ANY_NAME
 from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
+    *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
     "generator",
 )
 """DataLoader's arguments in their order, as a call may give them by their position."""
@@ -139,6 +129,22 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     return text.decode()
 
 
+def find_options(
+    source: str, line: int, change: Change, takes: Sequence[str] | None = None
+) -> dict[str, str]:
+    """The expressions, as `args.workers`, that the call on that line gives for the settings of the
+    change; takes: as for `edit_call`."""
+    tree = ast.parse(source)
+    call = _find_call(tree, line, _loader_names(tree))
+    given = dict(zip(POSITIONS if takes is None else takes, call.args, strict=False))
+    given |= {each.arg: each.value for each in call.keywords if each.arg}
+    return {
+        name: ast.unparse(given[name])
+        for name in change.settings
+        if name in given and not isinstance(given[name], ast.Constant)
+    }
+
+
 def _loader_names(tree: ast.Module) -> set[str]:
     """The names by which the script calls DataLoader, such as DL."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -209,7 +215,6 @@ def _edit_arguments(
     settings: Mapping[str, Any],
     positions: Sequence[str],
 ) -> Iterator[Edit]:
-    """The edits that give a call these settings; positions: its parameters, in order."""
     named = {each.arg: each for each in call.keywords if each.arg}
     added = {}
     for name, value in settings.items():
@@ -220,43 +225,32 @@ def _edit_arguments(
             yield _replace(starts, call.args[position], repr(value))
         else:
             added[name] = value
+    if not added:
+        return
     packed = [each.value for each in call.keywords if each.arg is None]
-    if added and len(packed) > 1:
+    if len(packed) > 1:
         raise Unsupported(f"line {call.lineno} unpacks several dictionaries")
-    if added:
-        yield (
-            _add_to_dictionary(text, starts, packed[0], added)
-            if packed
-            else _add_to_call(text, starts, call, added)
-        )
-
-
-def _add_to_dictionary(
-    text: bytes, starts: list[int], packed: ast.expr, added: Mapping[str, Any]
-) -> Edit:
-    """The edit that adds settings to a dictionary that a call unpacks."""
     # `**settings` may name the same argument, and a call must not name one twice. So the value is
     # added to the dictionary: `**{**settings, 'num_workers': 2}`.
-    start, stop = _span(starts, packed)
-    own = ", ".join(f"{name!r}: {value!r}" for name, value in added.items())
-    more = text[start:stop].decode()
-    # A dictionary unpacks no `a if b else c`, unlike a call.
-    more = more if isinstance(packed, UNPACKED) else f"({more})"
-    return Edit(start, stop, f"{{**{more}, {own}}}")
-
-
-def _add_to_call(text: bytes, starts: list[int], call: ast.Call, added: Mapping[str, Any]) -> Edit:
-    """The edit that adds settings as the call's last arguments."""
+    if packed:
+        start, stop = _span(starts, packed[0])
+        own = ", ".join(f"{name!r}: {value!r}" for name, value in added.items())
+        more = text[start:stop].decode()
+        # A dictionary unpacks no `a if b else c`, unlike a call.
+        more = more if isinstance(packed[0], UNPACKED) else f"({more})"
+        yield Edit(start, stop, f"{{**{more}, {own}}}")
+        return
     given = [*call.args, *(each.value for each in call.keywords)]
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
-    end = _span(starts, call)[1]
-    if not given:
-        return Edit(end - 1, end - 1, words)
-    last = max(_span(starts, each)[1] for each in given)
-    # The argument may stand in brackets that are no part of its node. The comma belongs behind
-    # them.
-    last += _closing_brackets(text[last:end])
-    return Edit(last, last, f", {words}")
+    if given:
+        last = max(_span(starts, each)[1] for each in given)
+        # The argument may stand in brackets that are no part of its node. The comma belongs behind
+        # them.
+        last += _closing_brackets(text[last : _span(starts, call)[1]])
+        yield Edit(last, last, f", {words}")
+    else:
+        last = _span(starts, call)[1] - 1
+        yield Edit(last, last, words)
 
 
 def _closing_brackets(rest: bytes) -> int:

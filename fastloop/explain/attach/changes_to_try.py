@@ -32,6 +32,8 @@ COMPARED = 2
 """Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
 """Runs for one change: the first one, and the rounds."""
+MARGIN = 1.5
+"""Later runs may take this many times as long as the first one, as on a busy machine."""
 PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
 """Runs that the budget should contain: the first one, three rounds, and the comparison."""
 
@@ -131,19 +133,25 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
     return min(wanted, affordable, loop.batches, MOST_BATCHES)
 
 
-def check_minutes(found: LoopFindings, batches: int, minutes: float) -> None:
+def least_minutes(run_s: float) -> float:
+    """Minutes that suffice to try one change, rounded up to a tenth. run_s: time of a run."""
+    return math.ceil(MARGIN * FEWEST_RUNS * run_s / 6) / 10
+
+
+def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: float) -> None:
     """Raise UsageError if even the loop's own time in the fewest possible runs exceeds `minutes`.
 
-    batches: number of the loop's batches in each run.
+    batches: number of the loop's batches in each run. outside_s: about the time of a run outside of
+    the loop.
     """
     loop = loop_of_rank(found)
     run_s = batches * loop.seconds / loop.batches
-    # The message has the least number of minutes, rounded up to a tenth.
+    # The time outside of the loop may be less, as a run ends with the loop: no reason to refuse it.
     if (least_s := FEWEST_RUNS * run_s) > 60 * minutes:
         raise UsageError(
             f"--minutes={minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop at "
             f"{found.facts['place']} take at least {show_time(least_s)}; allowed: "
-            f"{math.ceil(least_s / 6) / 10:.1f} or more"
+            f"{least_minutes(outside_s + run_s):.1f} or more"
         )
 
 

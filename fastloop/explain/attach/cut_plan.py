@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fastloop.explain.attach.watch import CUT_PLAN_FILE
+from fastloop.explain.attach.watch import CUT
 from fastloop.explain.change import Change, change_from
 
 RESULT = "result-{}.json"
@@ -45,13 +45,13 @@ class CutResult:
 
 def write_cut(folder: Path, cut: CutRun) -> None:
     """Let processes that record to the folder run shortened."""
-    (folder / CUT_PLAN_FILE).write_text(json.dumps(asdict(cut)))
+    (folder / CUT).write_text(json.dumps(asdict(cut)))
 
 
 def read_cut(folder: Path) -> CutRun | None:
     """The shortened run that the folder asks for; None: a whole one, which is recorded."""
     try:
-        read = json.loads((folder / CUT_PLAN_FILE).read_text())
+        read = json.loads((folder / CUT).read_text())
     except FileNotFoundError:
         return None
     # JSON turns a tuple into a list.

@@ -41,7 +41,8 @@ def explain_script(
     """
     processes = read_records(records)
     machine_load = summarize_loads([load])
-    loops = find_loops(processes, (load and load.foreign_cores) or 0.0)
+    others = machine_load.other_cores if machine_load else None
+    loops = find_loops(processes, others or 0.0)
     findings = ScriptFindings(
         command=shlex.join(arguments),
         status=status,

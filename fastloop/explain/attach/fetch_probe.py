@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
-from fastloop.explain.attach.storable_samples import StorableCheck
-from fastloop.explain.attach.usage_probe import PassUsage
+from fastloop.explain.attach.first_look import FirstRead
+from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
+from fastloop.observe.warning_frames import skip_in_warnings
 
 FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
@@ -59,53 +58,50 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    probe = FetchProbe(fetcher, log)
-    fetcher.fetch, fetcher.collate_fn = probe.fetch_batch, ProbedCollate(fetcher.collate_fn, log)
+    fetch, turns = fetcher.fetch, FetchTurns()
+    usage = PassUsage(log, "makes")
 
+    @skip_in_warnings
+    def make_batch(index: Any, has_samples: bool) -> tuple[Any, int]:
+        """The batch, and the CPU time of making it if its samples are recorded."""
+        if not has_samples:
+            return fetch(index), UNKNOWN
+        with _probe_samples(fetcher, log):
+            # Only the CPU time of this thread counts. Idle threads of torch may spin while they
+            # wait (OMP_WAIT_POLICY); that is not work on the batch.
+            begun_ns = cpu_ns()
+            batch = fetch(index)
+            return batch, cpu_ns() - begun_ns
 
-class FetchProbe:
-    """Records the batches that a fetcher makes."""
-
-    def __init__(self, fetcher: Any, log: EventLog) -> None:
-        self._fetcher, self._fetch, self._log = fetcher, fetcher.fetch, log
-        self._turns, self._usage = FetchTurns(), PassUsage(log, "makes")
-
-    def fetch_batch(self, index: Any) -> Any:
-        """The fetcher's batch of these indices."""
-        turns, here = self._turns, self._log.here()
+    @skip_in_warnings
+    def fetch_batch(index: Any) -> Any:
+        here = log.here()
         events = here.count
         is_first, is_counted = not turns.batches, turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
-        check = StorableCheck(self._fetcher) if is_first else None
+        look = FirstRead(fetcher) if is_first else None
         if is_counted:
-            self._usage.begin_part(is_first=is_first)
+            usage.begin_part(is_first=is_first)
         start_ns = now_ns()
         try:
-            batch, spent_ns = self._make_batch(index, has_samples)
+            batch, spent_ns = make_batch(index, has_samples)
         finally:
             stop_ns = now_ns()
             # The script may skip an error of the dataset, and go on with this fetcher.
-            if check:
-                check.stop()
+            if look:
+                look.stop()
         if is_counted:
-            self._usage.end_part(here.current.epoch)
-        if check:
-            reason, tensors = check.end(), _count_tensors(batch)
-            self._log.add_fact(samples_of=here.current.epoch, no_store=reason, tensors=tensors)
+            usage.end_part(here.current.epoch)
+        if look:
+            reason = look.end()
+            log.add_fact(
+                samples_of=here.current.epoch, no_store=reason, tensors=count_tensors(batch)
+            )
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
         return batch
 
-    def _make_batch(self, index: Any, has_samples: bool) -> tuple[Any, int]:
-        """The batch, and the CPU time of making it if its samples are recorded."""
-        if not has_samples:
-            return self._fetch(index), UNKNOWN
-        with _probe_samples(self._fetcher, self._log):
-            # Only the CPU time of this thread counts. Idle threads of torch may spin while they
-            # wait (OMP_WAIT_POLICY); that is not work on the batch.
-            begun_ns = cpu_ns()
-            batch = self._fetch(index)
-            return batch, cpu_ns() - begun_ns
+    fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
 
 
 @dataclass
@@ -164,6 +160,7 @@ class ProbedSamples:
         # whole, as without the probe. Tracebacks show the same frames, but no sample is timed.
         return getattr(self._dataset, name)
 
+    @skip_in_warnings
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         sample = self._dataset[index]
@@ -211,12 +208,3 @@ class PlainErrors:
         if message := getattr(batch, "exc_msg", None):
             batch.exc_msg = OWN_FRAME.sub("", message)
         self._queue.put(item, *args, **kwargs)
-
-
-def _count_tensors(batch: Any) -> int:
-    """Number of tensors of a batch."""
-    if isinstance(batch, torch.Tensor):
-        return 1
-    parts: Any = batch.values() if isinstance(batch, dict) else batch
-    is_nested = isinstance(batch, dict | list | tuple)
-    return sum(map(_count_tensors, parts)) if is_nested else 0

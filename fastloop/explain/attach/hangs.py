@@ -38,7 +38,7 @@ WAITS = {
 # Matches the stack of a thread that only serves a queue, or multiprocessing's server of file
 # descriptors, by its innermost frame.
 IDLE = re.compile(r'^.*\n  File ".*/(threading|queue|selectors|socket|connection)\.py", ')
-OWN_FRAME = re.compile(r'"[^"]*fastloop/(explain/attach|observe)/[^"/]*\.py", line')
+OWN_FRAME = re.compile(r'"[^"]*fastloop/(explain/attach|observe)/[^"/]*", line')
 OF_FORK = (
     "A lock that another thread held when its worker was forked is never released there: "
     "multiprocessing_context='forkserver' or 'spawn' starts workers without such locks"

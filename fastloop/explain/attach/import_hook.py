@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fastloop.explain.attach.effects import are_effects_asked, note_saves, record_effects
-from fastloop.explain.attach.watch import CUT_PLAN_FILE, record_watched
+from fastloop.explain.attach.watch import CUT, record_watched
 
 MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
 """Modules to which a probe is added when the script imports them."""
@@ -28,7 +28,7 @@ def install_probe(folder: str) -> None:
         record_effects(Path(folder))
     _probe_on_import(MODULE, _probe, folder)
     # A shortened run times the loop over one DataLoader, and records nothing else.
-    if not (Path(folder) / CUT_PLAN_FILE).exists():
+    if not (Path(folder) / CUT).exists():
         record_watched(folder)
         _probe_on_import(FASTLOADER, _probe_fastloader, folder)
 

@@ -165,7 +165,7 @@ class LiveLoops:
 
     def describe(self, state: LoopState) -> str:
         """The loop's place, batches and speed, the share of its last seconds that it waited, and
-        the part for which it waited."""
+        for what."""
         records = [
             ProcessRecords(
                 process_id=process_id,

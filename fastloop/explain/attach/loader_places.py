@@ -8,46 +8,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-_Function = TypeVar("_Function", bound=Any)
 LIBRARIES = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
 OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
 """Ends of the folders with the modules that wrap torch's functions."""
+OF_CLASSES = "__init__", "__iter__", "__next__"
+"""Names of methods of classes that are derived from DataLoader."""
 ANY_NAME = "**"
 """Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
 
 
-def skip_in_warnings(function: _Function) -> _Function:
-    """The wrapper, hidden from the `stacklevel` of warnings.warn: a warning of the function that it
-    wraps is shown at the line of the wrapper's caller, as if there were no wrapper."""
-    # Python doesn't count frames of the import system, which it knows by the words "importlib" and
-    # "_bootstrap" in the name of their file. The folder stays in the name: tracebacks leave out
-    # frames of this folder.
-    code = function.__code__
-    name = f"{code.co_filename} (skipped like importlib._bootstrap)"
-    function.__code__ = code.replace(co_filename=name)
-    return function
-
-
 def place_in_script() -> str:
-    """File and line that uses a DataLoader: the nearest frame outside of libraries."""
-    # Methods of these names belong to classes derived from DataLoader. All loops share them, so
-    # they do not show where a loop is.
-    frames = [
-        frame
-        for frame in _frames(sys._getframe(1))
-        if not is_library(frame.f_code.co_filename)
-        and not is_own(frame.f_code.co_filename)
-        and frame.f_code.co_name not in ("__init__", "__iter__", "__next__")
-    ]
-    if not frames:
-        return ""
-    return f"{os.path.basename(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
+    """File and line that uses a DataLoader: those of `frame_in_script`; empty if there is none."""
+    frame = frame_in_script()
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
+
+
+def frame_in_script() -> FrameType | None:
+    """The frame that uses a DataLoader: the nearest one outside of libraries."""
+    # All loops over a class derived from DataLoader share its methods, so they do not show where a
+    # loop is.
+    for frame in _frames(sys._getframe(1)):
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        if not is_library(path) and not is_own(path) and name not in OF_CLASSES:
+            return frame
+    return None
 
 
 def place_of_call(loader: DataLoader[Any]) -> str:

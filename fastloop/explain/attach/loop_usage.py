@@ -69,18 +69,18 @@ class LoopUsage:
         delayed = max(step_share * _share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
         return max(0.0, step_share * (1 - computes) - delayed)
 
-    def contention(self, foreign_cores: float) -> float:
+    def contention(self, other_cores: float) -> float:
         """Share of the steps' time in which the loop's thread could run, but workers had the cores.
 
-        foreign_cores: number of cores that others took; waits are divided between them and the
-        workers.
+        other_cores: number of cores that other programs took; waits are divided between them and
+        the workers.
         """
         parts = [each["parts"] for each in self.steps]
         timed_s = sum(each["wall_ns"] for each in parts) / 1e9
         of_workers = self._cores_of_workers()
         if timed_s < LEAST_SECONDS or not of_workers:
             return 0.0
-        return min(1.0, _share(parts, "delay_ns")) * of_workers / (of_workers + foreign_cores)
+        return min(1.0, _share(parts, "delay_ns")) * of_workers / (of_workers + other_cores)
 
     def _cores_of_workers(self) -> float:
         """Mean number of cores that the workers of one loop used while it ran."""

@@ -38,6 +38,8 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     wait = wait_share(dict(shares))
     word = _choose_word(wait, shares)
     sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
+    if word is Part.STEP:
+        sentences.append(loop.step_lines.describe(loop.facts["place"]))
     return Verdict(word=word, sentences=tuple(filter(None, sentences)))
 
 
@@ -72,7 +74,7 @@ def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
 
 
 def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The answer: the part that limits the loop, its share of the time, and the possible gain."""
+    """The answer: what limits the loop, how much of its time it takes, and what it can gain."""
     if word is Part.CONTENTION:
         return _tell_contention(loop, shares)
     if word is Part.STEP:

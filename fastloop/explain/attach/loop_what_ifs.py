@@ -9,7 +9,6 @@ import numpy as np
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
-from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
@@ -32,6 +31,9 @@ FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2
 """Workers may take this many times as long to start as the tries took. A loop without workers gets
 a change to some only if it is a gain even then."""
+LEAST_TIMED_S = 0.02
+"""A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
+a process are exact to microseconds, unlike the counters of the system."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
 
@@ -66,6 +68,8 @@ class LoopModel:
     prefetch: int
     cores: float
     """Number of cores for this process, if ranks share the machine's cores evenly."""
+    other_cores: float
+    """Number of these that other programs keep busy."""
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
 
@@ -75,7 +79,9 @@ class LoopModel:
         hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
         received = [Phase(seconds=hand_off_s)] if workers else []
         steps = [[*received, *row] for row in self.steps]
-        machinery = Machinery(workers=workers, prefetch=prefetch, cores=self.cores)
+        machinery = Machinery(
+            workers=workers, prefetch=prefetch, cores=self.cores, other_cores=self.other_cores
+        )
         return epoch_seconds(loads, steps, machinery)
 
 
@@ -113,14 +119,20 @@ def model_loop(loop: Loop) -> LoopModel | None:
     places = np.arange(count)
     load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
     step_s = loop.steps_ns / 1e9
-    load_cores, step_cores = cores_of_loading(loop), _step_cores(loop)
+    load_cores, step_cores = cores_of_loading(loop), cores_of_steps(loop)
+    processes = len({each.process_id for each in loop.passes})
+    cores = usable_cores() / processes
+    # Other programs use their mean over the whole run; beside a step, or the making of a batch,
+    # they had at most the cores that this left, as its time has been measured with them.
+    left = max(0.0, cores - max(load_cores, step_cores))
     prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
     return LoopModel(
         loads=[[Phase(seconds=load_s[place % len(load_s)], cores=load_cores)] for place in places],
         steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
         workers=loop.facts["num_workers"],
         prefetch=prefetch,
-        cores=usable_cores() / len({each.process_id for each in loop.passes}),
+        cores=cores,
+        other_cores=min(loop.other_cores / processes, left),
         hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
     )
 
@@ -133,16 +145,19 @@ def cores_of_loading(loop: Loop) -> float:
     return _cores(sum(each.cpu_ns for each in timed), wall_ns)
 
 
-def _step_cores(loop: Loop) -> float:
+def cores_of_steps(loop: Loop) -> float:
     """Number of cores that a step keeps busy; one if too little was timed to tell."""
     cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
     # UNKNOWN, the mark of a step without a reading of the CPU time, is negative.
     known = cpu_ns >= 0
+    # The first step of all also loads libraries and starts threads, on one core.
+    later = known & (np.arange(len(known)) > 0)
+    known = later if later.any() else known
     return _cores(float(cpu_ns[known].sum()), float(loop.steps_ns[known].sum()))
 
 
 def _cores(cpu_ns: float, wall_ns: float) -> float:
-    return min(usable_cores(), cpu_ns / wall_ns) if wall_ns >= 1e9 * LEAST_SECONDS else 1.0
+    return min(usable_cores(), cpu_ns / wall_ns) if wall_ns >= 1e9 * LEAST_TIMED_S else 1.0
 
 
 def _hand_off_s(loop: Loop) -> float:

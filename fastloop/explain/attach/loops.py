@@ -25,6 +25,7 @@ from fastloop.explain.attach.iterations import (
 )
 from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
+from fastloop.explain.attach.step_lines import StepLines, find_step_lines
 
 # Successive batches resemble each other and are no independent measurements. Intervals are
 # therefore over whole passes or, if there are few, over blocks of successive batches (a block
@@ -39,25 +40,14 @@ FEWEST_LATER = 2
 """Least number of batches after the first one for which their usual wait is known. The excess of
 the first wait over it is start-up."""
 PARTS = (
-    Part.STEP,
-    Part.CONTENTION,
-    Part.START_UP,
-    Part.HAND_OFF,
-    Part.COLLATE,
-    Part.TRANSFORM,
+    *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
     Part.DECODE,
 )
 """Parts of a loop's time, in the order of a ladder."""
 OF_STEPS = (Part.STEP, Part.CONTENTION)
 """The parts in which the loop has a batch."""
 ALIKE = (
-    "type",
-    "place",
-    "made_at",
-    "dataset",
-    "num_samples",
-    "sampler",
-    "batch_size",
+    *("type", "place", "made_at", "dataset", "num_samples", "sampler", "batch_size"),
     "num_workers",
 )
 """Facts that all passes of a loop have in common."""
@@ -87,10 +77,11 @@ class Loop:
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""
     usage: LoopUsage = field(default_factory=LoopUsage)
+    step_lines: StepLines = field(default_factory=StepLines)
     blocked_ns: int = 0
     """Time of the waits in which a later batch was ready."""
-    foreign_cores: float = 0.0
-    """Cores that others took while the script ran, see machine_load.Load; 0 if it is not known."""
+    other_cores: float = 0.0
+    """Number of cores that other programs took while the script ran; 0 if it is not known."""
     has_twin: bool = False
     """True if a loop over another DataLoader has the same class and place. The name then says
     more."""
@@ -134,10 +125,10 @@ class Loop:
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
 
-def find_loops(records: Sequence[ProcessRecords], foreign_cores: float) -> list[Loop]:
+def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Loop]:
     """The loops of all processes, the longest first.
 
-    foreign_cores: number of cores that others took while the script ran.
+    other_cores: number of cores that other programs took while the script ran.
     """
     groups: dict[tuple[Any, ...], list[FoundPass]] = defaultdict(list)
     for process in records:
@@ -150,7 +141,7 @@ def find_loops(records: Sequence[ProcessRecords], foreign_cores: float) -> list[
                 # line of a function, as those of training and validation.
                 groups[tuple(facts.get(name) for name in ALIKE)].append((facts, each))
     _drop_glances(groups)
-    loops = [_with_ranks(group, records, foreign_cores) for group in groups.values()]
+    loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
     # Two loops have the same name if they share a line, as in zip(photos, paintings), or as
     # training and validation do in one function.
     names = Counter(loop.name for loop in loops)
@@ -252,7 +243,7 @@ def wait_share(shares: dict[Part, Estimate]) -> Estimate:
 
 
 def _build_loop(
-    group: Sequence[FoundPass], records: Sequence[ProcessRecords], foreign_cores: float
+    group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
 ) -> Loop:
     """The loop of passes with the facts about their loaders."""
     passes = tuple(each for _, each in group)
@@ -270,8 +261,9 @@ def _build_loop(
         made=made,
         no_store=_find_no_store(passes, records),
         usage=collect_usage(passes, records),
+        step_lines=find_step_lines(passes, records),
         blocked_ns=sum(time_behind_order(*pair) for pair in zip(passes, makers, strict=True)),
-        foreign_cores=foreign_cores,
+        other_cores=other_cores,
     )
 
 
@@ -291,17 +283,17 @@ def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecord
 
 
 def _with_ranks(
-    group: Sequence[FoundPass], records: Sequence[ProcessRecords], foreign_cores: float
+    group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
 ) -> Loop:
     """The loop over the passes of all ranks; if there are several, with the loop of each rank."""
-    loop = _build_loop(group, records, foreign_cores)
+    loop = _build_loop(group, records, other_cores)
     numbers = sorted({int(facts["rank"]) for facts, _ in group if facts["rank"] is not None})
     if len(numbers) < 2:
         return loop
     ranks = []
     for rank in numbers:
         own = [each for each in group if each[0]["rank"] == str(rank)]
-        ranks.append(replace(_build_loop(own, records, foreign_cores), rank=rank))
+        ranks.append(replace(_build_loop(own, records, other_cores), rank=rank))
     return replace(loop, facts=loop.facts | {"rank": None}, ranks=tuple(ranks))
 
 
@@ -346,7 +338,7 @@ def _parts_of_batches(loop: Loop) -> np.ndarray:
     """Nanoseconds of each batch, float (batches, PARTS)."""
     decode, collate, hand_off, start_up = loop.waits_ns.T
     transform = decode * (loop.transform_share or 0.0)
-    contention = loop.steps_ns * loop.usage.contention(loop.foreign_cores)
+    contention = loop.steps_ns * loop.usage.contention(loop.other_cores)
     step = loop.steps_ns - contention
     parts = [step, contention, start_up, hand_off, collate, transform, decode - transform]
     return np.stack(parts, axis=1).astype(float)

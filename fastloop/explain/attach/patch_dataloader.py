@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 # The import of torch.utils.data, which has this function, too, may not be complete here.
 from torch.utils.data._utils.worker import get_worker_info
@@ -24,17 +26,17 @@ from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
-from fastloop.explain.attach.loader_facts import describe_loader, name_loader
 from fastloop.explain.attach.loader_places import (
+    names_of_arguments,
     place_in_script,
     place_of_call,
-    skip_in_warnings,
 )
-from fastloop.explain.attach.reading_allowance import MEMORY_TURNS
+from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import PassUsage
-from fastloop.observe.event_log import EventLog, ThreadLog
-from fastloop.observe.torch_hooks import probe_pinning
+from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
+from fastloop.observe.warning_frames import skip_in_warnings
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -45,8 +47,12 @@ MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
-LOADERS, PASSES, DATASETS = itertools.count(), itertools.count(), itertools.count()
-"""Numbers of the loaders of this process, of the passes over them, and of their datasets."""
+DATASETS = itertools.count()
+"""Numbers of the datasets of this process."""
+SETTINGS = (
+    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
+    "in_order",
+)
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
@@ -57,6 +63,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
+    follow_numbers(module)
     iterator = module._BaseDataLoaderIter
     iterator.__init__ = loops.wrap_iterator(iterator.__init__)
     iterator.__next__ = loops.wrap_next(iterator.__next__)
@@ -86,59 +93,6 @@ def follow_reset(
     return _reset
 
 
-@dataclass
-class LoaderState:
-    """A DataLoader of this process."""
-
-    number: int
-    process_id: int
-    made_at: str = ""
-    """Path and line of the call that has made it; empty if it was made without the probe."""
-    is_described: bool = False
-    asked_ns: int = 0
-    """Time of an iter() for which no pass has begun yet; 0: there is none."""
-
-
-@dataclass
-class IterationState:
-    """A pass of a loop over a DataLoader, and the step on its last batch."""
-
-    number: int
-    loader: LoaderState
-    begun_ns: int
-    """Time at which the beginning of the pass was recorded."""
-    place: str
-    passed: int
-    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
-    since: int
-    """Number of the first pass after the iterator was made or reset: a class derived from
-    DataLoader may keep its iterator, and go on with it in its next pass."""
-    second: int
-    """Value of the iterator's _num_yielded when the loop asks for the second batch of this pass."""
-    batch: int = UNKNOWN
-    """Number of the batch that the loop has; UNKNOWN: it has none."""
-    start_ns: int = 0
-    cpu_ns: int = UNKNOWN
-    usage: PassUsage = field(kw_only=True)
-
-    def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
-        """Note that the loop has the batch."""
-        self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
-
-    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, is_alone: bool) -> None:
-        """Record the step, if there is one, as the loop asks for the next batch.
-
-        is_alone: false if the step has a loop of its own.
-        """
-        if self.batch == UNKNOWN:
-            return
-        if self.usage.is_begun:
-            self.usage.end_part(self.number, is_alone=is_alone)
-        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
-        here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
-        self.batch = UNKNOWN
-
-
 class LoopProbe:
     """Records each pass over a DataLoader, and each next() of its iterators."""
 
@@ -161,7 +115,7 @@ class LoopProbe:
             self._follow_derived(loader)
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
-            facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
+            facts = _name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
         return __init__
@@ -266,20 +220,8 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = describe_loader(loader) | {"made_at": state.made_at}
+            facts = _describe(loader) | {"made_at": state.made_at}
             self.log.add_fact(loader=state.number, **facts)
-        return state
-
-    def _find_pass(self, iterator: Any) -> IterationState | None:
-        """The pass of an iterator that is asked for a batch; None: it can't be followed."""
-        state: IterationState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
-        if state is None:
-            return None
-        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
-        if state.loader.asked_ns:
-            state = self._begin_again(iterator, state)
-        if iterator._num_yielded == state.second:
-            self._correct_place(state)
         return state
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
@@ -342,9 +284,16 @@ class LoopProbe:
         @functools.wraps(original)
         @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            state = self._find_pass(iterator)
+            state: IterationState | None = getattr(iterator, STATE, None)
             if state is None:
-                return original(iterator)
+                state = self._begin_late(iterator)
+                if state is None:
+                    return original(iterator)
+            # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
+            if state.loader.asked_ns:
+                state = self._begin_again(iterator, state)
+            if iterator._num_yielded == state.second:
+                self._correct_place(state)
             here = log.here()
             # The CPU time of a step is known only if it was also read at its start.
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
@@ -376,7 +325,7 @@ class LoopProbe:
                 current.number, current.epoch = outside
             # The number is read after the call, which passes over the numbers of workers that have
             # ended, as those of an IterableDataset do at different times.
-            stop_ns, number = now_ns(), _number_of_batch(iterator)
+            stop_ns, number = now_ns(), number_of_batch(iterator)
             here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
             if has_cpu:
@@ -386,6 +335,109 @@ class LoopProbe:
         return __next__
 
 
-def _number_of_batch(iterator: Any) -> int:
-    """Number of the iterator's last batch: the workers' number, or without workers its place."""
-    return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
+def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The names of a DataLoader's class, and of its dataset's."""
+    return {"type": type(loader).__qualname__, "dataset": type(loader.dataset).__qualname__}
+
+
+def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Facts about a DataLoader: its settings, its dataset."""
+    is_native = _is_read_natively(loader)
+    return _name_loader(loader) | {
+        "sampler": type(loader.sampler).__qualname__,
+        "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
+        "num_samples": count_samples(loader),
+        "most_workers": _count_most_workers(loader),
+        # PyG's class has DataLoader's name, and a collate_fn of its own.
+        "is_derived": _is_derived(loader),
+        "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
+        "is_native": is_native,
+        "without_effect": _without_effect(loader) if is_native else None,
+        "group_size": _group_size(),
+        "start_method": _find_start_method(loader),
+        "torch_threads": torch.get_num_threads(),
+        "rank": find_rank(),
+        **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON holds it, as an int of a number of NumPy; None for any other object."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
+
+
+def _find_start_method(loader: DataLoader[Any]) -> str:
+    """The name of the way in which its workers are started."""
+    context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
+    # To ask for the default would settle it: the script could no longer set another one. It is the
+    # first of all.
+    settled = context.get_start_method(allow_none=True)
+    return settled or torch.multiprocessing.get_all_start_methods()[0]
+
+
+def count_samples(loader: DataLoader[Any]) -> int | None:
+    """The length of the dataset; None for a stream, or if the dataset has no length."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return None
+    # The script's own method may raise anything, for example before its data is there.
+    try:
+        return len(loader.dataset)  # pyright: ignore[reportArgumentType]
+    except Exception:
+        return None
+
+
+def _is_derived(loader: DataLoader[Any]) -> bool:
+    """True for a class that is derived from torch's DataLoader."""
+    return type(loader).__module__ != "torch.utils.data.dataloader"
+
+
+def find_rank() -> str | None:
+    """The rank of this process, as launchers tell it; None if there is none, or no number."""
+    text = os.environ.get("RANK", "")
+    return str(int(text)) if text.isdecimal() else None
+
+
+def _group_size() -> int | None:
+    """Number of processes in the script's group of torch.distributed; None without one."""
+    distributed = torch.distributed
+    is_there = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_there else None
+
+
+def _without_effect(loader: DataLoader[Any]) -> list[str] | None:
+    """Names of the given arguments that FastLoader drops when it decodes natively; None: none."""
+    from fastloop.fastloader.loader_settings import NOT_USED
+
+    given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}
+    dropped = [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
+    return dropped or None
+
+
+def _count_most_workers(loader: DataLoader[Any]) -> int | None:
+    """The greatest number of workers among which the samples are divided; None: any number.
+
+    An IterableDataset that is not divided delivers each sample once for each worker.
+    """
+    dataset = loader.dataset
+    if not isinstance(dataset, torch.utils.data.IterableDataset):
+        return None
+    # Streams of Hugging Face know the number of their shards.
+    shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
+    if isinstance(shards, int):
+        return shards
+    code = getattr(type(dataset).__iter__, "__code__", None)
+    divides_itself = code is not None and "get_worker_info" in code.co_names
+    return None if divides_itself else max(1, int(loader.num_workers))
+
+
+def _is_read_natively(loader: DataLoader[Any]) -> bool:
+    """True for an image folder that FastLoader decodes natively."""
+    # The import takes time, so it is made only for a script that has such a dataset.
+    if "torchvision.datasets.folder" not in sys.modules:
+        return False
+    from fastloop.fastloader.recognise_image_folders import has_native_steps
+
+    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
+    return is_usual and has_native_steps(loader.dataset)

@@ -67,7 +67,7 @@ def _sample(pid: int, seconds: float) -> list[tuple[list[str], int]]:
         if ended.returncode or not path.exists():
             raise Unsupported(_find_reason(pid, ended.stderr))
         text = path.read_text(encoding="utf-8", errors="replace")
-    # Each line: thread (<id>): <name>;<frame>;<frame> <number of samples>.
+    # Each line: thread (<id>): <name>;<frame>;<frame> <number of samples>
     rows = [line.rpartition(" ") for line in text.splitlines()]
     stacks = [(stack.split(";"), int(count)) for stack, _, count in rows]
     return [(frames[1:], count) for frames, count in stacks if frames[0].endswith(MAIN_THREAD)]

@@ -38,7 +38,7 @@ def _prepare_module(arguments: Sequence[str]) -> Callable[[], Any]:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     _empty_main()
-    # `python -m` calls this function; the public run_module leaves another __main__ behind.
+    # python -m calls this function; the public run_module leaves another __main__ behind.
     run = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]
     return partial(run, arguments[0])
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from html import escape
 
 from fastloop.core.machine_load import describe_load
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
-from fastloop.explain.attach.loop_verdict import RankComparison, rank_rows
-from fastloop.explain.attach.script_text import (
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
     describe_causes,
     describe_unseen,
     part_rows,
     what_if_rows,
 )
+from fastloop.explain.attach.loop_verdict import RankComparison, rank_rows
 
 HINT = (
     "One pass: a box tells its stage, its time and its batch under the pointer. On a narrow screen "

@@ -4,7 +4,6 @@ without a change and once with each change in every round."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import subprocess
@@ -19,14 +18,15 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import align, wrap
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import patch_script, show_command
+from fastloop.explain.attach.call_patch import find_options, patch_script, show_command
 from fastloop.explain.attach.changes_to_try import (
     COMPARED,
     FEWEST_ROUNDS,
-    FEWEST_RUNS,
     KEPT,
     KEPT_LATER,
+    MARGIN,
     find_prediction,
+    least_minutes,
     loop_of_rank,
 )
 from fastloop.explain.attach.children import BOOTSTRAP
@@ -84,6 +84,8 @@ class TriedLoop:
     seconds: float
     """Time of the loop in a run without a change, the median."""
     changes: tuple[TriedChange, ...]
+    least_minutes: float
+    """Minutes that suffice to try one change, by the longest run so far."""
     best: str | None
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None
@@ -92,7 +94,8 @@ class TriedLoop:
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
     notes: tuple[str, ...] = ()
-    """Sentences on arguments of DataLoader that have no effect with the recommended change."""
+    """Sentences on arguments of DataLoader that have no effect with the recommended change, and on
+    values that the patch replaces."""
     advice: str = ""
     """A sentence on the call to change by hand; empty if there is a patch, or nothing to change."""
 
@@ -234,21 +237,19 @@ def try_changes(
             raise Unsupported(baseline.failure)
         report(f"round {number}: {budget_s - rest_s():.0f} of at most {budget_s:.0f} s")
     if not baseline.seconds:
-        # The least number of minutes, rounded up to a tenth.
-        least = math.ceil(FEWEST_RUNS * run_s / 6) / 10
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {least:.1f} or more"
+            f"{run_s:.0f} s; allowed: {least_minutes(run_s):.1f} or more"
         )
     can_compare = rest_s() >= COMPARED * baseline.run_s
     tried, change = _judge(runner, found, baseline, attempts)
     if change is None:
         return tried
-    patch, advice = patch_call(found, change)
+    call = patch_call(found, change)
     limits_s = (min(limit_s, max(0.0, rest_s())) for _ in range(COMPARED))
     same = _has_same_samples(runner, change, digests, limits_s) if can_compare else None
-    notes = runner.notes.get(change.name, ())
-    return replace(tried, patch=patch, advice=advice, same_samples=same, notes=notes)
+    notes = (*runner.notes.get(change.name, ()), *call.notes)
+    return replace(tried, patch=call.patch, advice=call.advice, same_samples=same, notes=notes)
 
 
 def _choose_round(
@@ -266,6 +267,10 @@ def _choose_round(
         for count in range(min(len(alive), most), 0, -1):
             needed_s = _round_s(baseline, alive[:count])
             needed_s += later * _round_s(baseline, alive[:1])
+            # Only the first run is timed yet. If the others are slower, a further change in this
+            # round must not cost the best one its last round.
+            if number == 1 and count > 1:
+                needed_s *= MARGIN
             if needed_s + reserved_s <= left_s:
                 return alive[:count]
         # Enough rounds have been run for an interval. A further one is not worth the comparison of
@@ -338,6 +343,7 @@ def _judge(
         batches=runner.cut.batches,
         seconds=stats.median([*baseline.seconds.values()]),
         changes=tuple(tried),
+        least_minutes=least_minutes(max(each.run_s for each in (baseline, *attempts))),
         best=best.change if best else None,
     )
     recommended = [each.change for each in attempts if best and each.change.name == best.change]
@@ -379,16 +385,36 @@ def _has_same_samples(
     return changed == digests if digests and again == digests else None
 
 
-def patch_call(found: LoopFindings, change: Change) -> tuple[str, str]:
-    """A patch for the call, and a sentence on the call to change by hand; one of both is empty."""
+@dataclass(frozen=True, kw_only=True)
+class PatchedCall:
+    """The change of a call: a patch, or advice if there can be none."""
+
+    patch: str = ""
+    """For `git apply`."""
+    advice: str = ""
+    """A sentence on the call to change by hand."""
+    notes: tuple[str, ...] = ()
+    """Sentences on values that the patch replaces."""
+
+
+def patch_call(found: LoopFindings, change: Change) -> PatchedCall:
+    """The change of the call that makes the DataLoader of the loop."""
     made_at, takes = found.facts["made_at"], found.facts.get("takes")
     path, _, line = made_at.rpartition(":")
     if is_library(path):
-        return "", _library_advice(Path(path), line, change)
+        return PatchedCall(advice=_library_advice(Path(path), line, change))
     try:
-        return patch_script(Path(path), int(line), change, Path.cwd(), takes), ""
+        patch = patch_script(Path(path), int(line), change, Path.cwd(), takes)
+        options = find_options(Path(path).read_text("utf-8"), int(line), change, takes)
     except (Unsupported, SyntaxError, OSError) as error:
-        return "", f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
+        advice = f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
+        return PatchedCall(advice=advice)
+    notes = tuple(
+        f"The call takes {name} from {expression}, which the patch replaces: if the script has an "
+        "option for it, that does without a patch"
+        for name, expression in options.items()
+    )
+    return PatchedCall(patch=patch, notes=notes)
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:
@@ -442,8 +468,8 @@ def _answer(tried: TriedLoop) -> str:
         if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
             least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
             return (
-                f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; more "
-                "--minutes= will tell."
+                f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
+                f"--minutes={tried.least_minutes:.1f} or more will tell."
             )
         return f"No change helps {loop} for certain: the best, {first.change}, {_show_gain(first)}."
     (best,) = [each for each in tried.changes if each.change == tried.best]

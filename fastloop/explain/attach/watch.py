@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-CUT_PLAN_FILE = "cut.json"
+CUT = "cut.json"
 """A file in the folder: the script's run is a shortened one (cut_run.py), which records nothing."""
 _folders: list[str] = []
 """The folder to which this process records; empty if no script is observed."""

@@ -1,4 +1,4 @@
-"""Could a store keep the samples of a dataset? The first batch of a pass tells."""
+"""Finds out from the first batch of a pass whether a store could keep the dataset's samples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+
+from fastloop.observe.warning_frames import skip_in_warnings
 
 MOST_NESTED = 4
 """Depth to which nested objects are searched, such as a Subset, its dataset and its transforms."""
@@ -22,11 +24,8 @@ GENERATORS = {
 }
 
 
-class StorableCheck:
-    """Watches one batch while it is fetched: could a store keep its samples?
-
-    It reads no sample again and draws no random number.
-    """
+class FirstRead:
+    """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher, self.collate = fetcher, fetcher.collate_fn
@@ -34,6 +33,7 @@ class StorableCheck:
         self.states = _generator_states()
         fetcher.collate_fn = self.collate_first
 
+    @skip_in_warnings
     def collate_first(self, samples: Any) -> Any:
         """The batch of the samples, by the fetcher's own function."""
         first = samples[0] if isinstance(samples, list) and samples else samples

@@ -1,0 +1,75 @@
+"""The DataLoaders of a script's process, and its passes over them, as the probe follows them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from fastloop.core.current_batch import UNKNOWN
+from fastloop.core.parts import Part
+from fastloop.explain.attach.line_trace import LineTrace, begin_trace
+from fastloop.explain.attach.usage_probe import PassUsage
+from fastloop.observe.event_log import ThreadLog
+
+LOADERS, PASSES = itertools.count(), itertools.count()
+"""Numbers of the loaders of this process, and of the passes over them."""
+
+
+@dataclass
+class LoaderState:
+    """A DataLoader of this process."""
+
+    number: int
+    process_id: int
+    made_at: str = ""
+    """Path and line of the call that has made it; empty if it was made without the probe."""
+    is_described: bool = False
+    asked_ns: int = 0
+    """Time of an iter() for which no pass has begun yet; 0: there is none."""
+
+
+@dataclass
+class IterationState:
+    """A pass of a loop over a DataLoader, and the step on its last batch."""
+
+    number: int
+    loader: LoaderState
+    begun_ns: int
+    """Time at which the beginning of the pass was recorded."""
+    place: str
+    passed: int
+    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
+    since: int
+    """Number of the first pass after the iterator was made or reset: a class derived from
+    DataLoader may keep its iterator, and go on with it in its next pass."""
+    second: int
+    """Value of the iterator's _num_yielded when the loop asks for the second batch of this pass."""
+    batch: int = UNKNOWN
+    """Number of the batch that the loop has; UNKNOWN: it has none."""
+    start_ns: int = 0
+    cpu_ns: int = UNKNOWN
+    usage: PassUsage = field(kw_only=True)
+    lines: LineTrace | None = None
+    """The trace of the step's lines, if this one is traced."""
+
+    def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
+        """Note that the loop has the batch."""
+        self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
+        self.lines = begin_trace(self.place)
+
+    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, is_alone: bool) -> None:
+        """Record the step, if there is one, as the loop asks for the next batch.
+
+        is_alone: false if the step has a loop of its own.
+        """
+        if self.batch == UNKNOWN:
+            return
+        if self.lines:
+            fact, self.lines = self.lines.end(), None
+            if is_alone:
+                self.usage.log.add_fact(lines_of=self.number, **fact)
+        if self.usage.is_begun:
+            self.usage.end_part(self.number, is_alone=is_alone)
+        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
+        here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
+        self.batch = UNKNOWN

@@ -1,0 +1,102 @@
+"""The lines of a script on which the steps of a loop spend their time, from the traces of some of
+its steps."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastloop.core.number_text import show_percent
+from fastloop.core.text import printable
+from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.recorded_processes import ProcessRecords
+
+LEAST_TOLD = 0.2
+"""Least share of the steps of a line that is told."""
+MOST_TOLD = 3
+"""Most lines that are told."""
+WHOLE = 0.8
+"""A line with this share that calls a function of the script tells little: the function's lines are
+told, too."""
+LONGEST_CODE = 40
+"""Characters of a line's code that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLine:
+    """A line of the script, and the time that steps spend on it, with all that it calls."""
+
+    place: str
+    """Its file and number."""
+    code: str
+    """The line itself; empty if its file can't be read."""
+    share: float
+    """Share of the steps' time."""
+
+    @property
+    def name(self) -> str:
+        """The place, with the code in brackets."""
+        is_long = len(self.code) > LONGEST_CODE
+        code = f"{self.code[:LONGEST_CODE]}..." if is_long else self.code
+        return f"{self.place} ({printable(code)})" if code else self.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLines:
+    """The lines on which steps spend most time, each list with the longest line first."""
+
+    of_loop: tuple[StepLine, ...] = ()
+    """Lines of the function that has the loop."""
+    of_called: tuple[StepLine, ...] = ()
+    """Lines of the functions of the script that these call."""
+
+    def describe(self, place: str) -> str:
+        """A sentence on the longest lines; empty if none is worth it. place: that of the loop."""
+        # If a library has the loop, its call is a single line of the script, with all of the time.
+        outer = [each for each in self.of_loop if each.place != place and each.share >= LEAST_TOLD]
+        inner = [each for each in self.of_called if each.share >= LEAST_TOLD][:MOST_TOLD]
+        told = (outer or inner)[:MOST_TOLD]
+        if not told:
+            return ""
+        first, others = told[0], told[1:]
+        sentence = f"Its steps spend {show_percent(first.share)} of their time at {first.name}"
+        if outer and first.share >= WHOLE and inner:
+            return f"{sentence}, and inside of it {_join(inner)}"
+        return f"{sentence}, {_join(others)}" if others else sentence
+
+
+def _join(lines: Sequence[StepLine]) -> str:
+    return ", ".join(f"{show_percent(each.share)} at {each.name}" for each in lines)
+
+
+def find_step_lines(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> StepLines:
+    """The lines of the steps of these passes."""
+    wanted = {(each.process_id, each.number) for each in passes}
+    facts = [
+        fact
+        for process in records
+        for fact in process.facts
+        if "lines_of" in fact and (process.process_id, fact["lines_of"]) in wanted
+    ]
+    return StepLines(of_loop=_lines(facts, "of_loop"), of_called=_lines(facts, "of_called"))
+
+
+def _lines(facts: Sequence[Mapping[str, Any]], name: str) -> tuple[StepLine, ...]:
+    spent_ns: dict[tuple[str, int], int] = defaultdict(int)
+    for fact in facts:
+        for path, line, line_ns in fact[name]:
+            spent_ns[path, line] += line_ns
+    whole_ns = sum(fact["whole_ns"] for fact in facts)
+    found = [
+        StepLine(
+            place=f"{os.path.basename(path)}:{line}",
+            code=linecache.getline(path, line).strip(),
+            share=line_ns / whole_ns,
+        )
+        for (path, line), line_ns in spent_ns.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.share))
