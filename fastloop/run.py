@@ -27,7 +27,7 @@ def main() -> None:
     # This hides torch's warnings about addresses without a host name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from fastloop.core.types import UsageError
-    from fastloop.processes.lifecycle import restore_default_signals
+    from fastloop.processes.signals import restore_default_signals
 
     try:
         with quiet_on_closed_pipe():
@@ -45,7 +45,7 @@ def _run_rank() -> None:
     """Run the command; under torchrun, run this process's part of it."""
     import signal
 
-    from fastloop.processes.lifecycle import die_with_parent
+    from fastloop.processes.parent_death import die_with_parent
     from fastloop.processes.torchrun_env import torchrun_process
     from fastloop.sweep.followers import dismiss_followers_on_exit
 
@@ -64,7 +64,7 @@ def _run_rank() -> None:
 def _measure_command() -> None:
     from fastloop.config.compose import compose_all, compose_changed
     from fastloop.core.outputs_folder import remove_unused
-    from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.processes.signals import exit_if_signalled
     from fastloop.sweep.forecast import describe_plan
     from fastloop.sweep.measure import measure, measure_one_job
 

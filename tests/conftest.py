@@ -62,10 +62,25 @@ hypothesis.settings.register_profile("soak", max_examples=300, deadline=None, pr
 hypothesis.settings.load_profile("dev")
 
 HEAVY = {
-    *("tf_data", "ffcv", "jax", "compiled"),
-    *("dali", "grain", "hf_datasets", "hf_iterable", "lance", "litdata", "mosaic_streaming"),
-    *("parquet", "spdl", "spdl_process", "torchdata", "torchdata_nodes", "turboloader"),
-    *("webdataset", "zarr"),
+    "tf_data",
+    "ffcv",
+    "jax",
+    "compiled",
+    "dali",
+    "grain",
+    "hf_datasets",
+    "hf_iterable",
+    "lance",
+    "litdata",
+    "mosaic_streaming",
+    "parquet",
+    "spdl",
+    "spdl_process",
+    "torchdata",
+    "torchdata_nodes",
+    "turboloader",
+    "webdataset",
+    "zarr",
 }
 """Options whose library takes seconds to import or to compile with, in every process, and the other
 loaders that peers provide: only a change of their adapter breaks them."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.intervals import ranks
 from fastloop.core import stats
-from fastloop.core.looks import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
+from fastloop.core.alpha_spending import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
 from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
 from fastloop.core.serial_noise import CORRELATIONS, PRIOR, correlation_weights
 from fastloop.core.stats import MINIMUM_EFFECT
@@ -79,8 +79,8 @@ def run_sweeps(noise, count, jobs, slowness, seed=0, last=MOST_ROUNDS):
     """For each sweep: its rounds, the pairs told apart and their direction, the pairs named as
     equal, and whether a single job was named as fastest, all as after its last round.
 
-    slowness: logarithms of each job's true time. A sweep ends as core.ranking.is_decided says, or
-    after `last` rounds, when its time is up.
+    slowness: logarithms of each job's true time. A sweep ends as core.auto_trials.is_decided says,
+    or after `last` rounds, when its time is up.
     """
     number = (*NOISES, *MORE_SERIAL).index(noise)
     rng = np.random.default_rng([seed, number, jobs])

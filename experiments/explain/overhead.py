@@ -27,8 +27,15 @@ CASES = {
 PAIRS, COMMANDS = 12, 3
 """Pairs of processes of a case; and whole commands, for what they take beside the script."""
 HEADING = (
-    *("loop", "pairs", "script, s", "script", "CPU time of its processes"),
-    *("an epoch", "CPU time of an epoch", "start, CPU ms more", "command after the script, s"),
+    "loop",
+    "pairs",
+    "script, s",
+    "script",
+    "CPU time of its processes",
+    "an epoch",
+    "CPU time of an epoch",
+    "start, CPU ms more",
+    "command after the script, s",
 )
 
 

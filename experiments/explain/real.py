@@ -26,11 +26,17 @@ JOBS = {
     "Fashion-MNIST, 2 workers": ("dataset=fashion_mnist", "num_workers=2"),
     "photographs, 64 x 64": ("dataset=photos", "dataset.count=600", "dataset.size=[64,64]"),
     "photographs, 2 workers": (
-        *("dataset=photos", "dataset.count=600", "dataset.size=[64,64]", "num_workers=2"),
+        "dataset=photos",
+        "dataset.count=600",
+        "dataset.size=[64,64]",
+        "num_workers=2",
     ),
     "tokens, a small transformer": (
-        *("dataset=tokens", "dataset.num_tokens=50000", "dataset.block_size=64"),
-        *("model=transformer", "batch_size=16"),
+        "dataset=tokens",
+        "dataset.num_tokens=50000",
+        "dataset.block_size=64",
+        "model=transformer",
+        "batch_size=16",
     ),
 }
 

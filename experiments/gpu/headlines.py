@@ -16,9 +16,9 @@ from fastloop.core.spans import mark, ms_between, now_ns, seconds_between
 from fastloop.core.types import JobFailed, Tree
 from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation
 
 Spans = list[tuple[Any, Any]]
 

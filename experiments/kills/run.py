@@ -27,8 +27,16 @@ from fastloop.core.result_io import load
 from fastloop.options.tracker.mlflow import MlflowTracker
 
 COMMAND = (
-    *("-m", "fastloop.run", "-m", "loader=raw,np_memmap,tensorclass", "dataset=mydataset"),
-    *("dataset.count=10000", "trials=3", "epochs=1", "benchmark=traversal", "torch_threads=1"),
+    "-m",
+    "fastloop.run",
+    "-m",
+    "loader=raw,np_memmap,tensorclass",
+    "dataset=mydataset",
+    "dataset.count=10000",
+    "trials=3",
+    "epochs=1",
+    "benchmark=traversal",
+    "torch_threads=1",
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 

@@ -10,9 +10,10 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_trial
+from fastloop.trial.trial_process import run_trial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,9 @@ def table(rows: list[PlacementTime]) -> str:
         share = "" if row.share is None else f"{100 * row.share:.0f} %"
         waits = "" if row.waiting_us is None else f"{row.waiting_us:.4g}"
         cells = [
-            *(row.device, tree, row.placement),
+            row.device,
+            tree,
+            row.placement,
             f"{row.batch_us:.4g}{bounds(row.interval_us)}",
             *(f"{row.leaf_us:.2f}", times(row.ratio), share, waits, times(row.step_ratio)),
         ]

@@ -29,7 +29,6 @@ from fastloop.config.compose import compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
-from fastloop.data.prepare_dataset import prepare
 
 CELLS_FILE, GRID_FILE = FOLDER / "budgets.jsonl", FOLDER / "budgets_grid.jsonl"
 PHOTOS = Path("outputs/tune/photos")
@@ -49,7 +48,9 @@ WORKLOADS = (
     Workload(
         name="random crops",
         overrides=(
-            *("dataset=image_folder", f"dataset.root={PHOTOS}", "batch_size=16"),
+            "dataset=image_folder",
+            f"dataset.root={PHOTOS}",
+            "batch_size=16",
             "transform=random_resized_crop",
         ),
         loaders=("raw", "fastloop loader.store=null", "python_loop"),
@@ -57,7 +58,9 @@ WORKLOADS = (
     Workload(
         name="tokens",
         overrides=(
-            *("dataset=tokens", "dataset.num_tokens=200000", "dataset.block_size=64"),
+            "dataset=tokens",
+            "dataset.num_tokens=200000",
+            "dataset.block_size=64",
             "batch_size=32",
         ),
         loaders=("raw", "fastloop", "index_loop", "numpy_loop", "np_memmap", "python_loop"),
@@ -65,8 +68,10 @@ WORKLOADS = (
     Workload(
         name="sleeping, random",
         overrides=(
-            *("dataset=custom", "dataset.target=experiments.tune.datasets.Drawn"),
-            *("dataset.kwargs={count:400,seconds:0.004}", "batch_size=16"),
+            "dataset=custom",
+            "dataset.target=experiments.tune.datasets.Drawn",
+            "dataset.kwargs={count:400,seconds:0.004}",
+            "batch_size=16",
         ),
         loaders=("raw", "fastloop loader.store=null", "python_loop"),
     ),
@@ -148,7 +153,7 @@ def time_round(jobs: dict[str, tuple[str, ...]], number: int) -> dict[str, float
     for name in random.Random(number).sample([*jobs], len(jobs)):
         job = compose_job(*jobs[name])
         try:
-            prepared = LAUNCHER.call(prepare, *job.prepare_arguments())
+            prepared = LAUNCHER.call(job.data_request.prepare)
         # What can't be prepared here, as a store of random samples, is no part of the grid.
         except JobFailed:
             continue

@@ -14,7 +14,6 @@ from experiments.tune.workloads import WORKLOADS, Workload, configurations
 from fastloop.core.atomic_files import write_beside
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed
-from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
 
@@ -52,10 +51,10 @@ def make_grid(workload: Workload) -> Grid:
     prepared: dict[str, PreparedData | None] = {}
     grid = {}
     for name, job in configurations(workload).items():
-        key = repr(job.prepare_arguments())
+        key = repr(job.data_request)
         if key not in prepared:
             try:
-                prepared[key] = LAUNCHER.call(prepare, *job.prepare_arguments())
+                prepared[key] = LAUNCHER.call(job.data_request.prepare)
             except JobFailed as error:
                 prepared[key] = None
                 print(f"{workload.name}: {name}: {error}", flush=True)

@@ -23,7 +23,6 @@ from fastloop.config.compose import compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import Ratio
-from fastloop.data.prepare_dataset import prepare
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_trial
 
@@ -102,9 +101,7 @@ def verdict_of(text: str) -> str:
 
 def time_in_turn(jobs: Mapping[str, Job]) -> dict[str, list[float]]:
     """Seconds of an epoch of each job in every round, each trial in a process of its own."""
-    prepared = {
-        name: LAUNCHER.call(prepare, *job.prepare_arguments()) for name, job in jobs.items()
-    }
+    prepared = {name: LAUNCHER.call(job.data_request.prepare) for name, job in jobs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     start_ns = now_ns()
     for number in range(MOST_CONFIRMING):

@@ -59,7 +59,9 @@ WORKLOADS = (
     Workload(
         name="bytes to floats",
         overrides=(
-            *("dataset=fashion_mnist", "dataset.train=false", "batches=12"),
+            "dataset=fashion_mnist",
+            "dataset.train=false",
+            "batches=12",
             *(f"dataset.root={ROOT}",),
         ),
         loaders=ROWS,
@@ -67,8 +69,12 @@ WORKLOADS = (
     Workload(
         name="JPEG with augmentation",
         overrides=(
-            *("dataset=photos", "dataset.count=96", "dataset.crop=[160,160]"),
-            *("dataset.size=[64,64]", "transform=augment", "batch_size=16"),
+            "dataset=photos",
+            "dataset.count=96",
+            "dataset.crop=[160,160]",
+            "dataset.size=[64,64]",
+            "transform=augment",
+            "batch_size=16",
         ),
         loaders=("raw", "getitems", "np_memmap", "hdf5", "preload", *DECODED_BY_THREADS),
         yours=TEXTBOOK,
@@ -82,8 +88,11 @@ WORKLOADS = (
     Workload(
         name="tokens",
         overrides=(
-            *("dataset=tokens", "dataset.num_tokens=200000", "dataset.block_size=64"),
-            *("batch_size=32", "batches=40"),
+            "dataset=tokens",
+            "dataset.num_tokens=200000",
+            "dataset.block_size=64",
+            "batch_size=32",
+            "batches=40",
         ),
         loaders=ROWS,
     ),
@@ -101,8 +110,10 @@ WORKLOADS = (
     Workload(
         name="tabular",
         overrides=(
-            *("dataset=custom", "dataset.target=experiments.tune.datasets.Table"),
-            *("dataset.kwargs={count:8000,features:20}", "batch_size=512"),
+            "dataset=custom",
+            "dataset.target=experiments.tune.datasets.Table",
+            "dataset.kwargs={count:8000,features:20}",
+            "batch_size=512",
         ),
         loaders=ROWS,
         yours=TEXTBOOK,

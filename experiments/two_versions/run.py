@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastloop.core.looks import LOOKS, MOST_ROUNDS
+from fastloop.core.alpha_spending import LOOKS, MOST_ROUNDS
 from fastloop.reporting.version_changes import are_told, find_version_changes, round_means
 
 NOISE = 0.05

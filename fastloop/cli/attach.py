@@ -44,9 +44,9 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -105,14 +105,15 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        settings, arguments = _take_settings(arguments)
+        words = _read_words(arguments)
+        settings = _read_settings(words)
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     if settings.pid is not None:
         _sample_process(settings.pid, settings.seconds or SAMPLED_S)
         return
-    arguments = _find_command(_without_python(arguments))
+    arguments = _find_command(_without_python(words.script))
     if message := explain_no_script("attach", arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -121,13 +122,13 @@ def main() -> None:
 
 def _observe(settings: AttachSettings, arguments: list[str]) -> None:
     """Run the script, print the findings, and end as it has ended."""
-    # imported here, so that --help and a wrong command line are answered at once
+    # Imported here, so that --help and a wrong command line are answered at once.
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files
     from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
     from fastloop.explain.attach.live_watch import watch_script
-    from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+    from fastloop.processes.signals import handle_signals, restore_default_signals
 
     records = make_record_folder()
     stack = ExitStack()
@@ -177,7 +178,7 @@ def _explain(
     """
     from fastloop.core.machine_counters import read_counters
 
-    # before the next imports: their time is not the script's
+    # Before the next imports: their time is not the script's.
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.explain_script import PAGE, explain_script
@@ -320,13 +321,21 @@ def _is_agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
-    """The settings before the script's name, and the other arguments.
+@dataclass(frozen=True, kw_only=True)
+class AttachWords:
+    """The words of a command line: flags of attach, then the script with its arguments."""
 
-    Raises ValueError with the reason if they can't be used.
-    """
+    switches: frozenset[str]
+    numbers: Mapping[str, float]
+    """Flag with a number -> its number."""
+    script: list[str]
+
+
+def _read_words(arguments: list[str]) -> AttachWords:
+    """The words; raises ValueError for a flag that does not exist, or a wrong number."""
     switches: set[str] = set()
     numbers: dict[str, float] = {}
+    # The number of a process may also be a word of its own.
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith("--") and arguments[0] != "--":
@@ -339,27 +348,42 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
         else:
             allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
             raise ValueError(f"attach {word}: allowed: {allowed}")
-    if PID in numbers and (others := [*arguments, *switches, *({*numbers} - {PID, SECONDS})]):
-        raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
-    observed = AttachSettings(
+    return AttachWords(switches=frozenset(switches), numbers=numbers, script=arguments)
+
+
+def _read_settings(words: AttachWords) -> AttachSettings:
+    """The settings that the flags give; raises ValueError for flags that exclude each other."""
+    numbers = words.numbers
+    if PID in numbers:
+        others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]
+        if others:
+            raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
+    return AttachSettings(
         batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
         seconds=numbers.get(SECONDS),
         hang_s=numbers.get(HANG, AttachSettings.hang_s),
         pid=int(numbers[PID]) if PID in numbers else None,
+        tries=_read_try_settings(words),
     )
-    if TRY not in switches:
-        if of_tries := [*switches, *({MINUTES} & {*numbers})]:
+
+
+def _read_try_settings(words: AttachWords) -> TrySettings | None:
+    """The settings of --try; None without it. Raises ValueError for flags that need it, and if
+    nobody can be asked."""
+    if TRY not in words.switches:
+        if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:
             raise ValueError(f"attach {of_tries[0]}: allowed: together with {TRY}")
-        return observed, arguments
-    if YES not in switches and not sys.stdin.isatty():
+        return None
+    if YES not in words.switches and not sys.stdin.isatty():
         raise ValueError(
             f"attach {TRY}: it asks before it runs the script again, and there is no terminal; "
             f"allowed here: together with {YES}"
         )
-    tries = TrySettings(
-        minutes=numbers.get(MINUTES, 3.0), is_agreed=YES in switches, in_copy=COPY in switches
+    return TrySettings(
+        minutes=words.numbers.get(MINUTES, TrySettings.minutes),
+        is_agreed=YES in words.switches,
+        in_copy=COPY in words.switches,
     )
-    return replace(observed, tries=tries), arguments
 
 
 def _positive_number(word: str, name: str) -> float:
@@ -439,7 +463,7 @@ def _make_folder(arguments: list[str]) -> Path:
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem
     for number in count(1):
         folder = outputs_folder() / "attach" / f"{name}-{number}"
-        # mkdir fails if the number is taken, also by a command that runs at the same time
+        # mkdir fails if the number is taken, also by a command that runs at the same time.
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

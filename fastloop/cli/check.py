@@ -58,11 +58,12 @@ from fastloop.config.check_files import (
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
+from fastloop.core.check_status import CheckStatus
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.result import Measurement, Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
-from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
+from fastloop.processes.signals import exit_if_signalled, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
 from fastloop.reporting.comparison import (
     Cost,
@@ -83,8 +84,6 @@ if TYPE_CHECKING:
 DEFAULTS = {"file": "fastloop.yaml", "record": "false", "job": ""} | check_versions.DEFAULTS
 Results = dict[str, Result]
 Measure = Literal["seconds", "limit_fraction"]
-FINE, SLOWER, OTHER_ENVIRONMENT, OTHER_DATA, NOT_JUDGED = range(5)
-"""Exit statuses of `fastloop check`."""
 HOST = "host"
 OF_DATA = "data"
 TIMES: dict[str, str] = {
@@ -99,11 +98,11 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        with exit_on_system_error(status=NOT_JUDGED):
+        with exit_on_system_error(status=CheckStatus.NOT_JUDGED):
             _run()
     except UsageError as error:
         print(error, file=sys.stderr)
-        sys.exit(NOT_JUDGED)
+        sys.exit(CheckStatus.NOT_JUDGED)
     finally:
         restore_default_signals()
 
@@ -149,7 +148,7 @@ def _first_name(argument: str) -> str:
     return re.split(r"[.@=]", argument.lstrip("+~"), maxsplit=1)[0]
 
 
-def _check_versions(given: dict[str, str], path: Path) -> int:
+def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
     if given["record"] == "true":
         raise UsageError(
             "record=true with against=: allowed: one of them, as against= records none"
@@ -183,7 +182,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 def _check(settings: CheckSettings, base: Results) -> Checked:
     """The outcome of the check; a regression counts only if it is measured twice in a row."""
-    # the environment is compared before anything is measured, which may take minutes
+    # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
         return checked
     first = _compare(settings, base)
@@ -193,10 +192,10 @@ def _check(settings: CheckSettings, base: Results) -> Checked:
     again = _compare(settings, base)
     # The second measurement is the answer, unless it finds another job slower than the first one
     # did: that is noise in both.
-    if first.slower & again.slower or again.status != SLOWER:
+    if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
     lines = (*again.lines, "speed: not the same job was slower in both measurements")
-    return Checked(status=NOT_JUDGED, lines=lines)
+    return Checked(status=CheckStatus.NOT_JUDGED, lines=lines)
 
 
 def _here(base: Results) -> dict[str, tuple[Result, Result]]:
@@ -225,7 +224,7 @@ def _measure(settings: CheckSettings) -> Results:
         measure(requests)
         exit_if_signalled()
         if not any(folder.rglob(RESULT_FILE)):
-            sys.exit(NOT_JUDGED)
+            sys.exit(CheckStatus.NOT_JUDGED)
         return {each.name: each for each in load_results(folder, "job")}
     finally:
         remove_unused(folder)
@@ -238,9 +237,9 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
             requests = compose_all(_refuse_launcher)
     except SignalExit:
         raise
-    # composing has printed the reason, but its exit status would mean a slower job
+    # Composing has printed the reason, but its exit status would mean a slower job.
     except SystemExit:
-        sys.exit(NOT_JUDGED)
+        sys.exit(CheckStatus.NOT_JUDGED)
     if not requests or requests[0].is_done:
         raise UsageError(f"job: {settings.job}: allowed: what fastloop run measures here")
     return requests
@@ -255,7 +254,7 @@ def _refuse_launcher(_: list[JobRequest]) -> int:
 class Checked:
     """The outcome of a check."""
 
-    status: int
+    status: CheckStatus
     lines: tuple[str, ...]
     slower: frozenset[tuple[str, str]] = frozenset()
     """Jobs and benchmarks that are slower than allowed."""
@@ -273,8 +272,8 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
     ]
     environment = [each for each in found if each.condition != OF_DATA]
     if environment:
-        return _incomparable("environment", environment, OTHER_ENVIRONMENT)
-    return _incomparable("data", found, OTHER_DATA) if found else None
+        return _incomparable("environment", environment, CheckStatus.OTHER_ENVIRONMENT)
+    return _incomparable("data", found, CheckStatus.OTHER_DATA) if found else None
 
 
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> Checked:
@@ -300,24 +299,24 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
         lines.append(
             f"jobs of the base that were not measured: {names}; record=true leaves them out"
         )
-    # one regression fails the check, whatever the others are; one job that can't be judged keeps
-    # it from passing
+    # One regression fails the check, whatever the others are; one job that can't be judged keeps
+    # it from passing.
     if slower or any(no_longer_finishes(*pair) for pair in pairs.values()):
-        status = SLOWER
+        status = CheckStatus.SLOWER
     elif missing or not changes or any(each.ratio is None for each in changes):
-        status = NOT_JUDGED
+        status = CheckStatus.NOT_JUDGED
     else:
-        status = FINE
+        status = CheckStatus.NO_SLOWER
     return Checked(status=status, lines=tuple(lines), slower=slower)
 
 
-def _incomparable(what: str, found: Sequence[Difference], status: int) -> Checked:
+def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus) -> Checked:
     shown = dict.fromkeys(
         f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
     )
     names = ", ".join(dict.fromkeys(each.condition for each in found))
     remedy = f"record=true records a new base, allow: [{names}] in the file compares all the same"
-    line = f"{what} differs: {', '.join(shown)}: not comparable; {remedy}"
+    line = f"{subject} differs: {', '.join(shown)}: not comparable; {remedy}"
     return Checked(status=status, lines=(line,))
 
 

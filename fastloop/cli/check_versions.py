@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.core.atomic_files import remove, write_text
+from fastloop.core.check_status import CheckStatus
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import MachineBusy, UsageError
@@ -33,7 +34,7 @@ IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock"
 
 def check_versions(
     given: Mapping[str, str], arguments: Sequence[str], allowed_percent: float | None
-) -> int:
+) -> CheckStatus:
     """Compare the version that `against=` names with the one that is here, print the answer, and
     return the exit status.
 
@@ -42,7 +43,7 @@ def check_versions(
     """
     for name in IMPORTED_LATER:
         import_module(name)
-    from fastloop.processes.lifecycle import handle_signals
+    from fastloop.processes.signals import handle_signals
     from fastloop.reporting.comparison import parse_percent
     from fastloop.reporting.version_text import describe_versions, versions_markdown
     from fastloop.sweep.machine_lock import lock_machine

@@ -113,7 +113,7 @@ def _remove(items: Sequence[Item]) -> None:
 
     with lock_machine(wait=False):
         for item in items:
-            # a report may have been removed with its sweep; exists() is False for a broken link
+            # A report may have been removed with its sweep; exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
                 remove(item.path)
         for folder in {item.path.parent for item in items} - {outputs_folder()}:

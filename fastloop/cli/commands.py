@@ -57,4 +57,4 @@ MEANT = {
     "delete": "clean",
     "rm": "clean",
 }
-"""What commands of other programs are here."""
+"""Word that other programs use for a command -> fastloop's command."""

@@ -90,7 +90,7 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
         return settings | {"base": str(base), "new": str(new)}
-    # a setting is a path if it exists in the working folder, else <date>/<time> of a sweep
+    # A setting is a path if it exists in the working folder, else <date>/<time> of a sweep.
     in_outputs = {name: outputs_folder() / settings[name] for name in FOLDERS if settings[name]}
     found = {
         name: str(path)
@@ -105,7 +105,7 @@ def _newest_pair() -> tuple[Path, Path]:
     shares a job with it is `base`."""
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
-        # this sweep still runs, or was ended before its first result
+        # This sweep still runs, or was ended before its first result.
         if not any(folder.rglob(RESULT_FILE)):
             continue
         results = load_results(folder, "new")

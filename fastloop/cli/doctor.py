@@ -60,7 +60,7 @@ def main() -> None:
     load = _watch(seconds)
     reason = _holder() or _busy(load)
     print("\n".join(wrap([_answer(load, reason, seconds)])), end="\n\n", flush=True)
-    # these import torch, which takes seconds: the answer has been printed before
+    # These import torch, which takes seconds: the answer has been printed before.
     rows = [*_hardware(load), *_software(), *_space(), ("environments", _environments())]
     print("\n".join(align(rows)))
     print("\n" + "\n".join(wrap(_libraries())))
@@ -147,7 +147,7 @@ def _software() -> Iterator[tuple[str, str]]:
     from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
     from fastloop.fastloader.load_native_core import has_core
 
-    # CC may have options, and may be set but empty
+    # CC may have options, and may be set but empty.
     compiler = shutil.which((os.environ.get("CC", "").split() or ["cc"])[0])
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield "C compiler", compiler or "none: apt-get install gcc, for FastLoader's native core"
@@ -213,7 +213,7 @@ def _libraries() -> Iterator[str]:
 
 def _optional_libraries() -> dict[str, list[str]]:
     """The libraries of the package's extras, with the options that need each."""
-    # the names of extras are names of options
+    # The names of extras are names of options.
     names: dict[str, list[str]] = {}
     for line in requires("fastloop") or []:
         match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)

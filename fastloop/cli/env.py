@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.processes.signals import handle_signals, restore_default_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -52,7 +52,7 @@ from fastloop.core.types import (
     Unsupported,
     UsageError,
 )
-from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.processes.signals import handle_signals, restore_default_signals
 from fastloop.sweep.forecast import describe_explanation, num_passes
 from fastloop.sweep.request import JobRequest
 

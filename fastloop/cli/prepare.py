@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fastloop.config.compose import compose_all
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.text import plain_reason
-from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.processes.signals import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     for request in requests:
         remove_unused(request.sweep_folder)
         job = request.job
-        if (key := repr((job.prepare_arguments(), job.requirements))) in keys:
+        if (key := repr((job.data_request, job.requirements))) in keys:
             continue
         keys.add(key)
         try:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.types import UsageError
-from fastloop.processes.lifecycle import restore_default_signals
+from fastloop.processes.signals import restore_default_signals
 
 if TYPE_CHECKING:
     from fastloop.suite.workloads import Scope

@@ -59,11 +59,12 @@ from fastloop.core.atomic_files import write_text
 from fastloop.core.outputs_folder import make_sweep_folder, outputs_folder, remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
-from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.processes.signals import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error, print_ending
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
+    from fastloop.explain.attach.findings import ScriptFindings
     from fastloop.trial.job import Job
     from fastloop.tune.budget import Spending
     from fastloop.tune.outcome import TuneOutcome
@@ -72,8 +73,14 @@ if TYPE_CHECKING:
 
 SCRIPT, PATCH = "--script", "tune.patch"
 LAUNCHERS = {
-    *("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch"),
-    *("accelerate.commands.launch", "lightning", "fabric"),
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "lightning",
+    "fabric",
 }
 """Commands and modules that start a script in several processes."""
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
@@ -143,13 +150,10 @@ def _is_launcher(arguments: Sequence[str]) -> bool:
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
+    """Observe the script, race its slowest loop's DataLoader, and print the settings found."""
     from fastloop.core.machine_counters import process_begun_ns
-    from fastloop.core.spans import now_ns, seconds_between
-    from fastloop.explain.attach.call_patch import show_command
-    from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
-    from fastloop.explain.attach.explain_script import explain_script
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.launch import make_record_folder, run_script
+    from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports
     from fastloop.tune import script_tuning
     from fastloop.tune.budget import Spending, TuneBudget
@@ -159,18 +163,8 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     end_ns = begun_ns + int(1e9 * budget_s)
     records = make_record_folder()
     try:
-        ask_for_stop(records, EarlyStop(seconds=script_tuning.look_s(budget_s)))
         limit_s = script_tuning.FIRST_SHARE * budget_s
-        start_ns = now_ns()
-        ended_by: list[int] = []
-        status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
-        # The script has got the signal, too, and has perhaps ended as if nothing had happened.
-        if ended_by:
-            print_ending(ended_by[0])
-            sys.exit(128 + ended_by[0])
-        handle_signals()
-        run_s = seconds_between(start_ns, now_ns())
-        findings = replace(explain_script(records, arguments, status, records), seconds=run_s)
+        findings, run_s = _observe_script(arguments, records, budget_s, limit_s)
         late_s = limit_s if run_s >= limit_s else None
         found = script_tuning.choose_loop(findings, arguments, late_s)
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
@@ -187,11 +181,44 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         shutil.rmtree(records, ignore_errors=True)
     print(f"\n{tuned.text}")
     if tuned.patch:
-        folder = outputs_folder() / "tune"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix="script-", dir=folder))
-        write_text(path / PATCH, tuned.patch)
-        print(f"\n{show_command(path / PATCH)}\n\n{tuned.patch}", end="")
+        _write_patch(tuned.patch)
+
+
+def _observe_script(
+    arguments: list[str], records: Path, budget_s: float, limit_s: float
+) -> tuple[ScriptFindings, float]:
+    """The findings about a run of the script, and its seconds, which are at most about limit_s.
+
+    records: the folder to which its processes write.
+    """
+    from fastloop.core.spans import now_ns, seconds_between
+    from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
+    from fastloop.explain.attach.explain_script import explain_script
+    from fastloop.explain.attach.launch import run_script
+    from fastloop.tune.script_tuning import look_s
+
+    ask_for_stop(records, EarlyStop(seconds=look_s(budget_s)))
+    start_ns = now_ns()
+    ended_by: list[int] = []
+    status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
+    # The script has got the signal, too, and has perhaps ended as if nothing had happened.
+    if ended_by:
+        print_ending(ended_by[0])
+        sys.exit(128 + ended_by[0])
+    handle_signals()
+    run_s = seconds_between(start_ns, now_ns())
+    return replace(explain_script(records, arguments, status, records), seconds=run_s), run_s
+
+
+def _write_patch(patch: str) -> None:
+    """Write the patch to a new folder, and print it below the command that applies it."""
+    from fastloop.explain.attach.call_patch import show_command
+
+    folder = outputs_folder() / "tune"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="script-", dir=folder)) / PATCH
+    write_text(path, patch)
+    print(f"\n{show_command(path)}\n\n{patch}", end="")
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
@@ -232,7 +259,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
         else:
             folder, file = found
     make_sweep_folder(folder)
-    # absent data is reported before anything is planned
+    # Absent data is reported before anything is planned.
     check_requests(requests)
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait

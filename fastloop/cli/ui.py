@@ -57,7 +57,7 @@ def _database() -> Path:
 def _check_free(port: int) -> None:
     """Raise UsageError if the port is in use."""
     with socket.socket() as probe:
-        # the server sets it too: otherwise a port would seem in use for a minute after its end
+        # The server sets it too: otherwise a port would seem in use for a minute after its end.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -87,5 +87,5 @@ def _serve(port: int, database: Path) -> NoReturn:
         f"sqlite:///{database}",
     ]
     command = [sys.executable, "-m", "mlflow", "ui", *arguments]
-    # this process becomes the server, so that Ctrl-C and signals reach it
+    # This process becomes the server, so that Ctrl-C and signals reach it.
     os.execve(sys.executable, command, os.environ | ENVIRONMENT)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def serve_side(connection: Connection) -> None:
     """Measure as the command asks, until it closes the connection."""
-    from fastloop.processes.lifecycle import die_with_parent, handle_signals_silently
+    from fastloop.processes.parent_death import die_with_parent
+    from fastloop.processes.signals import handle_signals_silently
 
     die_with_parent()
     plan = _receive(connection)

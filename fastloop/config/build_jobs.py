@@ -48,7 +48,7 @@ def build_request(combination: Combination) -> JobRequest:
 
     values, overrides = combination.values, combination.overrides
     job = build_job(values, overrides)
-    # the recorded configuration has to describe the job, which build_job may leave without a store
+    # The recorded configuration has to describe the job, which build_job may leave without a store.
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}

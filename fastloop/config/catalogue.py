@@ -54,7 +54,8 @@ class Group:
 
 def resource_folder(name: str) -> Path:
     """The folder conf or experiments: next to the package, or in its resources/ in a wheel."""
-    # a file of the folder is looked for, as site-packages may have a folder conf of another package
+    # A file of the folder is looked for, as site-packages may have a folder conf of another
+    # package.
     file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
     for base in (PACKAGE.parent, PACKAGE / "resources"):
         if (base / name / file).is_file():
@@ -80,7 +81,7 @@ def options_of(group: str) -> list[str]:
 
 def takes_several(group: str) -> bool:
     """True for a group from which a job may have several options, such as benchmark."""
-    # each of these options is a dict with a key of its own; any other has a _target_ at its top
+    # Each of these options is a dict with a key of its own; any other has a _target_ at its top.
     files = (resource_folder("conf") / group).glob("*.yaml")
     return not any(
         re.search(r"^_target_:", file.read_text(encoding="utf-8"), re.M) for file in files
@@ -106,7 +107,7 @@ def groups() -> list[Group]:
 def settings() -> tuple[Setting, ...]:
     """Settings at the top level."""
     text = _config_text()
-    # the settings stand between the defaults list and Hydra's part
+    # The settings stand between the defaults list and Hydra's part.
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
@@ -172,7 +173,7 @@ def _settings(text: str) -> tuple[Setting, ...]:
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in LINE.findall(text)
-        # `seed: ${seed}` in an option passes a top-level setting on, and is none of its own
+        # `seed: ${seed}` in an option passes a top-level setting on, and is none of its own.
         if name != "_target_" and default != f"${{{name}}}"
     )
 

@@ -109,7 +109,7 @@ def read_check_file(path: Path) -> CheckSettings:
 
 def base_path(path: Path, settings: CheckSettings) -> Path:
     """The file of the recorded results. Raises UsageError if it is outside of the repository."""
-    # `base` comes from the file, and record=true would write to any path that it names
+    # `base` comes from the file, and record=true would write to any path that it names.
     base, folder = path.parent / settings.base, path.resolve().parent
     repository = next(
         (each for each in (folder, *folder.parents) if (each / ".git").exists()), folder
@@ -158,7 +158,7 @@ def _check_plain(path: Path, name: object, value: object) -> None:
 def save_base(results: Sequence[Result], path: Path) -> None:
     """Write the results with all of their trials, without the parts that `load_base` never
     compares."""
-    # the file is meant for a user's repository: explanations and spans would make it large
+    # The file is meant for a user's repository: explanations and spans would make it large.
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
     write_text(path, without_address_users(_BASE.dump_json(kept, indent=1).decode()) + "\n")
 

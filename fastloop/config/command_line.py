@@ -87,7 +87,7 @@ class CommandLine:
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """The command line of these arguments; raises UsageError for an invalid flag."""
     for argument in arguments:
-        # bytes that are no UTF-8 become surrogates, which no result can hold
+        # Bytes that are no UTF-8 become surrogates, which no result can hold.
         if SURROGATE.search(argument):
             raise UsageError(f"{argument!r}: allowed: text in UTF-8")
     try:
@@ -102,7 +102,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     run_flags = ("run", "multirun", "config_path", "config_name", "config_dir")
     prints_info = any(value for name, value in values.items() if name not in run_flags)
     for name, value in values.items():
-        # Hydra accepts only one of --cfg, --run, --multirun and similar flags
+        # Hydra accepts only one of --cfg, --run, --multirun and similar flags.
         if value and not (prints_info and name in ("run", "multirun")):
             flags += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else [])]
     return CommandLine(
@@ -123,7 +123,7 @@ def prepare_completion() -> None:
         os.environ["COMP_LINE"] = " ".join(words)
 
 
-# argparse itself would print its usage and exit
+# argparse itself would print its usage and exit.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -148,7 +148,7 @@ def _parser() -> _Parser:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """The overrides, parsed. Raises ConfigError for overrides that no job can have."""
-    # the parser expands glob(*) by the loader's list of options
+    # The parser expands glob(*) by the loader's list of options.
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     for override in parsed:
@@ -165,7 +165,7 @@ def _check_override(override: Override) -> None:
         if name in {*default_options(), *(setting.name for setting in settings())}:
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
-    # Hydra merges a list or a dict into the configuration without a word
+    # Hydra merges a list or a dict into the configuration without a word.
     elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
         if isinstance(override.value(), list) and override.value() and takes_several(name):
             return
@@ -229,6 +229,6 @@ def _expand_quoted(match: re.Match[str]) -> str:
 def _expand(path: str) -> str:
     try:
         return str(Path(path).expanduser())
-    # ~name of a user that does not exist
+    # ~name of a user that does not exist.
     except RuntimeError:
         return path

@@ -63,14 +63,7 @@ def compose_all(
         del os.environ[OUTPUTS]
     try:
         line = read_command_line(sys.argv[1:])
-        if "--version" in line.flags:
-            print(f"fastloop {version('fastloop')}")
-            return []
-        if "--help" in line.flags and (text := compose_help(line)) is not None:
-            print(text)
-            return []
-        if line.prints_info:
-            run_hydra(line, lambda _: None)
+        if _print_information(line):
             return []
         composed = compose_combinations(line)
         combinations = composed.each
@@ -87,9 +80,8 @@ def compose_all(
     except BrokenPipeError:
         raise
     except Exception as error:
-        text = (
-            None if os.environ.get(FULL_ERROR) == "1" else usage_message(error, overridable_names())
-        )
+        is_full = os.environ.get(FULL_ERROR) == "1"
+        text = None if is_full else usage_message(error, overridable_names())
         if text is None:
             raise
         print(text, file=sys.stderr)
@@ -97,6 +89,19 @@ def compose_all(
         if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
+
+
+def _print_information(line: CommandLine) -> bool:
+    """Print the answer to --version, --help, --cfg and similar flags; False without any of them."""
+    if "--version" in line.flags:
+        print(f"fastloop {version('fastloop')}")
+        return True
+    if "--help" in line.flags and (text := compose_help(line)) is not None:
+        print(text)
+        return True
+    if line.prints_info:
+        run_hydra(line, lambda _: None)
+    return line.prints_info
 
 
 def _check_and_tell(

@@ -135,7 +135,7 @@ class Concerns:
         that no job has."""
         lines = []
         for name, count in self.lacking.items():
-            # a setting that no job has is a mistake, and not one that concerns some of them
+            # A setting that no job has is a mistake, and not one that concerns some of them.
             if count == self.jobs:
                 raise self.errors[name]
             values = [*self.values.get(name, {})]

@@ -27,7 +27,7 @@ from fastloop.config.command_line import CommandLine, prepare_completion, quote
 from fastloop.config.experiments import register_experiments
 from fastloop.config.messages import ConfigError
 from fastloop.core.outputs_folder import remove_unused
-from fastloop.processes.lifecycle import handle_signals
+from fastloop.processes.signals import handle_signals
 from fastloop.sweep.request import JobRequest, job_names
 
 if TYPE_CHECKING:

@@ -112,12 +112,12 @@ def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
         return f"a yaml file can't be read: {' '.join(str(error).split())}"
     if isinstance(error, UnicodeDecodeError):
         return f"a yaml file can't be read, as it is not UTF-8: {error}"
-    # Hydra looks for a file with the name of the option
+    # Hydra looks for a file with the name of the option.
     if error.errno == errno.ENAMETOOLONG:
         name = Path(str(error.filename)).stem
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
-    # a file of another folder, such as a yaml of the user's, or a limit on open files
+    # A file of another folder, such as a yaml of the user's, or a limit on open files.
     path, outputs = Path(str(error.filename or "")).absolute(), outputs_folder()
     is_of_outputs = error.filename and (
         path in (outputs, *outputs.parents) or outputs in path.parents
@@ -155,7 +155,7 @@ def _unknown_option(error: MissingConfigException) -> str:
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     options = [*(error.options or ())]
     allowed = f"allowed: {', '.join(options)}" if options else "--help lists all"
-    # submitit has two launchers, submitit_local and submitit_slurm
+    # submitit has two launchers, submitit_local and submitit_slurm.
     plugin = PLUGINS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
     remedy = f"; install it by pip install {plugin}" if plugin else ""
     hint = option_hint(group, option, options)
@@ -203,7 +203,7 @@ def _interpolation_message(error: OmegaConfBaseException) -> str:
         return f"{where}: ${{{match[1]}:...}} is not known; allowed: {INTERPOLATIONS}"
     if match := re.search(r"Environment variable '(.*?)' not found", text):
         return f"{where}: the environment has no variable {match[1]}"
-    # "Recursive interpolation detected", or a RecursionError
+    # "Recursive interpolation detected", or a RecursionError.
     if "ecursi" in text:
         return f"{where}: it refers to itself; allowed: {INTERPOLATIONS}"
     return f"{where}: it can't be resolved; allowed: {INTERPOLATIONS}"
@@ -224,7 +224,7 @@ def unknown_setting(name: str, known_names: Iterable[str]) -> str:
     """The message for a setting that no option has."""
     hint = setting_hint(name, known_names)
     told = f"; {hint}" if hint else ""
-    # options of these groups may be code of the user's, with arguments that conf/ does not know
+    # Options of these groups may be code of the user's, with arguments that conf/ does not know.
     if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
         told = f"; +{name}=… passes it to your own code"
     return f"{name}: there is no such setting{told}"
@@ -260,7 +260,7 @@ def _setting_message(name: str, details: Sequence[Any]) -> str:
     if first["type"] == "is_instance_of":
         return kind_message(name, first["input"], first["ctx"]["class"])
     own = [each for each in details if each["type"] not in ALLOWED]
-    # an error of the option's own check has its own sentence, which is better than pydantic's
+    # An error of the option's own check has its own sentence, which is better than pydantic's.
     if own:
         message = own[0]["msg"].removeprefix("Value error, ")
         is_own = own[0]["type"] in ("value_error", "assertion_error")
@@ -310,7 +310,7 @@ def _members(kind: str) -> set[str]:
     from fastloop.core import plan, protocols
 
     modules = (plan, protocols)
-    # `kind` may name a class that is no Protocol: then nothing is lacking
+    # `kind` may name a class that is no Protocol: then nothing is lacking.
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

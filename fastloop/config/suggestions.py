@@ -154,7 +154,7 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
     if name in FLAG_WORDS:
         return f"{flag}: no such flag; {FLAG_WORDS[name]}"
     if name in {setting.name for setting in settings()} or options_of(name):
-        # `--batch_size 64`, as other programs spell it: argparse has left the value apart
+        # `--batch_size 64`, as other programs spell it: argparse has left the value apart.
         position = list(arguments).index(flag) if flag in arguments else len(arguments)
         following = [*arguments[position + 1 : position + 2]] if not equals else [value]
         value = next((each for each in following if not re.search(r"^-|=", each)), "…")

@@ -47,7 +47,7 @@ def wrap_target(group: str, node: Any) -> Any:
         if group not in OPTION_METHODS:
             return node
         kwargs = _user_arguments(group, node, target)
-        # a class with the methods of an option is one, and needs no wrapper
+        # A class with the methods of an option is one, and needs no wrapper.
         if _is_option(group, user_object):
             return kwargs | {"_target_": target}
         (check_callable if group in FUNCTIONS else check_usable)(target)
@@ -100,7 +100,7 @@ def _user_arguments(group: str, node: Mapping[str, Any], target: str) -> dict[st
 
 
 def _is_option(group: str, user_object: Any) -> bool:
-    # an iterable such as a file may have an `open` that has nothing to do with a loader's
+    # An iterable such as a file may have an `open` that has nothing to do with a loader's.
     is_iterable = group == "loader" and hasattr(user_object, "__iter__")
     methods = OPTION_METHODS[group]
     return not is_iterable and all(callable(getattr(user_object, name, None)) for name in methods)

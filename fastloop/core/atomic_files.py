@@ -17,8 +17,8 @@ from fastloop.core.text import encodable
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file or folder; other processes wait until it is released."""
-    # the lock is a file beside the target, because the target may not exist yet and is replaced by
-    # a rename, which would leave waiting processes with the lock of the old file
+    # The lock is a file beside the target, because the target may not exist yet and is replaced by
+    # a rename, which would leave waiting processes with the lock of the old file.
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
         yield
@@ -82,7 +82,7 @@ def remove_partial(folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
-    # a link to a folder is removed itself; rmtree refuses links
+    # A link to a folder is removed itself; rmtree refuses links.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -96,7 +96,7 @@ def write_text(target: Path, text: str) -> None:
         # Paths may have names that are no UTF-8; their bytes are written as they are.
         try:
             data = text.encode(errors="surrogateescape")
-        # a half of a surrogate pair that is no byte of a name
+        # A half of a surrogate pair that is no byte of a name.
         except UnicodeEncodeError:
             data = encodable(text).encode()
         beside.write_bytes(data)
@@ -104,6 +104,6 @@ def write_text(target: Path, text: str) -> None:
 
 def flush_to_disk(path: Path) -> None:
     """Return once the file is on disk."""
-    # fsync writes all dirty pages of the file, also those written through other descriptors
+    # fsync writes all dirty pages of the file, also those written through other descriptors.
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -151,6 +151,6 @@ def _file_pages(folder: Path) -> int:
         figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    # version 1 has separate counters that include the groups below
+    # Version 1 has separate counters that include the groups below.
     prefix = "total_" if "total_active_file" in figures else ""
     return sum(int(figures.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))

@@ -41,7 +41,7 @@ def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Te
 def num_batches(plan: Plan, num_samples: int) -> int:
     """Number of batches in an epoch."""
     length, size = plan.order.length(num_samples), plan.loading.batch_size
-    # -(-a // b) rounds up
+    # -(-a // b) rounds up.
     return length // size if plan.loading.drop_last else -(-length // size)
 
 

@@ -50,7 +50,7 @@ def typical_origin(origins: Sequence[LimitOrigin | None]) -> LimitOrigin | None:
     known = [origin for origin in origins if origin is not None]
     if not known:
         return None
-    # memcpy_fraction differs in every trial, so it is left out when equal origins are counted
+    # memcpy_fraction differs in every trial, so it is left out when equal origins are counted.
     alike = [replace(origin, memcpy_fraction=None) for origin in known]
     typical, _ = Counter(alike).most_common(1)[0]
     same = [origin for origin, like in zip(known, alike, strict=True) if like == typical]

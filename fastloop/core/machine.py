@@ -21,12 +21,39 @@ from fastloop.core.optional_libraries import version_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
-    *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
-    *("webdataset", "datasets", "torchdata", "pyarrow", "zarr"),
-    *("pylance", "litdata", "torchcodec", "spdl", "turboloader", "nvidia-dali-cuda120"),
-    *("mosaicml-streaming", "grain", "jax", "crc32c", "protobuf"),
-    *("pillow", "simplejpeg", "opencv-python-headless"),
+    "fastloop",
+    "torch",
+    "torchvision",
+    "tensordict",
+    "numpy",
+    "optree",
+    "mlflow",
+    "h5py",
+    "tfrecord",
+    "tensorflow-cpu",
+    "tensorflow",
+    "ffcv",
+    "triton",
+    "torch-tensorrt",
+    "webdataset",
+    "datasets",
+    "torchdata",
+    "pyarrow",
+    "zarr",
+    "pylance",
+    "litdata",
+    "torchcodec",
+    "spdl",
+    "turboloader",
+    "nvidia-dali-cuda120",
+    "mosaicml-streaming",
+    "grain",
+    "jax",
+    "crc32c",
+    "protobuf",
+    "pillow",
+    "simplejpeg",
+    "opencv-python-headless",
 )
 
 
@@ -75,7 +102,7 @@ def cpu_seconds() -> float:
     """User and system time so far of this process and all its descendants, running and ended."""
     current, total = psutil.Process(), 0.0
     for process in (current, *current.children(recursive=True)):
-        # a process that ends while it is asked is in its parent's children_user the next time
+        # A process that ends while it is asked is in its parent's children_user the next time.
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
@@ -103,7 +130,7 @@ def memory_mappings() -> list[MemoryMapping] | None:
     mappings = []
     # A path may hold characters at which splitlines would break it; its line ends are escaped.
     for line in filter(None, text.split("\n")):
-        # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks
+        # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks.
         row = line.split(maxsplit=5)
         start, stop = row[0].split("-")
         path = row[5] if len(row) == 6 else ""

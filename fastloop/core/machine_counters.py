@@ -61,7 +61,7 @@ class Counters:
 
 def process_begun_ns() -> int:
     """The time on `now_ns`'s clock when this process began, so that its imports count."""
-    # the system knows the time of creation on the wall clock only
+    # The system knows the time of creation on the wall clock only.
     age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
     return now_ns() - int(1e6 * age_ms)
 
@@ -166,7 +166,7 @@ def _read_pressure(proc: Path) -> dict[Resource, float]:
     """
     waited_s: dict[Resource, float] = {}
     for resource in RESOURCES:
-        # a kernel without PSI has no such file, and one with psi=0 raises on reading
+        # A kernel without PSI has no such file, and one with psi=0 raises on reading.
         with contextlib.suppress(OSError, ValueError):
             first = (proc / "pressure" / resource).read_text().splitlines()[0]
             waited_s[resource] = int(first.rpartition("total=")[2]) / 1e6
@@ -179,10 +179,10 @@ def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
     names = os.listdir(proc) if proc.exists() else ()
     for name in filter(str.isdigit, names):
         try:
-            # open, not Path, which takes three times as long; there may be thousands of processes
+            # Path would take three times as long as open(); there may be thousands of processes.
             with open(f"{proc}/{name}/stat", "rb") as file:
                 text = file.read().decode(errors="replace")
-        # the process has ended since the folder was listed
+        # The process has ended since the folder was listed.
         except OSError:
             continue
         # The name is in parentheses, and may contain parentheses and blanks itself: the fields
@@ -227,7 +227,7 @@ def _living_ancestor(
     pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> int:
     """The nearest ancestor that lives at the second reading; 0 if none does."""
-    # equal start times: the id may have been given to another process meanwhile
+    # Equal start times: the id may have been given to another process meanwhile.
     while pid in before:
         pid = before[pid].parent
         if pid in after and pid in before and after[pid].started == before[pid].started:

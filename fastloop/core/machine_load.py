@@ -82,8 +82,13 @@ class LoadSummary:
     """Number of these stretches that were not quiet."""
     cores: int
     other_cores: float | None
-    """Cores that others took, the median over the stretches; None if it is unknown."""
+    """CPU time of other programs per second, the median over the stretches; None if it is
+    unknown."""
     most_other_cores: float | None
+    """The same, the highest of all stretches."""
+    stolen_cores: float = 0.0
+    """CPU time per second that the host of a virtual machine gave to others, the highest of all
+    stretches."""
     memory_pressure: float = 0.0
     """The highest of all stretches."""
     busiest: tuple[str, ...] = ()
@@ -112,7 +117,11 @@ class LoadSummary:
                 f"other processes used at most {most} of {cores} during {during}."
             )
         names = ", ".join(self.busiest)
-        # a machine may be busy for want of memory alone, with hardly any CPU time of others
+        stolen = ""
+        if self.stolen_cores >= LEAST_NAMED_SHARE * self.cores:
+            taken = f"{self.stolen_cores:.2f}"
+            stolen = f" The host of this virtual machine took up to {taken} for others."
+        # A machine may be busy for want of memory alone, with hardly any CPU time of others.
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:
             share = stats.percent(self.memory_pressure)
@@ -120,7 +129,8 @@ class LoadSummary:
         if self.is_quiet:
             return (
                 f"The machine was quiet except in {self.busy} of {self.stretches} {stretches}: "
-                f"other processes used up to {most} of {cores}{names and f' ({names})'}.{memory}"
+                f"other processes used up to {most} of {cores}{names and f' ({names})'}."
+                f"{stolen}{memory}"
             )
         median = f"{self.other_cores:.2f}"
         if self.stretches > 1:
@@ -128,8 +138,8 @@ class LoadSummary:
         else:
             of_what = f" during {during}{names and f' ({names})'}"
         return (
-            f"The machine was busy: other processes used {median} of {cores}{of_what}.{memory} "
-            "The figures may differ on a quiet machine."
+            f"The machine was busy: other processes used {median} of {cores}{of_what}."
+            f"{stolen}{memory} The figures may differ on a quiet machine."
         )
 
 
@@ -139,7 +149,7 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
     if not recorded:
         return None
     known = [load for load in recorded if load.foreign_cores is not None]
-    taken = [load.foreign_cores or 0.0 for load in known]
+    taken = [load.other_cores or 0.0 for load in known]
     busy = [load for load in known if not load.is_quiet]
     used: defaultdict[str, float] = defaultdict(float)
     for load in busy:
@@ -151,6 +161,7 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
         cores=recorded[0].cores,
         other_cores=stats.median(taken) if taken else None,
         most_other_cores=max(taken, default=None),
+        stolen_cores=max((load.stolen_cores for load in known), default=0.0),
         memory_pressure=max((load.pressure.get("memory", 0.0) for load in known), default=0.0),
         busiest=tuple(sorted(used, key=lambda name: -used[name])[:MOST_NAMES]),
     )
@@ -203,14 +214,15 @@ def load_between(before: Counters, after: Counters) -> Load:
     nobodys = kernel if after.includes_kernel else ()
     others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
     used: defaultdict[str, float] = defaultdict(float)
-    # INIT adopts and waits for the orphans of all programs, so its children's time names nobody
+    # INIT adopts and waits for the orphans of all programs, so its children's time names nobody.
     for pid in spent.keys() - own - kernel - {INIT}:
         used[after.processes[pid].name] += spent[pid] / seconds
     is_long = seconds >= LEAST_SECONDS
     return Load(
         seconds=seconds,
         cores=cores,
-        # clamped: processes and totals are read one after the other, and in ticks of 10 ms
+        # The value is clamped: processes and totals are read one after the other, and in ticks of
+        # 10 ms.
         other_cores=min(float(cores), max(0.0, others_s / seconds)) if is_long else None,
         stolen_cores=max(0.0, after.stolen_s - before.stolen_s) / seconds,
         pressure={

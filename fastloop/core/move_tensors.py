@@ -57,7 +57,7 @@ def split_tensors(
     """The tensors of a tree, and a function that rebuilds the tree from others on the device."""
     leaves: list[Any]
     leaves, structure = optree.tree_flatten(tree, is_leaf=is_packed)
-    # the usual batch needs only optree's own flatten
+    # The usual batch needs only optree's own flatten.
     if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return leaves, structure.unflatten
     # Else the tree is traversed twice, in the same order: once to collect the tensors inside of
@@ -108,7 +108,7 @@ def check_entries(collection: Any) -> None:
     """Raise Unsupported if a tensordict holds tensors in a list, as from_dict stores them."""
     from tensordict import LazyStackedTensorDict, is_non_tensor
 
-    # reading an entry of a lazy stack would stack values that may differ in shape
+    # Reading an entry of a lazy stack would stack values that may differ in shape.
     is_lazy = isinstance(collection, LazyStackedTensorDict)
     for entry in collection.tensordicts if is_lazy else entries_of(collection).values():
         value = entry.tolist() if is_non_tensor(entry) else entry

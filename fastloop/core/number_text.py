@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fastloop.core.stats import Estimate
 
 MINUTE_S, HOUR_S = 60, 3600
+WIDEST_INTERVAL = 10.0
+"""An interval with ends that differ by more than this factor is left out, as it says nothing."""
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -18,13 +20,19 @@ def significant(value: float, digits: int = 3) -> str:
 
     Zeros at the end of a fraction are left out.
     """
-    # the sum turns -0.0 into 0.0
+    # The sum turns -0.0 into 0.0.
     if not value or not math.isfinite(value):
         return f"{value + 0.0:g}"
     # The magnitude is taken after rounding: 9.996 becomes 10.0, with one decimal less than 9.99.
     magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def decimals(values: Sequence[float], digits: int = 3) -> int:
+    """Number of decimals, from 1 to 9, that shows `digits` digits of the smallest value."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(9, max(1, digits - 1 - math.floor(math.log10(smallest))))
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def show_percent(share: float) -> str:
     """A share in whole percent, with one decimal below ten; never -0.0 %."""
     if abs(share) >= 0.0995:
         return f"{100 * share:.0f} %"
-    # + 0.0 turns -0.0 into 0.0
+    # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * share, 1) + 0.0:.1f} %"
 
 

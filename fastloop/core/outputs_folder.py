@@ -26,7 +26,7 @@ def make_sweep_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        # error.filename is the first parent that could not be made, not the folder itself
+        # error.filename is the first parent that could not be made, not the folder itself.
         where = f"{error.strerror}: '{error.filename}'"
         raise UsageError(f"the outputs folder (FASTLOOP_OUTPUTS): {where}") from error
 
@@ -50,7 +50,7 @@ def remove_unused(sweep_folder: Path) -> None:
         return
     hydra_file.unlink(missing_ok=True)
     # rmdir fails for a folder that is not empty, for a mount point, and if another node is writing
-    # there; all folders above it then stay, too
+    # there; all folders above it then stay, too.
     with suppress(OSError):
         for folder in [*others, sweep_folder, *sweep_folder.parents]:
             folder.rmdir()

@@ -8,15 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fastloop.core.alpha_spending import AUTO, share_of_last_look, share_of_look
 from fastloop.core.bounds import Trials
-from fastloop.core.looks import (
-    AUTO,
-    LOOKS,
-    MOST_ROUNDS,
-    ROUNDS_OF_NO_RANKING,
-    share_of_last_look,
-    share_of_look,
-)
 from fastloop.core.number_text import significant
 from fastloop.core.pair_tests import (
     equal_pairs,
@@ -63,15 +56,15 @@ class Ranking:
     """The jobs that are neither surely slower than the first nor surely as fast, in the order of
     the medians."""
     share: float | None = None
-    """The share of all false claims that this ranking may make with trials=auto, see core/looks.py;
-    None with a fixed number of trials."""
+    """The share of all false claims that this ranking may make with trials=auto, see
+    core/alpha_spending.py; None with a fixed number of trials."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
     """Rank jobs by median seconds, with ties; the lists are aligned by round.
 
     in_looks: the rounds went on until the ranking was decided or time was up (trials=auto); see
-    core/looks.py.
+    core/alpha_spending.py.
 
     The rank of a job is one more than the number of jobs that are surely faster, directly or
     through a third job. Surely faster means that the paired ratio of the two is at least 1.02
@@ -83,16 +76,16 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
     {'a': 1, 'b': 2, 'c': 2}
     """
     if not in_looks:
-        return _rank(seconds, None)
+        return rank_with_share(seconds, None)
     rounds = min(map(len, seconds.values()), default=0)
-    ranking = _rank(seconds, share_of_look(rounds))
+    ranking = rank_with_share(seconds, share_of_look(rounds))
     # These trials don't decide the ranking, so it was time that ended the rounds.
     if ranking.undecided:
-        return _rank(seconds, share_of_last_look(rounds))
+        return rank_with_share(seconds, share_of_last_look(rounds))
     return ranking
 
 
-def _rank(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
+def rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
     """The ranking by tests that may make this share of the 5 % of false claims; None: all."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
@@ -120,20 +113,6 @@ def _rank(seconds: Mapping[str, Sequence[float]], share: float | None) -> Rankin
         undecided=tuple(undecided),
         share=share,
     )
-
-
-def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
-    """True if trials=auto ends with these trials: the first job is surely faster than each other
-    job or surely as fast, or as many rounds as are allowed have run."""
-    rounds = min(map(len, seconds.values()), default=0)
-    if len(seconds) < 2:
-        return rounds >= ROUNDS_OF_NO_RANKING
-    if rounds >= MOST_ROUNDS:
-        return True
-    # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
-    # claims that the looks share.
-    ranking = _rank(seconds, share_of_look(rounds)) if rounds in LOOKS else None
-    return ranking is not None and not ranking.undetermined and not ranking.undecided
 
 
 def explain_no_ranks(trials: Sequence[Trials]) -> str:
@@ -179,7 +158,7 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
     significant = significant_pairs(lists) if share is None else significant_at_look(lists, share)
     first, second = (indices[significant] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
-    # `logs` is in the order of the medians, so the first job of a pair is the faster one
+    # `logs` is in the order of the medians, so the first job of a pair is the faster one.
     for quick, slow in zip(first, second, strict=True):
         if _slower(logs[names[slow]] - logs[names[quick]]):
             direct[names[slow]].append(names[quick])
@@ -223,11 +202,11 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
         return f"trials={FEWEST_FOR_RANKING} or more ranks them"
     if len(lists) < 2 or fewest < 2:
         return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
-    # trials are paired by round, so only the rounds that all jobs have count
+    # Trials are paired by round, so only the rounds that all jobs have count.
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
     large = seen >= math.log1p(MINIMUM_EFFECT)
-    # exp overflows above 709, so the exponent is limited
+    # exp overflows above 709, so the exponent is limited.
     times = f"the difference seen ({significant(math.exp(min(seen, 700)))} times)"
     difference = times if large else "a difference of 2 %"
     trials = _count_needed(logs)

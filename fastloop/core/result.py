@@ -310,6 +310,14 @@ def world_size(result: Result) -> int:
     return int(result.params.get("world_size", 1))
 
 
+def outcome(result: Result) -> tuple[str, str]:
+    """The job's status and its reason, as reports show them."""
+    # A job that can't run here has the status FAILED, but failed at nothing: it was skipped.
+    if result.failure_kind is FailureKind.UNSUPPORTED:
+        return "skipped", result.status_reason.removeprefix(f"{FailureKind.UNSUPPORTED}: ")
+    return result.status, result.status_reason
+
+
 def verdict_word(result: Result, benchmark: str) -> str:
     """The word of the job's verdict; empty if the job was not explained in this benchmark."""
     explanation = result.explanation

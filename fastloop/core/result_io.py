@@ -64,7 +64,7 @@ def load_results(folder: Path, setting: str) -> list[Result]:
     """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
     try:
         is_folder = folder.is_dir()
-    # is_dir returns False for a missing path, but raises for a name that is too long
+    # is_dir returns False for a missing path, but raises for a name that is too long.
     except OSError as error:
         raise UsageError(f"{setting}={folder}: {error.strerror}") from error
     if not is_folder:

@@ -21,9 +21,9 @@ def shard(pieces: Iterable[Indices], rank: int, world_size: int) -> Iterator[Ind
     length = 0
     for piece in pieces:
         count = min(len(piece), world_size - len(first))
-        # [[place]] copies; a view would keep the whole piece in memory until the end
+        # [[place]] copies; a view would keep the whole piece in memory until the end.
         first += [piece[[place]] for place in range(count)]
-        # `length` indices precede this piece: the rank's first place in it
+        # `length` indices precede this piece: the rank's first place in it.
         yield piece[(rank - length) % world_size :: world_size]
         length += len(piece)
     # If the last round is incomplete and this rank got no index in it, the rank gets one of the

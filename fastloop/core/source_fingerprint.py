@@ -110,7 +110,7 @@ def _find_module(name: str) -> Path | None:
     if name in sys.modules:
         return _file_of(sys.modules[name])
     # find_spec("a.b") imports a, which may be slow or have side effects: the file is looked up in
-    # the folder of the package instead
+    # the folder of the package instead.
     parent, _, last = name.rpartition(".")
     if parent and parent not in sys.modules:
         package = _find_module(parent)

@@ -39,7 +39,7 @@ def read_schedule(folder: str) -> tuple[int, int]:
 
     folder: of the thread in /proc. Raises OSError if the system counts neither, as only Linux does.
     """
-    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat"
+    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat".
     with open(f"{folder}/schedstat", "rb") as file:
         spent_ns, delay_ns, _ = file.read().split()
     return int(spent_ns), int(delay_ns)
@@ -115,7 +115,7 @@ def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> 
     synchronize(device)
     total, start = 0, now_ns()
     while now_ns() - start < budget_ns:
-        # a synchronization costs as much as a small copy, so it is shared by eight
+        # A synchronization costs as much as a small copy, so it is shared by eight.
         for _ in range(8):
             total += copy()
         synchronize(device)

@@ -172,9 +172,9 @@ def log_interval(
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/looks.py; None with a fixed number of trials. With a share, the interval is wide enough
-    to hold the median at all looks together (Jennison and Turnbull 1989), also if the values are
-    correlated in time.
+    see core/alpha_spending.py; None with a fixed number of trials. With a share, the interval is
+    wide enough to hold the median at all looks together (Jennison and Turnbull 1989), also if the
+    values are correlated in time.
     trials_a_round: each value is the mean of so many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
@@ -205,6 +205,6 @@ def _widening(count: int, share: float) -> float:
     """Factor by which an interval that holds at all looks is wider than one of this look alone."""
     from scipy.special import stdtrit
 
-    # the bootstrap has no quantiles that far out, so the factor comes from Student's interval
+    # The bootstrap has no quantiles that far out, so the factor comes from Student's interval.
     alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

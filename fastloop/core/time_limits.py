@@ -83,7 +83,7 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
 
 def note_progress() -> None:
     """Start the time of the limit anew; does nothing without a limit. Takes about a microsecond."""
-    # the interval of the running timer is the limit, and 0 if no timer runs
+    # The interval of the running timer is the limit, and 0 if no timer runs.
     _, limit_s = signal.getitimer(signal.ITIMER_REAL)
     if limit_s:
         signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)

@@ -113,16 +113,16 @@ def entries_of(collection: Any) -> dict[str, Any]:
 
 
 def _open_tuple(node: Any) -> tuple[Any, Callable[[Any], Any]]:
-    # torch requires batch_sizes of a PackedSequence to stay on the CPU
+    # torch requires batch_sizes of a PackedSequence to stay on the CPU.
     if isinstance(node, PackedSequence):
         parts = (node.data, node.sorted_indices, node.unsorted_indices)
         return parts, lambda moved: PackedSequence(moved[0], node.batch_sizes, *moved[1:])
-    # the constructor of a named tuple takes its fields one by one, _make takes an iterable
+    # The constructor of a named tuple takes its fields one by one, _make takes an iterable.
     return tuple(node), getattr(node, "_make", type(node))
 
 
 def _with_items(node: Any, items: Mapping) -> Any:
-    # a shallow copy of any other mapping may share the items with the node
+    # A shallow copy of any other mapping may share the items with the node.
     if not isinstance(node, dict | UserDict):
         return type(node)(items)
     rebuilt = copy(node)
@@ -140,7 +140,7 @@ def _with_elements(node: Any, elements: Iterable[Any]) -> Any:
 
 def _with_attributes(node: Any, attributes: Iterable[tuple[str, Any]]) -> Any:
     # dataclasses.replace would call __init__ and __post_init__ again; object.__setattr__ also sets
-    # the fields of frozen classes
+    # the fields of frozen classes.
     rebuilt = copy(node)
     for name, value in attributes:
         object.__setattr__(rebuilt, name, value)
@@ -149,6 +149,6 @@ def _with_attributes(node: Any, attributes: Iterable[tuple[str, Any]]) -> Any:
 
 def _attributes(node: Any) -> list[str]:
     """Names of a dataclass's fields and of other attributes set, such as cached properties."""
-    # fields of classes with slots are not in __dict__, and a field may never have been set
+    # Fields of classes with slots are not in __dict__, and a field may never have been set.
     names = [field.name for field in dataclasses.fields(node) if hasattr(node, field.name)]
     return list(dict.fromkeys([*names, *getattr(node, "__dict__", ())]))

@@ -48,7 +48,7 @@ def check_usable(path: str) -> str:
 
 def is_iterable(thing: Any) -> bool:
     """True for an argument that iter() accepts."""
-    # objects with __getitem__ alone are iterable by the old sequence protocol, as Datasets are
+    # Objects with __getitem__ alone are iterable by the old sequence protocol, as Datasets are
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
@@ -86,7 +86,7 @@ def call(path: str, arguments: Mapping[str, Any]) -> Any:
     target = locate(path)
     if not _is_called(target):
         return target
-    # the verdicts of fastloop's own classes pass as they are
+    # The verdicts of fastloop's own classes pass as they are
     try:
         return target(**arguments)
     except (BadData, Invalid, Unsupported):
@@ -125,7 +125,7 @@ class UserFunction:
         return self._function(argument)
 
     def __reduce__(self) -> tuple[type[UserFunction], tuple[str, dict[str, Any]]]:
-        # the cached function itself may not be picklable, and each process imports its own
+        # The cached function itself may not be picklable, and each process imports its own.
         return UserFunction, (self.target, self.kwargs)
 
     @cached_property
@@ -188,7 +188,7 @@ def _import_path(path: str) -> Any:
 def _binding_error(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The reason why the target can't be called with these arguments; empty if it can be, or has
     no signature."""
-    # ValueError: the target is written in C and has no signature
+    # ValueError: the target is written in C and has no signature.
     try:
         inspect.signature(locate(path)).bind(*args, **kwargs)
     except TypeError as error:

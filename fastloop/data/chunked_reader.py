@@ -103,7 +103,7 @@ def _is_picklable(samples: Samples) -> bool:
     """False if samples can't be sent to another process, because of a lambda or an open file."""
     try:
         pickle.dumps(samples)
-    # a user's class may raise anything
+    # A user's class may raise anything.
     except Exception:
         return False
     return True

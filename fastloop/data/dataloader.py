@@ -22,7 +22,7 @@ from fastloop.data.batch_stream import BatchStream
 from fastloop.data.dataset_samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.worker_errors import name_failing_sample
-from fastloop.processes.lifecycle import tie_worker_to_parent
+from fastloop.processes.parent_death import tie_worker_to_parent
 
 if TYPE_CHECKING:
     from fastloop.core.epochs import Batches, IndexBatches
@@ -89,7 +89,7 @@ def copy_settings(
 
     num_workers: None: as many as the other one has.
     """
-    # DataLoader refuses these arguments if there are no workers
+    # DataLoader refuses these arguments if there are no workers.
     workers = loader.num_workers if num_workers is None else num_workers
     names = ("timeout", "worker_init_fn", "in_order", *worker_settings(prefetches_by_process=False))
     of_workers = {name: getattr(loader, name) for name in names}
@@ -216,7 +216,7 @@ def decode_in_order(
     batches in flight. Raises Unsupported if those processes could not import the samples' class.
     """
     context = _decoding_context() if num_workers else ""
-    # the server imports torch and the dataset's module once, instead of every process
+    # The server imports torch and the dataset's module once, instead of every process.
     if context == "forkserver":
         preloaded = ["__main__", "torch", type(samples).__module__]
         multiprocessing.get_context(context).set_forkserver_preload(preloaded)

@@ -103,7 +103,7 @@ def digest(
         count += len(hashes)
         total += hash_sum(hashes)
         last = hashes[-1].tobytes().hex() if len(hashes) else last
-        # at once, not at the end of the epoch, which may be endless
+        # At once, not at the end of the epoch, which may be endless.
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
     return Digest(count, total % 2**128, leaves, last)
@@ -124,7 +124,7 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
         count += len(hashes)
         if count >= check_at:
             parts, check_at = [np.concatenate(parts)], 2 * count
-            # half of a hash tells samples apart well enough to count them
+            # Half of a hash tells samples apart well enough to count them.
             distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
             if count > ENDLESS_REPEATS * distinct:
                 counts = f"{count:,} samples, {distinct:,} of them distinct"
@@ -258,7 +258,7 @@ def _canonical(
         # these wait for each other for a time slice; np.rint gives the same bits in this thread.
         np.rint(scaled.numpy(), out=scaled.numpy())
         leaf = torch.from_numpy(_to_int16(scaled.numpy()))
-    # not view(len, -1), which is ambiguous for a leaf without any bytes
+    # Not view(len, -1), which is ambiguous for a leaf without any bytes.
     width = math.prod(leaf.shape[1:])
     return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
 
@@ -278,7 +278,7 @@ def _to_int16(values: np.ndarray) -> np.ndarray:
 
 def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
     lengths = leaf.lengths.tolist()
-    # if all samples are empty, the values have no rows, and the width of a row is unknown
+    # If all samples are empty, the values have no rows, and the width of a row is unknown.
     rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
     ends = np.cumsum(lengths)
     return [

@@ -48,7 +48,7 @@ class LongestSide:
     quality: int = 90
 
     def __post_init__(self) -> None:
-        # T.81 B.2.2: the sides of a JPEG have 16 bits
+        # T.81 B.2.2: the sides of a JPEG have 16 bits.
         for name, most in (("pixels", 65_535), ("quality", 100)):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:

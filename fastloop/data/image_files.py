@@ -124,8 +124,8 @@ def images_fingerprint(
 
 
 def _stat_key(path: Path) -> tuple[int, int, int]:
-    # ctime as well, as in git's index: a program can set mtime, but not ctime. So a file is noticed
-    # even if it replaces one of equal size and mtime.
+    # ctime counts as well, as in git's index: a program can set mtime, but not ctime. So a file is
+    # noticed even if it replaces one of equal size and mtime.
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 

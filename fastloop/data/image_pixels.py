@@ -44,7 +44,7 @@ def pixels_of(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) ->
         pixels = decode(data, encoding_of(data))
     except ValueError as error:
         raise BadData(str(error)) from error
-    # torch.from_numpy warns of arrays that can't be written, which some libraries return
+    # torch.from_numpy warns of arrays that can't be written, which some libraries return.
     return np.require(pixels, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 

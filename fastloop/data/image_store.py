@@ -240,7 +240,7 @@ def read_encoded_source(source: Any) -> EncodedSource:
 
 
 def _columns_of(source: Any) -> Any:
-    # torchvision's ImageFolder has a list of (path, class)
+    # torchvision's ImageFolder has a list of (path, class).
     samples = getattr(source, "samples", None)
     if isinstance(samples, list):
         paths, classes = zip(*samples, strict=True)

@@ -50,7 +50,7 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
                 file.write(np.ascontiguousarray(array).data)
             count += len(arrays[0])
         if num_samples is None:
-            # numpy pads its header so that the number of rows can grow in place
+            # numpy pads its header so that the number of rows can grow in place.
             for file, array in zip(files, arrays, strict=True):
                 file.seek(0)
                 write_header(file, array, (count, *array.shape[1:]))
@@ -70,7 +70,7 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
 def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
     """The array of a .npy file, memory-mapped; raises BadData that names the file if it is
     broken."""
-    # numpy loads any file of zip's format as an archive, whatever its name
+    # numpy loads any file of zip's format as an archive, whatever its name.
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def _read_structure(path: Path) -> pytree.TreeSpec:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         return pytree.treespec_loads(text)
-    # torch's parser documents no errors, and raises whatever the broken text leads to
+    # torch's parser documents no errors, and raises whatever the broken text leads to.
     except Exception as error:
         raise BadData(f"{path}: no structure of a store: {error_line(error)}") from error
 
@@ -103,7 +103,7 @@ def store_folder(root: Any) -> Path:
     path."""
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
-    # Path("") is the working folder, which nobody means to replace
+    # Path("") is the working folder, which nobody means to replace.
     if not os.fspath(root):
         raise ValueError("root='': allowed is the path of a folder")
     return Path(root).absolute()

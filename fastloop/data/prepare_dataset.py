@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,33 @@ ANNOUNCED_MIB = 64
 """Stores of this size or more are announced before they are written."""
 FIRST_FORMAT = 1
 """Format version of stores with a seal that does not name one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRequest:
+    """The data that a job needs. Jobs with equal requests share it."""
+
+    dataset: Dataset
+    store: Store | None = None
+    """The store that the loader reads; None: it reads the dataset itself."""
+    tolerant: bool = False
+    """True if samples that can't be decoded are left out."""
+    collate: Collate | None = None
+    """The collate that makes the samples, see CollateTraits.defines_samples; None: torch's
+    default_collate."""
+
+    def prepare(self, whole: bool = False) -> PreparedData:
+        """Prepare the data, see the function `prepare`."""
+        return prepare(self.dataset, self.store, self.tolerant, self.collate, whole)
+
+    def prepare_within(self, limit_s: float, whole: bool = False) -> PreparedData:
+        """Prepare the data; raises TimeLimit if no sample is read or written for that many
+        seconds."""
+        try:
+            with limit_stalls(limit_s):
+                return self.prepare(whole)
+        except Stalled as error:
+            raise TimeLimit(f"preparing {self.dataset.label}: {error}") from error
 
 
 def prepare(
@@ -134,16 +162,6 @@ def _prepare_reference(
     )
 
 
-def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:
-    """Prepare a dataset as `prepare` does; raises TimeLimit if no sample is read or written
-    for that many seconds."""
-    try:
-        with limit_stalls(limit_s):
-            return prepare(dataset, *arguments)
-    except Stalled as error:
-        raise TimeLimit(f"preparing {dataset.label}: {error}") from error
-
-
 def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
     """Write the reference; random samples are seeded for it, and the facts say so."""
     is_random = needs_seeds(source.dataset, source.samples)
@@ -174,7 +192,7 @@ def find_damage(prepared: PreparedData) -> str:
 
     The next command writes the damaged one again.
     """
-    # without a store, both folders are the same
+    # Without a store, both folders are the same.
     for folder in dict.fromkeys((prepared.reference, prepared.folder)):
         if damage := break_seal_if_damaged(folder):
             return f"{folder}: {damage}; the next command writes it again"
@@ -236,7 +254,7 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
 
 def add_remedy(message: str, dataset: Dataset) -> str:
     """The message of a SamplesDiffer in one line, with a remedy if there is one."""
-    # an error of a DataLoader worker has a whole traceback, which ends with the class and message
+    # An error of a DataLoader worker has a whole traceback, which ends with the class and message.
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
     # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
@@ -250,7 +268,7 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
     size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
     ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
-    # the images that were read have one size: they differ in later images, or in their labels
+    # The images that were read have one size: they differ in later images, or in their labels.
     if len(sizes) < 2:
         return f"{line}; {ways}"
     shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]

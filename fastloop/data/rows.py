@@ -36,7 +36,7 @@ class Rows:
 
     def __getitem__(self, index: int | torch.Tensor) -> Tree:
         # index_select takes half to a sixth of the time of the index operator (60,000 rows of
-        # 784 B, 10,240 of 150 KB)
+        # 784 B, 10,240 of 150 KB).
         if isinstance(index, torch.Tensor):
             return optree.tree_map(lambda leaf: leaf.index_select(0, index), self._arrays)
         return self._row(index)
@@ -127,7 +127,7 @@ def batch_getter(
     if store is None:
         samples, make_batch = prepared.dataset.open(), _sample_collate(prepared, collate)
         return lambda indices: make_batch(fetch_samples(samples, indices.tolist()))
-    # np.take copies whole rows, and releases the GIL meanwhile
+    # np.take copies whole rows, and releases the GIL meanwhile.
     rows = store.open(prepared.folder)
     leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
 
@@ -149,7 +149,7 @@ def _sample_collate(prepared: PreparedData, collate: Collate | None) -> Callable
 
 
 def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
-    # numpy has no bfloat16
+    # numpy has no bfloat16.
     if leaf.dtype == torch.bfloat16:
         return leaf.index_select(0, torch.from_numpy(indices))
     return torch.from_numpy(np.take(leaf.numpy(), indices, axis=0))
@@ -175,7 +175,7 @@ def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
     if isinstance(tree, np.ndarray):
         if tree.ndim > 1:
             return (lambda index: torch.from_numpy(tree[index])), len(tree)
-        # default_collate rejects numpy's scalars of uint64, but takes torch's
+        # default_collate rejects numpy's scalars of uint64, but takes torch's.
         if tree.dtype == np.uint64:
             return torch.from_numpy(tree).__getitem__, len(tree)
         return (lambda index: tree[index]), len(tree)

@@ -129,7 +129,7 @@ def _neighbours_kept(places: np.ndarray, batch_size: int) -> float:
     if count < 2:
         return 0.0
     order = np.argsort(places, kind="stable")
-    # the probability that two independent uniform places are at most a batch size apart
+    # The probability that two independent uniform places are at most a batch size apart.
     by_chance = 1 - (1 - min(1.0, batch_size / count)) ** 2
     if by_chance == 1:
         return 0.0

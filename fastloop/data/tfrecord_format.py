@@ -64,5 +64,5 @@ def import_crc32c(needed_by: str) -> Callable[[Any], int]:
 
 def mask_crc(crc: int) -> int:
     """A checksum as stored in TFRecord files: rotated by 15 bits, plus a constant."""
-    # the CRC of data that contains CRCs itself is weak (crc32c.h of LevelDB, which began this)
+    # The CRC of data that contains CRCs itself is weak (crc32c.h of LevelDB, which began this).
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF

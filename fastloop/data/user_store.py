@@ -130,7 +130,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     source = _open_source(dataset, strings)
     if isinstance(source, StoreSamples) and not allow_random:
         refuse_random(source.samples, f"dataset={type(dataset).__name__}", _describe_ways(dataset))
-    # leaves with texts differ in length, too
+    # Leaves with texts differ in length, too.
     is_jagged = ragged or strings == "keep"
     with hold_lock(folder):
         if not folder.exists() or _needs_writing(folder, source, overwrite, is_jagged):
@@ -163,7 +163,7 @@ def _open_tree(folder: Path) -> Tree:
 def _describe_ways(dataset: Any) -> str:
     """The remedies for random samples, in words."""
     ways = ["FastLoader(dataset) draws anew in each epoch"]
-    # torchvision's ImageFolder has such a list of files
+    # torchvision's ImageFolder has such a list of files.
     if isinstance(getattr(dataset, "samples", None), list):
         ways.append('images="as_is" stores the files of an image folder')
     return ", ".join([*ways, "allow_random=True stores one draw of each"])
@@ -318,7 +318,7 @@ def _is_tree(source: Any) -> bool:
 
 
 def _has_indices(source: Any) -> bool:
-    # IterableDataset inherits a __getitem__ from Dataset, which only raises
+    # IterableDataset inherits a __getitem__ from Dataset, which only raises.
     if isinstance(source, IterableDataset):
         return False
     return _is_tree(source) or (hasattr(source, "__getitem__") and hasattr(source, "__len__"))

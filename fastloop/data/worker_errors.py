@@ -18,7 +18,7 @@ from fastloop.core.protocols import Samples
 from fastloop.core.text import describe_exit
 from fastloop.core.types import BadData, Unsupported
 from fastloop.core.user_code import error_line, worker_error_line
-from fastloop.processes.lifecycle import tie_worker_to_parent
+from fastloop.processes.parent_death import tie_worker_to_parent
 from fastloop.processes.resources import shm_total_bytes
 
 EXIT_TIMEOUT_S = 5
@@ -90,10 +90,10 @@ def _workers(error: Exception) -> list[BaseProcess]:
 
 def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
     """An error with the exit status of one of the workers."""
-    # a worker's pipe closes before its exit status is known
+    # A worker's pipe closes before its exit status is known.
     wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)
     codes = [worker.exitcode for worker in workers if worker.exitcode]
-    # writing to a mapped file for which /dev/shm has no page raises SIGBUS
+    # Writing to a mapped file for which /dev/shm has no page raises SIGBUS.
     if -signal.SIGBUS in codes:
         return MemoryError(describe_full_shm())
     if out_of_memory and (not codes or -signal.SIGKILL in codes):

@@ -24,7 +24,7 @@ from fastloop.explain.cause_names import (
 )
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.predict import Measured, predict_seconds
-from fastloop.explain.proposed_changes import MOSTLY
+from fastloop.explain.proposed_changes import LEAST_WARM_SHARE
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.trial.job import Job
@@ -197,7 +197,7 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
     if share is None:
         return Cause(name=name, is_found=None, text="its files are not known")
     known = f"{show_percent(share)} of their pages were in memory before"
-    if share >= MOSTLY or job.cache == "warm":
+    if share >= LEAST_WARM_SHARE or job.cache == "warm":
         return Cause(name=name, is_found=False, text=known)
     # The passes have read the files into memory, so that only a job with cache=cold shows the cost
     # of reading them: its "gain" is then surely negative.

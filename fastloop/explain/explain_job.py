@@ -33,6 +33,7 @@ from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.explain.predicted_gain import predict_gain
 from fastloop.explain.prediction_input import (
     PartCosts,
     measure_for_model,
@@ -50,7 +51,6 @@ from fastloop.explain.what_ifs import (
     find_best,
     find_candidates,
     list_what_ifs,
-    predict_gain,
     try_candidates,
 )
 from fastloop.observe.chrome_trace import format_trace

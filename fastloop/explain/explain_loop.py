@@ -154,10 +154,10 @@ def explain_loop(
         raise TypeError(f"step=None: {allowed}")
     check_step(step)
     epochs, target = _repeatable(loader), _resolve(device)
-    look = _look(epochs, step, target)
-    loop = look.loop
+    first = _run_first_epoch(epochs, step, target)
+    loop = first.loop
     # The batches of a whole epoch were counted; len() is only asked for the rest of a cut one.
-    length = None if look.is_whole else _length(loader)
+    length = None if first.is_whole else _length(loader)
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
     watch = LoadWatch()
@@ -172,10 +172,10 @@ def explain_loop(
     shares = [each / times[last].seconds for each, times in zip(alone_s, timed, strict=True)]
     ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares, device=target.type)
     notes = rung_notes(loader, openers)
-    if not look.is_whole and length is None:
+    if not first.is_whole and length is None:
         notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")
     return LoopExplanation(
-        verdict=judge(ladder, "loop", look.first_batch_s),
+        verdict=judge(ladder, "loop", first.first_batch_s),
         ladder=ladder,
         device=str(target),
         window_batches=loop.batches,
@@ -216,23 +216,21 @@ def _resolve(device: str) -> torch.device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FirstLook:
-    """A loop, with the findings of its first epoch.
-
-    The loop is measured in passes of as many batches as this epoch had.
-    """
+class _FirstEpoch:
+    """A loop, with the findings of its first epoch."""
 
     loop: UserLoop
+    """Its passes have as many batches as this epoch had."""
     first_batch_s: float
     """Seconds to the first batch."""
     is_whole: bool
     """True if the loop runs whole epochs; False if they are cut."""
 
 
-def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstLook:
-    """The first look at a loop.
+def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstEpoch:
+    """Run one epoch, which is cut at WINDOW_S.
 
-    One epoch warms the loop up, gives the batches that stand in for others, and is cut at WINDOW_S.
+    It warms the loop up, and gives the batches that passes without the loader use.
     """
     opened_ns = now_ns()
     host, count, first_batch_s, is_whole = [], 0, 0.0, True
@@ -261,7 +259,7 @@ def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstLook:
     # The last batch of an epoch may be short.
     host = host[: max(1, len(host) - 1)]
     loop = UserLoop(epochs=epochs, step=step, device=device, host=host, batches=count)
-    return _FirstLook(loop=loop, first_batch_s=first_batch_s, is_whole=is_whole)
+    return _FirstEpoch(loop=loop, first_batch_s=first_batch_s, is_whole=is_whole)
 
 
 def _check_output(output: Any) -> None:
@@ -289,7 +287,7 @@ def _run_rounds(
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, deadline = [], [], deadline_after(seconds)
-    # None is the loader alone. Epochs 0 and 1 have been used by _look.
+    # None is the loader alone. Epochs 0 and 1 have been used by _run_first_epoch.
     keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):

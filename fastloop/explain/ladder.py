@@ -54,21 +54,7 @@ def build_ladder(
     # in both of their parts, with opposite signs.
     shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
     epoch_s = stats.estimate(epochs)
-    unit_ms = 1e3 * epoch_s.value / batches
-    sure = _find_sure_greatest(shares)
-    rows = []
-    for rung, draws in shares.items():
-        exposed = estimate_from(draws * unit_ms)
-        hidden = _find_hidden_ms(rung, exposed.value, batches, work_s)
-        rows.append(
-            LadderRow(
-                rung=rung,
-                exposed_ms=exposed,
-                share=estimate_from(draws),
-                hidden_ms=hidden,
-                sure_greatest=sure.get(rung, 0.0),
-            )
-        )
+    rows = _build_rows(shares, epoch_s.value, batches, work_s)
     perfect = seconds[Part.STEP] / seconds[last]
     return Ladder(
         rows=tuple(rows),
@@ -83,6 +69,29 @@ def build_ladder(
         slower_steps=None if work_s is not None else _find_slower_steps(rounds, shares),
         rounds=len(rounds),
     )
+
+
+def _build_rows(
+    shares: Mapping[Part, np.ndarray],
+    epoch_s: float,
+    batches: int,
+    work_s: Mapping[Part, float] | None,
+) -> list[LadderRow]:
+    """A row for each part, from the draws of its share of an epoch."""
+    batch_ms, sure = 1e3 * epoch_s / batches, _find_sure_greatest(shares)
+    rows = []
+    for rung, draws in shares.items():
+        exposed = estimate_from(draws * batch_ms)
+        rows.append(
+            LadderRow(
+                rung=rung,
+                exposed_ms=exposed,
+                share=estimate_from(draws),
+                hidden_ms=_find_hidden_ms(rung, exposed.value, batches, work_s),
+                sure_greatest=sure.get(rung, 0.0),
+            )
+        )
+    return rows
 
 
 def _whole_epochs(times: Round, batches: int) -> dict[Part, float]:

@@ -15,7 +15,7 @@ from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.proposed_changes import transforms_samples
 from fastloop.explain.rung_passes import BatchTimes, merge_batches
 from fastloop.explain.rungs import reads_images, uses_dataloader
-from fastloop.trial.image_limit import seconds_by_library
+from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 
 # The median of three passes leaves out one in which starting processes took unusually long.

@@ -15,10 +15,10 @@ from fastloop.explain.change import Change
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
-AHEAD = 2
+PROPOSED_DEPTH = 2
 """Number of batches that a proposed device_prefetch loads ahead."""
-MOSTLY = 0.9
-"""A job has a cold page cache if less than this share of its files is in memory."""
+LEAST_WARM_SHARE = 0.9
+"""The page cache is warm if at least this share of a job's files is in memory."""
 
 
 def propose_changes(
@@ -45,7 +45,7 @@ def propose_changes(
         proposed.append(("cache=warm",))
     # The passes bring the files into memory: only an epoch with a cold cache tells the cost of the
     # first epoch of a training.
-    elif job.cache == "as_is" and in_memory is not None and in_memory < MOSTLY:
+    elif job.cache == "as_is" and in_memory is not None and in_memory < LEAST_WARM_SHARE:
         proposed.append(("cache=cold",))
     # The first override names the change; the others only make it possible.
     return [Change(overrides=each, text=each[0].lstrip("+")) for each in proposed]
@@ -102,7 +102,7 @@ def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
         yield ("pin_memory=true",)
     # Without an accelerator, device_prefetch is a thread that loads ahead: workers do so already.
     if not job.device_prefetch and (has_device or not loading.num_workers):
-        yield (f"device_prefetch={AHEAD}",)
+        yield (f"device_prefetch={PROPOSED_DEPTH}",)
 
 
 def _without_workers(job: Job) -> tuple[str, ...]:

@@ -1,38 +1,20 @@
-"""Changes of a job: the model predicts them, and the best run in rounds with the job as it is.
-
-A predicted gain is uncertain for four reasons, and so has an interval. Their variances add up on
-the logarithmic scale: the choice of batches that were timed (a bootstrap), the difference of two
-passes of them, the errors of the model (its miss of the job as it is, and a floor), and the noise
-of the passes that judge it. experiments/explain/README.md counts how often the intervals contain
-the realised gain.
-"""
+"""Changes of a job: which ones are possible, and the best run in rounds with the job as it is."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
-from fastloop.core import stats
 from fastloop.core.explanation import WhatIf
-from fastloop.core.loading_settings import DECLARED
-from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.core.types import JobFailed, Unsupported, name_of
+from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
-from fastloop.explain.ladder import Ladder
-from fastloop.explain.model import LEAST_MISS, LEAST_MISS_OF_OTHERS
-from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
-from fastloop.explain.rung_passes import BatchTimes, benchmark_of
-from fastloop.explain.rungs import benchmark_name, uses_dataloader
+from fastloop.explain.rung_passes import benchmark_of
+from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -46,19 +28,6 @@ ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
 COMMON = ("num_workers", "decoder")
 """Settings that remove the other common causes."""
 AS_IS = "as it is"
-STORE_LOADER = "np_memmap"
-"""A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
-FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""Settings of a job; the model can predict changes of these alone."""
-FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
-"""The same for the settings inside of `loading`."""
-RESAMPLES = 16
-"""Samples of the bootstrap, for each change; all changes of a job share them."""
-BEYOND = 1.645
-"""Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
-MOST_DIFFERENT = 0.3
-"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
-nothing of a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,40 +74,6 @@ def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
     job = replace(job, batches=batches, benchmark={benchmark_name(job): benchmark_of(job)})
     whole = max(1, math.ceil(explained.whole_batches * size))
     return replace(explained, job=job, whole_batches=whole)
-
-
-def predict_gain(
-    candidate: Job, present: Job, measured: Measured, ladder: Ladder
-) -> Estimate | None:
-    """Share of an epoch that the candidate saves, with its interval; None if no measurement tells
-    it."""
-    # If the files are warm already, this change is none.
-    if present.cache != "warm" and candidate == replace(present, cache="warm"):
-        return _gain_of_warm_files(ladder)
-    effect = find_effect(candidate, present, measured)
-    if effect is None:
-        return None
-    changed = partial(predict_seconds, candidate, kept=effect.kept, added_step_s=effect.step_s)
-    if effect.is_gathered:
-        changed = partial(predict_gathered_seconds, candidate)
-    # These three settings decide on which of the measured batches the model is based.
-    before, after = (
-        (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
-    )
-    prediction = Prediction(
-        present=partial(predict_seconds, present),
-        changed=changed,
-        keeps_miss=before == after and effect == Effect(),
-        is_other_loader=candidate.loader != present.loader or effect != Effect(),
-    )
-    return estimate_gain(prediction, measured, ladder)
-
-
-def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
-    """The share of reading by the ladder; None if reading is not a rung above decoding."""
-    # Without a rung for decoding, READ is all the work of reading a store, and not of a cold cache.
-    shares = {row.rung: row.share for row in ladder.rows}
-    return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
 def choose(candidates: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
@@ -236,167 +171,3 @@ def _gain(what_if: WhatIf) -> float:
 def _place(what_if: WhatIf) -> tuple[bool, float]:
     gain = what_if.realised_gain
     return gain is None, -(gain.value if gain else _prediction_of(what_if))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """Loading and stepping after a change, relative to the measured ones."""
-
-    kept: float = 1.0
-    """Share of the work of loading that is left."""
-    step_s: float = 0.0
-    """Seconds that a step takes longer."""
-    is_gathered: bool = False
-    """True if a thread gathers the rows of a store ahead, as fast as memory permits."""
-
-
-def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None if no measurement shows it, so that it can only be tried."""
-    # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
-    changed = _differences(candidate, present) - {"batches", "benchmark"}
-    # With an accelerator, copies run beside the loop, and the passes without workers do not show
-    # them. Without one, device_prefetch is a thread that loads ahead, as the model assumes.
-    followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
-    # The model does not follow pinning, the page cache, and changes of the batches themselves, such
-    # as of their size.
-    if changed - followed or _differences(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
-        return None
-    if "loader" in changed:
-        return _effect_of_loader(candidate, present, measured)
-    if changed & {"decoder", "dataset"}:
-        return _effect_of_decoder(candidate, present, measured)
-    if "transform" in changed:
-        return _effect_of_transform(candidate, present, measured)
-    return Effect()
-
-
-def _differences(one: Any, other: Any) -> set[str]:
-    names = (field.name for field in fields(one))
-    return {name for name in names if getattr(one, name) != getattr(other, name)}
-
-
-def _effect_of_loader(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    name = name_of(candidate.loader)
-    # The measured batches do not tell how another loader reads the same dataset.
-    if candidate.loader.store is None:
-        return None
-    if not uses_dataloader(candidate):
-        return Effect(is_gathered=True) if name == "fastloop" else None
-    # The ladder of a job that reads a store already has no samples to leave out.
-    is_known = name == STORE_LOADER and present.loader.store is None
-    return Effect(kept=measured.kept) if is_known else None
-
-
-def _effect_of_decoder(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    decoder = getattr(candidate.dataset, "decoder", None)
-    ratio = measured.decoders.get(name_of(decoder)) if decoder else None
-    dataset: Any = present.dataset
-    # The decoder was not timed, or the change is not one of the decoder alone.
-    if ratio is None or replace(dataset, decoder=decoder) != candidate.dataset:
-        return None
-    return Effect(kept=1 - measured.decode_share * (1 - ratio))
-
-
-def _effect_of_transform(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    transform: Any = present.transform
-    moves = present.transform.where == "worker" and candidate.transform.where == "device"
-    if measured.batch_transform_s is None or not moves:
-        return None
-    if replace(transform, where="device") != candidate.transform:
-        return None
-    return Effect(kept=1 - measured.transform_share, step_s=measured.batch_transform_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """The model's seconds of a changed job beside those of the job as it is."""
-
-    present: Callable[[Measured], float]
-    changed: Callable[[Measured], float]
-    keeps_miss: bool
-    """True if loader, workers and threads stay, so that the model's miss is the same after the
-    change."""
-    is_other_loader: bool
-    """True if batches are made in another way: by another loader, decoder or place."""
-
-
-def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate | None:
-    """The share of an epoch that a change saves, with its 90 % interval; None if two passes of
-    single batches differ too much for a prediction."""
-    difference = max(measured.as_is.difference, measured.single.difference)
-    # A model that is compared with itself needs no agreement of the passes: both of its epochs are
-    # from the same batches.
-    if difference > MOST_DIFFERENT and not prediction.keeps_miss:
-        return None
-    # Two passes with a deviation of s each differ by about s * sqrt(2).
-    basis = 0.0 if prediction.keeps_miss else max(ladder.noise, difference) / math.sqrt(2)
-    miss = math.log(prediction.present(measured) / ladder.epoch_s.value)
-    # The miss cancels if loader, workers and threads stay. After other changes it may stay or
-    # vanish: half of it is taken to stay, and the other half (below) as a deviation.
-    kept = 1.0 if prediction.keeps_miss else 0.5
-    log_ratio = math.log(prediction.changed(measured) / ladder.epoch_s.value) - kept * miss
-    floor = LEAST_MISS_OF_OTHERS if prediction.is_other_loader else LEAST_MISS
-    # A realised gain compares two means over as many rounds.
-    noise = ladder.noise * math.sqrt(2 / ladder.rounds)
-    sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
-    reach = BEYOND * math.hypot(*sources)
-    middle, low, high = (1 - math.exp(log_ratio + each) for each in (0.0, reach, -reach))
-    return Estimate(value=middle, low=low, high=high, is_interval=True)
-
-
-def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
-    """Standard deviation over resamples of the logarithm of the change's effect."""
-    logs = []
-    # The seeds are fixed: the same measurements give the same interval, and all changes of a job
-    # are judged by the same resamples.
-    for seed in range(RESAMPLES):
-        generator = np.random.default_rng(seed)
-        again = resample(measured, noise, generator)
-        logs.append(math.log(prediction.changed(again) / prediction.present(again)))
-    return stats.std(logs) or 0.0
-
-
-def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
-    """The measurements with batches and rounds of hand-offs drawn anew.
-
-    noise: relative deviation of a pass of the ladder.
-    """
-    hand_off = {
-        workers: _resample_rounds(rounds, noise, generator)
-        for workers, rounds in measured.hand_off.items()
-    }
-    return replace(
-        measured,
-        as_is=_resample_batches(measured.as_is, generator),
-        single=_resample_batches(measured.single, generator),
-        hand_off=hand_off,
-    )
-
-
-def _resample_rounds(
-    rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
-) -> list[HandOff]:
-    places = generator.integers(len(rounds), size=len(rounds)).tolist()
-    # Few rounds may be equal by chance; each is taken to be as noisy as a pass of the ladder.
-    factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
-    return [
-        (replace(through, seconds=through.seconds * factor), ready)
-        for factor, (through, ready) in zip(
-            factors, (rounds[place] for place in places), strict=True
-        )
-    ]
-
-
-def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:
-    places = generator.integers(len(times.load_s), size=len(times.load_s)).tolist()
-
-    def pick(values: Sequence[float]) -> list[float]:
-        return [values[place] for place in places]
-
-    return replace(
-        times,
-        load_s=pick(times.load_s),
-        load_cpu_s=pick(times.load_cpu_s),
-        step_s=pick(times.step_s),
-        step_cpu_s=pick(times.step_cpu_s),
-    )

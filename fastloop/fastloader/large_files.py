@@ -25,7 +25,7 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.convert import ConvertedColumn
-from fastloop.fastloader.columns.mapped_file import FileRegion
+from fastloop.fastloader.columns.mapped_file import FileIdentity, FileRegion
 
 MEMORY_SHARE = 0.5
 """Files larger than this share of memory would evict other data from the page cache."""
@@ -127,8 +127,7 @@ class DirectFile:
         self._path, self._thread = region.path, threading.local()
         self._descriptor = _open_descriptor(region.path)
         weakref.finalize(self, os.close, self._descriptor)
-        status = os.fstat(self._descriptor)
-        if (status.st_dev, status.st_ino) != region.inode:
+        if FileIdentity.of(os.fstat(self._descriptor)) != region.identity:
             raise OSError(f"{region.path}: the file was replaced since it was mapped")
 
     def read(self, offset: int, size: int) -> np.ndarray:

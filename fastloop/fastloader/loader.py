@@ -42,13 +42,13 @@ from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`. It is not None, because None is refused as a source."""
-GIVEN = ("num_workers", "num_threads", "collate_fn", "sampler", "batch_sampler")
+DEFAULTED = ("num_workers", "num_threads", "collate_fn", "sampler", "batch_sampler")
 """Settings that are kept as private attributes. The public attributes of these names have the
 values that the loader uses if None is given."""
-ATTRIBUTES = [f"_{name}" if name in GIVEN else name for name in SETTINGS]
-read_values = attrgetter(*ATTRIBUTES)
+SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
+read_values = attrgetter(*SETTING_ATTRIBUTES)
 """The values of a loader's settings as they are now, in the sequence of SETTINGS."""
-READING = frozenset(
+REOPENING_SETTINGS = frozenset(
     (
         *WORKER_SETTINGS,
         "_num_workers",
@@ -60,7 +60,8 @@ READING = frozenset(
         "in_order",
     )
 )
-"""Settings of how the source is read. It is opened again when one of them is assigned to."""
+"""Attributes of settings that say how the source is read: it is opened again when one of them is
+assigned to."""
 
 
 class FastLoader(Generic[T_co]):
@@ -171,11 +172,11 @@ class FastLoader(Generic[T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch.
 
-        An invalid value of those in READING is not kept. The others may exclude each other until
-        all are assigned: they are checked when they are used.
+        An invalid value of those in REOPENING_SETTINGS is not kept. The others may exclude each
+        other until all are assigned: they are checked when they are used.
         """
         # __init__ assigns before the source is opened for the first time.
-        if name not in READING or "_reading" not in self.__dict__:
+        if name not in REOPENING_SETTINGS or "_reading" not in self.__dict__:
             super().__setattr__(name, value)
             return
         # Opening assigns to several attributes, and may fail halfway.

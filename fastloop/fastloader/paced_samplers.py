@@ -1,7 +1,7 @@
-"""Samplers with code of the user, which are read when DataLoader would read them.
+"""Samplers that the user has written, read at the same moments as by DataLoader.
 
-Such code may draw from any generator each time that it is asked for an index. If it were asked
-earlier than in DataLoader, the program would go on with other random numbers.
+A sampler may draw random numbers each time that it is asked for an index. If FastLoader asked it
+earlier than DataLoader does, the program would get other random numbers afterwards.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def is_read_directly(order: LoaderOrder) -> bool:
 
 
 def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | None:
-    """The order of the indices that the opened sampler gives, if they exist already; else None."""
-    # A user may pass an iterator itself. It is not read at once: the next epoch gets the indices
-    # that this one leaves.
+    """The order with the sampler's indices, if they exist already; else None.
+
+    opened: the iterator of the sampler.
+    """
+    # The user may pass an iterator as the sampler. It must not be read to its end here, because the
+    # next epoch gets the indices that this one leaves.
     if type(opened) not in OVER_ARRAYS or opened is order.user_sampler:
         return None
     name = "sampler" if order.batch_sampler is None else "batch_sampler"
@@ -75,8 +78,9 @@ def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
 
 
 class PacedGroups:
-    """Groups of one batch each: iter() draws `lead` of them, and each next() one more.
+    """An iterator over groups of one batch each, which keeps DataLoader's pace of drawing.
 
+    The constructor draws `lead` batches; `draw_for` draws a further one for each that is delivered.
     Iteration raises IndexError for an index out of bounds, and any error that the sampler raises.
     """
 
@@ -88,9 +92,7 @@ class PacedGroups:
         self.draw_for(0)
 
     def draw_for(self, delivered: int) -> None:
-        """Draw the batches that DataLoader has drawn when it delivers the batch number
-        `delivered`.
-        """
+        """Draw the batches that DataLoader has drawn by the time it delivers batch `delivered`."""
         while self._count < self._lead + delivered and not self._is_ended:
             self._draw()
 

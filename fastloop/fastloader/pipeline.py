@@ -51,8 +51,8 @@ from fastloop.fastloader.sample_draws import (
     make_seeded_once,
 )
 from fastloop.fastloader.thread_choice import (
-    BatchTimes,
     Pace,
+    ReadTimes,
     Tuning,
     count_nbytes,
     read_clocks,
@@ -215,7 +215,7 @@ class Work:
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
-            times = BatchTimes(
+            times = ReadTimes(
                 reading_ns=end.wall_ns - begin.wall_ns,
                 cpu_ns=end.cpu_ns - begin.cpu_ns,
                 pauses=end.pauses - begin.pauses,

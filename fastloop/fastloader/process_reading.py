@@ -35,7 +35,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.shared_batch import read_batch, receive_memory
-from fastloop.fastloader.torch_draws import AHEAD
+from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
 
 MOST_LENT = 8
 """Batches of a process that may stay in shared memory while the program keeps them; further ones
@@ -267,7 +267,9 @@ class ProcessReading:
         # Processes of the parent can't be used in its fork.
         if pool is None or pool.pid != os.getpid():
             pool = _start_pool(self.settings, source, draws)
-        ahead = self.settings.num_workers * (self.settings.prefetch_factor or AHEAD)
+        ahead = self.settings.num_workers * (
+            self.settings.prefetch_factor or TORCHS_PREFETCH_FACTOR
+        )
         return ProcessBatches(self, pool, draws, groups, ahead)
 
     def finish(self, pool: ReaderPool) -> None:

@@ -122,7 +122,7 @@ def tensor_at(buffer: mmap.mmap | memoryview, place: Place) -> torch.Tensor:
 
 
 def align(nbytes: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """The number, rounded up to a multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -152,8 +152,9 @@ class BatchWriter:
     """Descriptor of the batch's memory if the parent does not have it yet."""
 
     def open(self, number: int | None, left: Sequence[int] = ()) -> None:
-        """Begin a batch in the memory of this number; `left`: memories to forget, because forks
-        keep them.
+        """Begin a batch in the memory of this number; None: it needs new memory.
+
+        left: numbers of memories that are not used again, because forks of the parent keep them.
         """
         for other in left:
             del self.memories[other]
@@ -300,11 +301,10 @@ def _read(buffer: memoryview, place: Place | ArrayPlace) -> Any:
     if isinstance(place, Place):
         return tensor_at(buffer, place)
     bytes_ = tensor_at(buffer, place.place).numpy()
-    return (
-        bytes_.view(place.dtype).reshape(place.shape)
-        if len(bytes_)
-        else np.empty(place.shape, place.dtype)
-    )
+    # An array without bytes lies nowhere.
+    if not len(bytes_):
+        return np.empty(place.shape, place.dtype)
+    return bytes_.view(place.dtype).reshape(place.shape)
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -102,7 +102,7 @@ def count_nbytes(batches: Any) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchTimes:
+class ReadTimes:
     """The times of a batch that the loop has read itself, and its size."""
 
     reading_ns: int
@@ -122,7 +122,7 @@ class BatchTimes:
         uses_little = self.cpu_ns < WAITING_SHARE * self.reading_ns
         return uses_little and 2 * self.pauses >= self.num_samples
 
-    def saved_ns(self, num_threads: int) -> float:
+    def find_saving_ns(self, num_threads: int) -> float:
         """The time that so many threads would have saved, if they read as fast as the loop.
 
         They read the next batches during the step, and all at once. Each hand-over of a batch costs
@@ -138,7 +138,7 @@ class BatchTimes:
 
 @dataclass
 class Pace:
-    """How many threads that read ahead of the loop save time, by the batches of a loader so far.
+    """The number of threads that save time if they read ahead, by the batches of a loader so far.
 
     If samples are cheap, or the loop only traverses them, the loop reads faster itself. Batches are
     the same in all cases.
@@ -149,13 +149,13 @@ class Pace:
     num_saving: int = 0
     """Batches in a row for which threads would have saved time."""
 
-    def note(self, times: BatchTimes, tuning: Tuning) -> int:
+    def note(self, times: ReadTimes, tuning: Tuning) -> int:
         """Note the times of a batch, and return the number of threads to read by from now on."""
         numbers = {1, tuning.num_threads}
         if times.waits and tuning.waiting_threads:
             fitting = AHEAD_BYTES // max(1, tuning.prefetch_factor * times.nbytes)
             numbers.add(max(tuning.num_threads, min(tuning.waiting_threads, fitting)))
-        saved_ns, num_threads = max((times.saved_ns(each), each) for each in numbers)
+        saved_ns, num_threads = max((times.find_saving_ns(each), each) for each in numbers)
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if saved_ns > LONG_NS or self.num_saving >= CONFIRMED:
             self.num_threads = num_threads

@@ -33,7 +33,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
 from fastloop.fastloader.loader_settings import LoaderSettings
 
-AHEAD = 2
+TORCHS_PREFETCH_FACTOR = 2
 """Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
 BASE_SEED, ORDER_SEED = "base_seed", "order_seed"
 """Keys of a state's drawn numbers."""
@@ -101,7 +101,7 @@ def choose_moments(settings: LoaderSettings) -> DrawMoments:
     is_given = settings.num_workers is not None
     count = (settings.num_workers if is_given else settings.num_threads) or 0
     keeps_base = bool(settings.num_workers) and settings.persistent_workers
-    return DrawMoments(count * (settings.prefetch_factor or AHEAD), keeps_base)
+    return DrawMoments(count * (settings.prefetch_factor or TORCHS_PREFETCH_FACTOR), keeps_base)
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

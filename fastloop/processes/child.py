@@ -28,7 +28,7 @@ from fastloop.core.text import describe_exit, printable
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line
 from fastloop.processes.environments import spawn_from
-from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.parent_death import die_with_parent
 from fastloop.processes.rank_group import RankSpec, join_group
 from fastloop.processes.start_method import Isolation, start_context, start_process
 

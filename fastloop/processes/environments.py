@@ -40,7 +40,7 @@ from fastloop.core.optional_libraries import version_of
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.text import shorten_words
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
-from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.parent_death import die_with_parent
 
 FORMAT = 1
 """Version of the way in which environments are built. If it is increased, older ones are unused."""
@@ -167,7 +167,7 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
                 with write_beside(folder) as beside:
                     _build(environment, beside, folder)
             finally:
-                # rmdir fails if there are other environments
+                # rmdir fails if there are other environments.
                 with suppress(OSError):
                     environments_folder().rmdir()
     return read_environment(folder)
@@ -262,7 +262,7 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     if _run([str(python), "-I", "-c", "import pip"]).returncode:
         _check([str(python), "-I", "-m", "ensurepip"])
     for arguments in _pip_calls(environment):
-        # with PIP_USER=1, or `user = true` in a pip.conf, pip refuses to install to an environment
+        # With PIP_USER=1, or `user = true` in a pip.conf, pip refuses to install to an environment.
         _check([str(python), "-I", "-m", "pip", "install", "--no-user", *QUIET, *arguments])
     described = json.loads(_check([str(python), "-I", "-c", DESCRIBE]))
     text = json.dumps(asdict(environment) | described, default=str, ensure_ascii=False)
@@ -277,7 +277,7 @@ def _pip_calls(environment: Environment) -> list[list[str]]:
     calls = [plain] if plain else []
     calls += [shlex.split(each) for each in with_options]
     if environment.fastloop is not None:
-        # pip would leave out a wheel of the version that the main environment has
+        # pip would leave out a wheel of the version that the main environment has.
         calls.append(["--no-deps", "--ignore-installed", str(environment.fastloop)])
     return calls
 

@@ -12,7 +12,7 @@ import os
 import sys
 from types import TracebackType
 
-from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.parent_death import die_with_parent
 
 IMPORTED_BY = os.getpid()
 PRELOADED = frozenset(sys.modules)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from fastloop.processes.lifecycle import COMMAND, die_with_parent
+from fastloop.processes.parent_death import FORKSERVER_OWNER, die_with_parent
 
 die_with_parent()
-if os.environ.get(COMMAND) != str(os.getppid()):
+if os.environ.get(FORKSERVER_OWNER) != str(os.getppid()):
     os._exit(1)

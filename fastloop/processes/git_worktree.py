@@ -18,7 +18,11 @@ WORKTREE, LOCK = "worktree", ".worktree.lock"
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 """Settings of git with which none of the user's hooks runs, such as one that installs packages."""
 OF_HOOKS = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
     "GIT_OBJECT_DIRECTORY",
 )
 """Variables that git sets for its hooks. With them, a check that runs in a hook would check the

@@ -183,16 +183,24 @@ class _Collection:
         """Positions of all ranks that have not answered, by rank."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
         located = {child.call.rank: locate_child(child) for child in monitor.pending}
-        # Only a follower can read the stacks of the children on its node.
-        if self.followers and len(located) < len(missing):
-            self.followers.commands.post({"locate": self.number})
-            monitor = Monitor([], GRACE_S)
-            with contextlib.suppress(MonitorTimeout, EndOfMessages):
-                while len(located) < len(missing):
-                    message = monitor.next([self.followers.inbox])
-                    if message == STOP or message.get("call") != self.number:
-                        continue
-                    rank, stack = message["rank"], message.get("stack", "")
-                    location = message.get("location", "has answered since")
-                    located[rank] = RankPosition(rank=rank, location=location, stack=stack)
+        if self.followers:
+            located |= self._ask_followers(self.followers, len(missing) - len(located))
         return [located.get(rank, RankPosition(rank=rank)) for rank in missing]
+
+    def _ask_followers(self, followers: Followers, count: int) -> dict[int, RankPosition]:
+        """Positions of `count` ranks on other nodes, or of those that answer within GRACE_S."""
+        located: dict[int, RankPosition] = {}
+        if count < 1:
+            return located
+        # Only a follower can read the stacks of the children on its node.
+        followers.commands.post({"locate": self.number})
+        monitor = Monitor([], GRACE_S)
+        with contextlib.suppress(MonitorTimeout, EndOfMessages):
+            while len(located) < count:
+                message = monitor.next([followers.inbox])
+                if message == STOP or message.get("call") != self.number:
+                    continue
+                rank, stack = message["rank"], message.get("stack", "")
+                location = message.get("location", "has answered since")
+                located[rank] = RankPosition(rank=rank, location=location, stack=stack)
+        return located

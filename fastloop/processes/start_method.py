@@ -16,7 +16,8 @@ from threading import Event
 from typing import Literal
 
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
-from fastloop.processes.lifecycle import COMMAND, defer_signals, exit_if_signalled
+from fastloop.processes.parent_death import FORKSERVER_OWNER
+from fastloop.processes.signals import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
@@ -61,7 +62,7 @@ def start_context(isolation: Isolation) -> BaseContext:
 
 def _set_preloaded(context: BaseContext, modules: list[str]) -> None:
     """Let the forkserver import these modules, between those that tie it to this process."""
-    os.environ[COMMAND] = str(os.getpid())
+    os.environ[FORKSERVER_OWNER] = str(os.getpid())
     context.set_forkserver_preload([TIE, *modules, HOOK])
 
 

@@ -13,10 +13,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from fastloop.core import stats
 from fastloop.core.explanation import Ladder
-from fastloop.core.number_text import significant, unit_of_all
+from fastloop.core.number_text import WIDEST_INTERVAL, significant, unit_of_all
 from fastloop.core.parts import Part
 from fastloop.core.ranking import NO_RANK
-from fastloop.reporting.report_tables import WIDEST
 from fastloop.reporting.summary import Row
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def wrap_label(text: str, width: int) -> str:
 
     Lines end after a comma if they can.
     """
-    # textwrap breaks at blanks, but not at no-break spaces: they stand for the blanks in a part
+    # textwrap breaks at blanks, but not at no-break spaces: they stand for the blanks in a part.
     parts = [part.replace(" ", "\u00a0") for part in text.split(", ")]
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(", ".join(parts), width)]
     if len(lines) <= 2:
@@ -139,7 +138,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
     """
     medians = [row.median for row in rows]
     unit = unit_of_all(medians)
-    # on a linear axis the fast jobs would lie on top of each other at 0
+    # On a linear axis the fast jobs would lie on top of each other at 0.
     is_log = max(medians) > LOG_FROM * min(medians)
     figure, axes = _strips(rows, unit.name + (", logarithmic" if is_log else " a trial"), HEAD_IN)
     ends = [end for row in rows for end in _interval_to_show(row)]
@@ -170,7 +169,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
 def _interval_to_show(row: Row) -> tuple[float, float]:
     """The interval of the median, or the median alone if the interval is unknown or too wide."""
     known = row.interval
-    return known if known and known[1] <= WIDEST * known[0] else (row.median, row.median)
+    return known if known and known[1] <= WIDEST_INTERVAL * known[0] else (row.median, row.median)
 
 
 def _times_of_base(row: Row) -> str:
@@ -235,7 +234,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         axes.plot(shares, [place] * len(shares), ".", color=INK, markersize=4, markeredgewidth=0,
                   alpha=0.6)  # fmt: skip
         largest.append(max(shares))
-        # from 99.5 on, two significant digits would be an exponent: 1e+02
+        # From 99.5 on, two significant digits would be an exponent: 1e+02.
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
     # This is the limit itself; replays of steps and lucky trials may exceed it.
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
@@ -351,7 +350,7 @@ def _write_labels(
 ) -> None:
     """Write the labels into a column at the right, each as close to the height of its point as the
     others allow."""
-    # heights on the axes, from 0 to 1, as the scale may be logarithmic; the limits are set by now
+    # Heights on the axes, from 0 to 1, as the scale may be logarithmic; the limits are set by now.
     to_axes = axes.transAxes.inverted()
     heights = [float(to_axes.transform(axes.transData.transform(point))[1]) for point in points]
     order = sorted(range(len(rows)), key=lambda index: heights[index])
@@ -367,8 +366,8 @@ def _write_labels(
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
     """The ascending heights, moved as little as keeps them apart; the last at most at 1."""
-    # first upwards from the lowest; labels that would leave the axes at the top then push the ones
-    # below them down again
+    # First upwards from the lowest; labels that would leave the axes at the top then push the ones
+    # below them down again.
     apart: list[float] = []
     for height in heights:
         apart.append(max(height, apart[-1] + distance) if apart else height)
@@ -389,7 +388,7 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     for place, (_, ladder) in enumerate(ladders):
         start = 0.0
         for row in ladder.rows:
-            # a part that is nothing but noise may be estimated below zero
+            # A part that is nothing but noise may be estimated below zero.
             share = max(0.0, row.share.value)
             bar = axes.barh(
                 place, share, left=start, height=0.62, color=PART_COLOURS[row.rung], linewidth=0

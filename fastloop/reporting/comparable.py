@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastloop.core.looks import ROUNDS_OF_NO_RANKING
-from fastloop.core.ranking import is_decided
+from fastloop.core.auto_trials import ROUNDS_OF_NO_RANKING, is_decided
 from fastloop.core.result import Measurement, Result, world_size
 from fastloop.core.user_code import LOADER_DATA
 
@@ -38,9 +37,9 @@ def delivers_same(result: Result, other: Result) -> bool:
 
 def _work(result: Result) -> tuple:
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
-    # the first ten batches of 64 samples are more work than the first ten of 32
+    # The first ten batches of 64 samples are more work than the first ten of 32.
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
-    # every rank drops its last batch, so more ranks deliver fewer samples
+    # Every rank drops its last batch, so more ranks deliver fewer samples.
     values += [world_size(result) if result.params.get("drop_last") else 1]
     values += [result.tags.get(tag) for tag in UNRANKED]
     return result.tags.get("sweep"), result.dataset, brings_data(result), *values
@@ -54,16 +53,17 @@ def _data_ids(result: Result) -> set[str]:
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
     """The results in groups: connected components of the relation `comparable`."""
-    # `comparable` is not transitive: a job may agree with one job in source, and with another in
-    # content. So a result may be comparable with members of several groups, which are then merged.
     groups: list[list[Result]] = []
-    for result in results:
-        near = [group for group in groups if any(comparable(result, member) for member in group)]
-        first, *others = near or [[]]
-        if not near:
-            groups.append(first)
-        first += [*(member for group in others for member in group), result]
-        groups = [group for group in groups if not any(group is other for other in others)]
+    left = [*range(len(results))]
+    while left:
+        group = [left.pop(0)]
+        # `comparable` is not transitive: a job may agree with one job in source, and with another
+        # in content. So the group grows while its members are looked at.
+        for member in group:
+            near = [each for each in left if comparable(results[each], results[member])]
+            left = [each for each in left if each not in near]
+            group += near
+        groups.append([results[each] for each in sorted(group)])
     return groups
 
 
@@ -85,13 +85,12 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
 
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
-    # jobs that get no ranks never have a decided ranking
+    # Jobs that get no ranks never have a decided ranking.
     if any(tag in result.tags for result in results for tag in UNRANKED):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
     measured = benchmarks_by_round(results)
-    return bool(measured) and all(
-        is_decided(
-            {name: [each.seconds for each in trials.values()] for name, trials in jobs.items()}
-        )
+    seconds = [
+        {name: [each.seconds for each in trials.values()] for name, trials in jobs.items()}
         for jobs in measured.values()
-    )
+    ]
+    return bool(seconds) and all(map(is_decided, seconds))

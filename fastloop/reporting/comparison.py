@@ -11,9 +11,8 @@ import numpy as np
 from fastloop.core import stats
 from fastloop.core.number_text import TimeUnit, show_time, significant, unit_of_all
 from fastloop.core.pair_tests import holm, welch_p_value
-from fastloop.core.result import Measurement, Result, measurements
+from fastloop.core.result import Measurement, Result, measurements, outcome
 from fastloop.core.types import UsageError
-from fastloop.reporting.report_tables import outcome
 
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
@@ -194,7 +193,7 @@ def no_longer_finishes(before: Result, after: Result) -> bool:
 def parse_percent(text: str) -> float:
     """The percentage as a number; raises UsageError unless it is finite and at least 0."""
     try:
-        # float() also accepts the digits of other scripts, which are a typing error here
+        # float() also accepts the digits of other scripts, which are a typing error here.
         percent = float(text) if text.isascii() else math.nan
     except ValueError:
         percent = math.nan
@@ -303,7 +302,7 @@ def comparison_answer(pairs: Pairs, changes: Sequence[CostChange], fail_above: f
     sentences = [_broken_sentence(broken)] if broken else []
     if regressions:
         sentences += _slower_sentences(regressions, len(changes))
-    # nothing is known of any change, so no job can be called fine
+    # Nothing is known of any change, so no job can be called fine.
     elif changes and len(unknown) == len(changes):
         sentences.append(f"No answer yet: each set needs {FEWEST_TRIALS} trials of a job or more.")
         return " ".join(sentences)
@@ -332,7 +331,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
-    # a change without a ratio is no regression
+    # A change without a ratio is no regression.
     assert ratio is not None
     bounds = f"95 %: {significant(ratio.low)} to {significant(ratio.high)}"
     times = f"{significant(ratio.estimate)} times as long as in the base"
@@ -350,7 +349,7 @@ def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[st
     told |= {"is slower by less" if slower == 1 else "are slower by less": slower}
     counts = [f"{count} of {len(changes)} {words}" for words, count in told.items() if count]
     rest = f": {', '.join(counts)}" if counts else ""
-    # noise may hide a regression: the sentence must not deny what the intervals allow
+    # Noise may hide a regression: the sentence must not deny what the intervals allow.
     known = [(each, each.ratio) for each in changes if each.ratio]
     open_ones = [each for each in known if each[1].high > 1 + fail_above / 100]
     surely = "surely " if open_ones or len(known) < len(changes) else ""

@@ -156,11 +156,11 @@ def _figure(picture: Picture, heading: str) -> str:
 
 def _inline(picture: Picture) -> str:
     """The SVG with the page's colours; ids get the picture's name as a prefix to be unique."""
-    # matplotlib knows no CSS variables, so its colours are replaced in its output
+    # matplotlib knows no CSS variables, so its colours are replaced in its output.
     text = picture.svg()
     for colour, variable in COLOURS.items():
         text = text.replace(colour, variable)
-    # a page has no use for matplotlib's metadata, which name foreign addresses
+    # A page has no use for matplotlib's metadata, which name foreign addresses.
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{picture.name}-", text)
     label = f'<svg role="img" aria-label="{escape(picture.heading)}"'

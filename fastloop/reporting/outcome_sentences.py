@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fastloop.core import stats
-from fastloop.core.looks import AUTO
+from fastloop.core.alpha_spending import AUTO
 from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
     TimeUnit,
     show_time,
     significant,
@@ -19,7 +20,6 @@ from fastloop.core.pair_tests import MOST_TRIALS
 from fastloop.core.result import Result, Shuffling
 from fastloop.core.stats import Ratio
 from fastloop.reporting.limit_text import describe_work
-from fastloop.reporting.report_tables import WIDEST
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 MOST_SENTENCES = 3
@@ -52,7 +52,7 @@ def _outcome(comparison: Comparison) -> list[str]:
             f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
             f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
         ]
-    # the job of the lowest median has rank 1: no job is surely faster than it
+    # The job of the lowest median has rank 1: no job is surely faster than it.
     best = [row for row in rows if row.rank == rows[0].rank]
     if len(best) == 1:
         return [f"{best[0].label} is fastest{_lead(comparison, best[0])}."]
@@ -61,32 +61,37 @@ def _outcome(comparison: Comparison) -> list[str]:
 
 def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank."""
-    first, others = best[0], best[1:]
     family = _loader_of_all(comparison, best)
-    equal = [first, *(row for row in others if row.label in comparison.equal)]
-    apart = [row for row in others if row.label not in comparison.equal]
-    names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
-    answer = [f"{family} is fastest{_lead(comparison, first)}."] if family else []
-    subject = "Its " if family else ""
-    # Three cases: all of them are surely equal, some are, or it is not known of any yet.
+    tie = _describe_tie(comparison, {row.label: row.label for row in best})
+    # If all of them have one loader, that is the answer, and the tie is between its settings.
+    if family:
+        names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
+        tie = f"Its {_describe_tie(comparison, names)}"
+        return [f"{family} is fastest{_lead(comparison, best[0])}.", f"{tie}."]
+    lead = _lead_of_all(comparison, best)
+    if all(row.label in comparison.equal for row in best[1:]):
+        return [f"{tie}{lead}."]
+    sentence = lead.removeprefix(", ")
+    return [f"{tie}.", f"{sentence[0].upper()}{sentence[1:]}."] if sentence else [f"{tie}."]
+
+
+def _describe_tie(comparison: Comparison, names: Mapping[str, str]) -> str:
+    """The beginning of a sentence on jobs that share the first rank.
+
+    names: label of each job, the fastest first -> its name in the sentence.
+    """
+    first, *others = names
+    equal = [names[first], *(names[each] for each in others if each in comparison.equal)]
+    apart = [names[each] for each in others if each not in comparison.equal]
     if not apart:
-        tie = f"{subject}{_list([names[row.label] for row in equal])} are equally fast (within 2 %)"
-        lead = "" if family else _lead_of_all(comparison, best)
-        return [*answer, f"{tie}{lead}."]
-    if len(equal) > 1:
-        known = _list([names[row.label] for row in equal])
-        them = _list([names[row.label] for row in apart])
-        open_ones = (
-            f"{subject}{known} are equally fast (within 2 %), and {them} can't be told apart"
-        )
-        tie = f"{open_ones} from them yet ({_hint(comparison)})"
-    else:
-        known = _list([names[row.label] for row in best])
-        tie = f"{subject}{known} can't be told apart yet ({_hint(comparison)})"
-    lead = _lead_of_all(comparison, best).removeprefix(", ")
-    if family or not lead:
-        return [*answer, f"{tie}."]
-    return [f"{tie}.", f"{lead[0].upper()}{lead[1:]}."]
+        return f"{_list(equal)} are equally fast (within 2 %)"
+    hint = _hint(comparison)
+    if len(equal) == 1:
+        return f"{_list([*names.values()])} can't be told apart yet ({hint})"
+    return (
+        f"{_list(equal)} are equally fast (within 2 %), and {_list(apart)} can't be told apart "
+        f"from them yet ({hint})"
+    )
 
 
 def _hint(comparison: Comparison) -> str:
@@ -177,7 +182,7 @@ def _limit(comparison: Comparison) -> str:
 def _time(row: Row) -> str:
     unit = unit_of(row.median)
     bounds = ""
-    if row.interval and row.interval[1] < WIDEST * row.interval[0]:
+    if row.interval and row.interval[1] < WIDEST_INTERVAL * row.interval[0]:
         low, high = (significant(unit.of(bound)) for bound in row.interval)
         bounds = f" (95 %: {low} to {high})"
     time = f"{show_time(row.median)} a trial{bounds}"
@@ -191,7 +196,11 @@ def _bounds(ratio: Ratio, is_sure: bool) -> str:
     # The ranks use the noise of all jobs, the interval only that of two: with three or four trials
     # a job may be surely faster although the interval includes 1.
     low, high = ratio.low, ratio.high
-    if not ratio.is_interval or not 0 < high < WIDEST * low or (is_sure and low <= 1 <= high):
+    if (
+        not ratio.is_interval
+        or not 0 < high < WIDEST_INTERVAL * low
+        or (is_sure and low <= 1 <= high)
+    ):
         return ""
     return f"; 95 %: {significant(low)} to {significant(high)}"
 

@@ -52,7 +52,7 @@ class Picture:
         with _style():
             # The date is left out, so that equal results give equal files.
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # without the XML declaration and the doctype, which an element in a page must not have
+        # Without the XML declaration and the doctype, which an element in a page must not have.
         text = buffer.getvalue()
         return text[text.index("<svg") :]
 
@@ -60,7 +60,7 @@ class Picture:
         """A PNG file with a white background and the heading, for places that can't show SVG."""
         buffer = io.BytesIO()
         with _style():
-            # only in the file: on a page the heading is text, and the figure is drawn for both
+            # Only in the file: on a page the heading is text, and the figure is drawn for both.
             heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
             self.figure.savefig(
                 buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
@@ -87,7 +87,7 @@ class Chart:
 def _style() -> Iterator[None]:
     """matplotlib's settings for drawing and saving."""
     with mpl.rc_context(RC_PARAMS), warnings.catch_warnings():
-        # names may be of any script: in SVG the reader's fonts draw them
+        # Names may be of any script: in SVG the reader's fonts draw them.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         yield
 

@@ -73,7 +73,7 @@ def trials_csv(results: Sequence[Result]) -> str:
     for result in results:
         for trial in result.trials:
             for benchmark, window in trial.benchmarks.items():
-                # csv writes None as an empty cell
+                # csv writes None as an empty cell.
                 writer.writerow(
                     [
                         result.name,
@@ -123,7 +123,7 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
             blocks += [_image(picture) for picture in section.pictures]
     for table in document.appendix:
         blocks += _table(table)
-    # a name may contain HTML, which Markdown would pass on
+    # A name may contain HTML, which Markdown would pass on.
     return "\n\n".join(blocks).replace("<", "&lt;") + "\n"
 
 

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastloop.core import stats
-from fastloop.core.explanation import Explanation, LadderRow
-from fastloop.core.number_text import (
-    TimeUnit,
-    show_estimate,
-    show_percent,
-    significant,
-    unit_of_all,
-)
-from fastloop.core.result import Result, measurements, world_size
-from fastloop.core.tracked_metrics import metrics
-from fastloop.core.types import FailureKind
+from fastloop.core.number_text import WIDEST_INTERVAL, TimeUnit, decimals, unit_of_all
+from fastloop.core.result import Result, outcome
+from fastloop.reporting.caveat_groups import group_caveats
 from fastloop.reporting.limit_text import describe_origin, limit_legend
-from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"
 """The em dash in a cell without a value."""
 DASH = "\u2013"
 """The en dash between the ends of an interval."""
-WIDEST = 10.0
-"""An interval with ends that differ by more than this factor is left out, as it says nothing."""
 LONGEST_BASELINE = 20
 """Longest name of a baseline for the heading of a column, in characters."""
 KEPT = ("median", "time / ")
@@ -38,31 +25,6 @@ MEANINGS = {
     "training": "the model trains on every batch",
     "inference": "the model runs inference on every batch",
 }
-SKIPPED = "skipped"
-RANK_HEAD = (
-    *("", "processes", "seconds by rank", "waits by rank, s"),
-    *("straggler", "scaling", "gradients"),
-)
-RANK_LEGEND = (
-    "seconds: median over trials by rank; a trial takes as long as its slowest rank. waits: for "
-    "batches and their placement, in one epoch. straggler: longest wait / mean wait. "
-    "scaling: samples/s / (processes x samples/s of one process). gradients: share of a step, on "
-    "batches that are already on the device, spent averaging gradients over the ranks."
-)
-RANK_SHARES = ("scaling_efficiency", "sync_fraction")
-"""Metrics of the columns scaling and gradients."""
-SHARES_LEGEND = (
-    "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
-    "the median over rounds, or the range in parentheses. wait: what a perfect loader would save."
-)
-GAINS_LEGEND = (
-    "Share of an epoch that a change saves: predicted by a model of the loader, and as it was when "
-    "the change ran next to the job as it is."
-)
-PARTS_LEGEND = (
-    "exposed: by how much a batch takes longer for the part. hidden: the rest of the part's work, "
-    "done while the loop stepped or another worker worked; ?: unknown."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +56,7 @@ def ranking_table(comparison: Comparison) -> Table:
     Columns without any value are left out.
     """
     baseline = comparison.baseline
-    # a long name would widen its column; the legend has it instead
+    # A long name would widen its column; the legend has it instead.
     base = baseline if 0 < len(baseline) <= LONGEST_BASELINE else "baseline"
     cells = {
         heading: [cell(row) for row in comparison.rows]
@@ -156,7 +118,7 @@ def machine_table(results: Sequence[Result]) -> Table:
     """Hardware, software and commit, with a column for each machine that took part."""
     environments: dict[str, dict] = {}
     for result in results:
-        # an environment has lists and dicts, which can't be keys
+        # An environment has lists and dicts, which can't be keys.
         key = repr(sorted(result.environment.items(), key=str))
         environments.setdefault(key, result.environment)
     columns = list(environments.values())
@@ -191,12 +153,6 @@ def settings_table(results: Sequence[Result]) -> Table:
     return Table(heading="Settings that all jobs share", head=("", ""), rows=rows, numeric=False)
 
 
-def decimals(values: Sequence[float], digits: int = 3) -> int:
-    """Number of decimals, from 1 to 9, that shows `digits` digits of the smallest value."""
-    smallest = min((value for value in values if value > 0), default=1.0)
-    return min(9, max(1, digits - 1 - math.floor(math.log10(smallest))))
-
-
 def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
     """The values in that unit as `mean (std)`; without `(std)` below two values."""
     deviation = stats.std(seconds)
@@ -205,42 +161,35 @@ def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
 
 
 def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
-    units = {
-        group.title: unit_of_all([row.median for row in comparison.rows])
-        for group in groups
-        for comparison in group.comparisons
-        if comparison.benchmark == benchmark
-    }
-    # A column has one unit and one number of decimals, so that its figures can be compared at a
-    # glance.
     columns = {
-        group.title: {row.label: row.seconds for row in comparison.rows}
+        f"{group.title}, {_unit_of(comparison).name}": _overview_column(comparison)
         for group in groups
         for comparison in group.comparisons
         if comparison.benchmark == benchmark
     }
     all_labels = dict.fromkeys(label for group in groups for label in _labels(group))
     labels = [name for name in all_labels if any(name in cells for cells in columns.values())]
-    digits = [
-        decimals([units[title].of(stats.median(seconds)) for seconds in cells.values()])
-        for title, cells in columns.items()
-    ]
-    rows = tuple(
-        (
-            label,
-            *(
-                mean_std(cells[label], places, units[title]) if label in cells else NOTHING
-                for (title, cells), places in zip(columns.items(), digits, strict=True)
-            ),
-        )
-        for label in labels
-    )
     meaning = MEANINGS.get(benchmark)
     return Table(
         heading=f"{benchmark.capitalize()}: {meaning}" if meaning else benchmark.capitalize(),
-        head=("mean (std) per trial", *(f"{title}, {units[title].name}" for title in columns)),
-        rows=rows,
+        head=("mean (std) per trial", *columns),
+        rows=tuple(
+            (label, *(cells.get(label, NOTHING) for cells in columns.values())) for label in labels
+        ),
     )
+
+
+def _overview_column(comparison: Comparison) -> dict[str, str]:
+    """Label of a job -> its cell."""
+    # A column has one unit and one number of decimals, so that its figures can be compared at a
+    # glance.
+    unit = _unit_of(comparison)
+    digits = decimals([unit.of(row.median) for row in comparison.rows])
+    return {row.label: mean_std(row.seconds, digits, unit) for row in comparison.rows}
+
+
+def _unit_of(comparison: Comparison) -> TimeUnit:
+    return unit_of_all([row.median for row in comparison.rows])
 
 
 def _labels(group: JobGroup) -> list[str]:
@@ -253,11 +202,11 @@ def _labels(group: JobGroup) -> list[str]:
 
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
     """Column heading -> the function that formats a row's cell."""
-    unit = unit_of_all([row.median for row in comparison.rows])
+    unit = _unit_of(comparison)
     digits = decimals([unit.of(row.median) for row in comparison.rows])
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
     places = decimals([100 * share for share in shares], digits=2)
-    # a single job has no rank
+    # A single job has no rank.
     has_others = len(comparison.rows) > 1
     return {
         "rank": lambda row: str(row.rank) if row.rank and has_others else NOTHING,
@@ -287,7 +236,7 @@ def _in(unit: TimeUnit, interval: tuple[float, float] | None) -> tuple[float, fl
 
 def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
     """The interval as text; a dash if it is unknown or too wide to say anything."""
-    if bounds is None or bounds[1] > WIDEST * bounds[0]:
+    if bounds is None or bounds[1] > WIDEST_INTERVAL * bounds[0]:
         return NOTHING
     return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}"
 
@@ -304,167 +253,3 @@ def _format_setting(value: object) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def outcome(result: Result) -> tuple[str, str]:
-    """The job's status and its reason."""
-    # a job that can't run here has the status FAILED, but failed at nothing: it was skipped
-    if result.failure_kind is FailureKind.UNSUPPORTED:
-        return SKIPPED, result.status_reason.removeprefix(f"{FailureKind.UNSUPPORTED}: ")
-    return result.status, result.status_reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Caveat:
-    """A kind of caveat, such as `unstable`, and each job's details of it."""
-
-    kind: str
-    details: dict[str, str]
-    """Short name of a job -> its details, which are empty if the kind says everything."""
-
-    @property
-    def text(self) -> str:
-        """The jobs, each with its details; details that all jobs share are given once."""
-        if len(set(self.details.values())) == 1:
-            detail = next(iter(self.details.values()))
-            return f"{', '.join(self.details)}{detail and f' ({detail})'}"
-        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
-
-
-def group_caveats(results: Sequence[Result]) -> list[Caveat]:
-    """The caveats of these results, grouped by kind, in the order of their first jobs.
-
-    Details begin with the benchmark if there are several.
-    """
-    grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    names = short_names(results)
-    benchmarks = {
-        name for result in results for trial in result.trials for name in trial.benchmarks
-    }
-    for result in results:
-        for caveat in result.caveats:
-            benchmark, kind, detail = _split(caveat, benchmarks)
-            shown = benchmark if len(benchmarks) > 1 else ""
-            grouped[kind][names[result.name]].append(": ".join(filter(None, (shown, detail))))
-    return [
-        Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
-        for kind, details in grouped.items()
-    ]
-
-
-def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str, str]:
-    """Benchmark, kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
-    benchmark = next((name for name in benchmarks if caveat.startswith(f"{name}: ")), "")
-    prefix = f"{benchmark}: " if benchmark else ""
-    kind, _, detail = caveat.removeprefix(prefix).partition(": ")
-    return benchmark, kind, detail
-
-
-def ranks_table(results: Sequence[Result]) -> Table | None:
-    """A row for each benchmark of each job with several processes; None if there is none."""
-    rows = [
-        (f"{result.name}: {benchmark}", *_rank_cells(result, benchmark))
-        for result in results
-        if world_size(result) > 1 and result.trials
-        for benchmark in result.trials[0].benchmarks
-    ]
-    if not rows:
-        return None
-    return Table(heading="Ranks", head=RANK_HEAD, rows=tuple(rows), legend=RANK_LEGEND)
-
-
-def rank_lines(result: Result) -> list[str]:
-    """The job's rows of the ranks table as text, one line a benchmark; empty for one process."""
-    if world_size(result) == 1 or not result.trials:
-        return []
-    return [
-        f"{benchmark}: {', '.join(_describe_cells(_rank_cells(result, benchmark)))}"
-        for benchmark in result.trials[0].benchmarks
-    ]
-
-
-def _describe_cells(cells: Sequence[str]) -> list[str]:
-    templates = ("{} ranks", "{} s", "waits {} s", "straggler {}", "scaling {}", "gradients {}")
-    return [
-        text.format(cell) for text, cell in zip(templates, cells, strict=True) if cell != NOTHING
-    ]
-
-
-def _rank_cells(result: Result, benchmark: str) -> tuple[str, ...]:
-    """The job's cells in this benchmark, one for each column of RANK_HEAD after the first."""
-    figures = metrics(result)
-    by_rank = zip(*[trial.rank_seconds for trial in measurements(result, benchmark)], strict=True)
-    attribution = result.attribution.get(benchmark)
-    waits = [rank.loading_s for rank in attribution.ranks] if attribution else []
-    straggler_index = figures.get(f"{benchmark}/straggler_index")
-    shares = [figures.get(f"{benchmark}/{name}") for name in RANK_SHARES]
-    return (
-        str(world_size(result)),
-        _rank_seconds([stats.median(list(seconds)) for seconds in by_rank]),
-        _rank_seconds(waits),
-        NOTHING if straggler_index is None else f"{straggler_index:.2f}",
-        *(NOTHING if share is None else f"{100 * share:.0f} %" for share in shares),
-    )
-
-
-def _rank_seconds(seconds: Sequence[float]) -> str:
-    return " ".join(significant(value) for value in seconds) or NOTHING
-
-
-def shares_table(results: Sequence[Result]) -> Table | None:
-    """The share of the epoch of each part, a row for each explained job; None if none was."""
-    explained = explanations_of(results)
-    # jobs have different parts; a column for each that any job has, in the order of the ladders
-    parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
-    rows = []
-    for label, explanation in explained:
-        shares = {row.rung: row.share for row in explanation.ladder.rows}
-        cells = [
-            show_estimate(shares[part], show_percent) if part in shares else NOTHING
-            for part in parts
-        ]
-        wait = show_estimate(explanation.ladder.wait_share, show_percent)
-        rows.append((label, wait, *cells))
-    head = ("", "wait", *parts)
-    table = Table(heading="Parts of an epoch", head=head, rows=tuple(rows), legend=SHARES_LEGEND)
-    return table if rows else None
-
-
-def gains_table(results: Sequence[Result]) -> Table | None:
-    """Predicted and realised gain of each change that was tried; None if none was."""
-    rows = tuple(
-        (
-            f"{label}: {each.change}",
-            NOTHING
-            if each.predicted_gain is None
-            else show_estimate(each.predicted_gain, show_percent),
-            show_estimate(each.realised_gain, show_percent),
-        )
-        for label, explanation in explanations_of(results)
-        for each in explanation.what_ifs
-        if each.realised_gain
-    )
-    head = ("what if", "predicted gain", "realised gain")
-    return Table(heading="What if", head=head, rows=rows, legend=GAINS_LEGEND) if rows else None
-
-
-def parts_table(results: Sequence[Result]) -> Table | None:
-    """Exposed and hidden milliseconds of each part of each explained job; None if none was."""
-    rows = tuple(
-        (f"{label}: {row.rung}", *_milliseconds(row))
-        for label, explanation in explanations_of(results)
-        for row in explanation.ladder.rows
-    )
-    head = ("part", "exposed, ms a batch", "hidden, ms a batch")
-    return Table(heading="Ladder", head=head, rows=rows, legend=PARTS_LEGEND) if rows else None
-
-
-def explanations_of(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
-    """Short names and explanations of the jobs that have one."""
-    names = short_names(results)
-    return [(names[each.name], each.explanation) for each in results if each.explanation]
-
-
-def _milliseconds(row: LadderRow) -> tuple[str, str]:
-    hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
-    return show_estimate(row.exposed_ms, significant), hidden

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core import stats
+from fastloop.core.alpha_spending import AUTO
 from fastloop.core.limit import LimitOrigin, typical_origin
-from fastloop.core.looks import AUTO
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word
 from fastloop.core.tracked_metrics import metrics
@@ -125,7 +125,7 @@ def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
-    # titles omit the settings that all jobs share
+    # Titles omit the settings that all jobs share.
     of_all = set.intersection(*({*_settings(result)} for result in finished)) if finished else set()
     return [_group(members, reference, several, of_all) for members in partition(finished)]
 
@@ -140,7 +140,7 @@ def _reference(results: Sequence[Result], finished: list[Result], baseline: str)
     for name in (baseline, setting):
         if name and (named := _find_named(finished, name)):
             return named[0]
-    # empty if the job that was typed first has failed
+    # Empty if the job that was typed first has failed.
     first = [result for result in finished if result is results[0]]
     raw = [result for result in finished if result.loader == RAW]
     return (first + raw + finished + [None])[0]
@@ -216,7 +216,7 @@ def _comparison(
     in_looks = any(result.params.get("trials") == AUTO for result in results)
     seconds = {name: _seconds(by_round) for name, by_round in trials.items()}
     ranking = rank_jobs(seconds, in_looks=in_looks)
-    # the jobs of a group all have these tags or none; without ranks the order of medians stays
+    # The jobs of a group all have these tags or none; without ranks the order of medians stays.
     for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
             ranking = Ranking(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fastloop.core.number_text import significant
 from fastloop.core.result import Result
@@ -19,7 +20,7 @@ PROFILES = ("profile-<benchmark>.json.gz", "profile-<benchmark>.txt")
 def stores_table(results: Sequence[Result]) -> Table | None:
     """Size, seconds and samples of each store that the jobs read; None if they read none."""
     head = ("store of", "dataset", "MiB", "seconds", "samples")
-    rows = tuple((names, *cells) for cells, names in _stores(results).items())
+    rows = tuple((readers, *store) for store, readers in _readers_by_store(results).items())
     return Table(heading="Stores", head=head, rows=rows, legend=STORES_LEGEND) if rows else None
 
 
@@ -36,8 +37,8 @@ def profiles_table(results: Sequence[Result]) -> Table | None:
 def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
     """Lines on stores, the sweep's folder and profiles, for the end of a command."""
     stores = [
-        f"{names} {mib} MiB, {seconds} s to write"
-        for (_, mib, seconds, _), names in _stores(results).items()
+        f"{readers} {store.mib} MiB, {store.seconds} s to write"
+        for store, readers in _readers_by_store(results).items()
     ]
     lines = [f"files:  {folder}"]
     if stores:
@@ -48,13 +49,27 @@ def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _stores(results: Sequence[Result]) -> dict[tuple[str, str, str, str], str]:
-    """(dataset, MiB, seconds, samples) of each store -> the loaders that read it."""
-    # results do not name the store itself; figures that are equal belong to the same one
-    loaders: dict[tuple[str, str, str, str], dict[str, None]] = {}
+class _Store(NamedTuple):
+    """The figures of a store, as text."""
+
+    dataset: str
+    mib: str
+    seconds: str
+    """Time that writing it took."""
+    samples: str
+
+
+def _readers_by_store(results: Sequence[Result]) -> dict[_Store, str]:
+    """Store -> names of the loaders that read it."""
+    # Results do not name the store itself; figures that are equal belong to the same one.
+    loaders: dict[_Store, dict[str, None]] = {}
     for result in results:
         if result.disk_mib:
-            mib, seconds = significant(result.disk_mib), significant(result.prepare_s)
-            key = (result.dataset, mib, seconds, f"{result.num_samples:,}")
-            loaders.setdefault(key, {})[result.loader] = None
-    return {key: ", ".join(names) for key, names in loaders.items()}
+            store = _Store(
+                dataset=result.dataset,
+                mib=significant(result.disk_mib),
+                seconds=significant(result.prepare_s),
+                samples=f"{result.num_samples:,}",
+            )
+            loaders.setdefault(store, {})[result.loader] = None
+    return {store: ", ".join(names) for store, names in loaders.items()}

@@ -6,21 +6,17 @@ import textwrap
 from collections.abc import Sequence
 
 from fastloop.core import stats
-from fastloop.core.number_text import TimeUnit, unit_of_all
+from fastloop.core.number_text import TimeUnit, decimals, unit_of_all
 from fastloop.core.ranking import NO_RANK
-from fastloop.core.result import Result, world_size
+from fastloop.core.result import Result, outcome, world_size
 from fastloop.core.text import printable
+from fastloop.reporting.caveat_groups import group_caveats
 from fastloop.reporting.comparable import brings_data
 from fastloop.reporting.header import describe_samples, load_lines, show_trials
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.outcome_sentences import verdict
-from fastloop.reporting.report_tables import (
-    decimals,
-    group_caveats,
-    outcome,
-    rank_lines,
-    why_legend,
-)
+from fastloop.reporting.ranks_table import rank_lines
+from fastloop.reporting.report_tables import why_legend
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 
 WIDTH, MAX_WIDTH = 80, 120
@@ -74,7 +70,7 @@ def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
     """The comparisons of each table: as many as fit beside the longest name, but at least one."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    # if not even one fits beside it, longer names stand on lines of their own
+    # If not even one fits beside it, longer names stand on lines of their own.
     if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH
     tables: list[list[Comparison]] = []
@@ -103,7 +99,7 @@ def _why_width(comparison: Comparison) -> int:
 def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
-    # names that are longer stand on lines of their own, and don't widen the column
+    # Names that are longer stand on lines of their own, and don't widen the column.
     widest = width - sum(_cell_width(comparison) + 1 for comparison in comparisons) + 1
     names = [len(label) + 1 for label in labels if len(label) < widest]
     column = max([NAME_WIDTH, *names])
@@ -126,7 +122,7 @@ def _formats(comparison: Comparison) -> list[str]:
     """
     unit = _unit(comparison)
     most = decimals([unit.of(row.median) for row in comparison.rows], digits=2)
-    # the last one fits always, whatever the time
+    # The last one fits always, whatever the time.
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
 
@@ -167,7 +163,7 @@ def _unit(comparison: Comparison) -> TimeUnit:
 
 
 def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:
-    # this job did not run that benchmark
+    # This job did not run that benchmark.
     if row is None:
         return " " * CELL_WIDTH
     unit = _unit(comparison)
@@ -182,7 +178,7 @@ def _why_cell(row: Row | None, comparison: Comparison) -> str:
 
 
 def _format_limit(fraction: float | None) -> str:
-    # no limit is measured for this kind of work
+    # No limit is measured for this kind of work.
     if fraction is None:
         return "-  "
     shares = [f"{100 * fraction:{spec}}" for spec in (".1f", ".0f")]

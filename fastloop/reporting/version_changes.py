@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.looks import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
+from fastloop.core.alpha_spending import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
 from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fastloop.core.result import Result
+from fastloop.core.check_status import CheckStatus
+from fastloop.core.result import Result, outcome
 from fastloop.reporting.comparable import delivers_same
 from fastloop.reporting.comparison import (
     CostChange,
@@ -15,13 +16,17 @@ from fastloop.reporting.comparison import (
     other_differences,
 )
 from fastloop.reporting.report_files import markdown_row
-from fastloop.reporting.report_tables import outcome
 from fastloop.reporting.version_changes import VersionChange
 
-NO_SLOWER, SLOWER, OTHER_SAMPLES, NOT_JUDGED = 0, 1, 3, 4
-"""Exit statuses, which are those of a check with a recorded base."""
 MARKER = "<!-- fastloop check -->"
 """First line of the Markdown, by which a workflow finds its own comment."""
+TITLES = {
+    CheckStatus.NO_SLOWER: "no slower",
+    CheckStatus.SLOWER: "slower",
+    CheckStatus.OTHER_DATA: "other samples",
+    CheckStatus.NOT_JUDGED: "not judged",
+}
+"""The title of the Markdown by status."""
 Results = Mapping[str, Result]
 
 
@@ -42,16 +47,17 @@ class VersionOutcome:
     """Sentences about the load of the machine."""
 
     @property
-    def status(self) -> int:
+    def status(self) -> CheckStatus:
         """The exit status."""
         if self.other_samples:
-            return OTHER_SAMPLES
+            return CheckStatus.OTHER_DATA
         told = [each.tell(self.fail_above) for each in self.changes]
         if self.broken or "slower" in told:
-            return SLOWER
+            return CheckStatus.SLOWER
         # A job that can't be judged keeps the check from passing.
-        everything = len({each.change.job for each in self.changes}) == len(self.base)
-        return NO_SLOWER if told and all(told) and everything else NOT_JUDGED
+        is_complete = len({each.change.job for each in self.changes}) == len(self.base)
+        is_told = bool(told) and all(told)
+        return CheckStatus.NO_SLOWER if is_told and is_complete else CheckStatus.NOT_JUDGED
 
     @property
     def other_samples(self) -> list[str]:
@@ -104,7 +110,7 @@ def _answer(found: VersionOutcome) -> str:
     if told["slower"]:
         worst = max(told["slower"], key=lambda each: each.new_s / each.base_s)
         return f"{found.new_label} is slower than {found.base_label}: {_takes(worst)}."
-    if found.status == NOT_JUDGED:
+    if found.status is CheckStatus.NOT_JUDGED:
         return _no_answer(found, told[""])
     nearest = max(told["no slower"], key=lambda each: each.new_s / each.base_s)
     return f"{found.new_label} is no slower than {found.base_label}: {_takes(nearest)}."
@@ -160,8 +166,7 @@ def describe_versions(found: VersionOutcome) -> str:
 
 def versions_markdown(found: VersionOutcome) -> str:
     """A comment for a pull request."""
-    word = {NO_SLOWER: "no slower", SLOWER: "slower", OTHER_SAMPLES: "other samples"}
-    title = word.get(found.status, "not judged")
+    title = TITLES[found.status]
     rows = [
         ["job", "benchmark", "base", "new", "new / base", "95 %"],
         ["---", "---", *["---:"] * 4],

@@ -39,7 +39,14 @@ FINAL = ("FINISHED", "FAILED")
 
 BENCHMARK = "traversal"
 PUBLISHED = (
-    *("platform", "python", "cpu", "cores_usable", "cores", "cgroup_quota", "memory_gib", "gpus"),
+    "platform",
+    "python",
+    "cpu",
+    "cores_usable",
+    "cores",
+    "cgroup_quota",
+    "memory_gib",
+    "gpus",
 )
 """Facts about the machine that the file has. The machine's name in the network is left out."""
 NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
@@ -160,7 +167,7 @@ def _measure_requests(
     workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
 ) -> dict[str, Result]:
     """The results by the hash of the configuration. Raises UsageError for none."""
-    from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.processes.signals import exit_if_signalled
     from fastloop.sweep.measure import measure
 
     found = _final_results(requests, folder)

@@ -12,7 +12,7 @@ import jinja2
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.suite.claims import CLAIMS, judge
-from fastloop.suite.suite_file import Cell, SuiteFile, check_file, load_suite
+from fastloop.suite.suite_file import Cell, Figures, SuiteFile, check_file, load_suite
 
 PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"
 ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
@@ -46,16 +46,16 @@ class ShownCell:
     code: str
     """Address of the option's code."""
     is_old: bool
-    rank: str
-    ratio: str
-    interval: str
-    hue: int | None
-    """Colour of the ratio; None without one."""
-    rate: str
-    share: str
     memory: str
     first_batch: str
     shuffle: str
+    rank: str = ""
+    ratio: str = ""
+    interval: str = ""
+    hue: int | None = None
+    """Colour of the ratio; None without one."""
+    rate: str = ""
+    share: str = ""
 
     @property
     def tie(self) -> str:
@@ -170,27 +170,32 @@ def _order(shown: ShownCell, workloads: list[str]) -> tuple:
 
 
 def _show(each: LoadedRound, cell: Cell, now_ms: int, code: str) -> ShownCell:
-    figures, shuffling = cell.figures, cell.shuffling
-    ratio = figures.ratio if figures else None
-    interval = figures.ratio_interval if figures else None
-    share = figures.limit_share if figures else None
-    rank = figures.rank if figures else None
-    return ShownCell(
+    shown = ShownCell(
         cell=cell,
         machine=each.machine,
         round=each.round,
         scope=each.document.scope,
         code=f"{code.rstrip('/')}/{cell.code}",
         is_old=cell.measured_ms is not None and now_ms - cell.measured_ms > YEAR_MS,
-        rank="" if rank is None else f"{rank} =" if figures and figures.tied_with else f"{rank}",
+        memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",
+        first_batch="" if cell.first_batch_s is None else significant(1e3 * cell.first_batch_s),
+        shuffle="" if cell.shuffling is None else f"{cell.shuffling.distance:.2f}",
+    )
+    return _with_figures(shown, cell.figures) if cell.figures else shown
+
+
+def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
+    """The cell with the texts of its figures."""
+    ratio, interval, share = figures.ratio, figures.ratio_interval, figures.limit_share
+    tie = " =" if figures.tied_with else ""
+    return replace(
+        shown,
+        rank="" if figures.rank is None else f"{figures.rank}{tie}",
         ratio="" if ratio is None else f"{ratio:.2f}",
         interval="" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
         hue=None if ratio is None else _hue(ratio),
-        rate=significant(figures.samples_per_s) if figures else "",
+        rate=significant(figures.samples_per_s),
         share="" if share is None else f"{percent(share)} %",
-        memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",
-        first_batch="" if cell.first_batch_s is None else significant(1e3 * cell.first_batch_s),
-        shuffle="" if shuffling is None else f"{shuffling.distance:.2f}",
     )
 
 

@@ -118,12 +118,10 @@ class BenchResult:
 
     def __repr__(self) -> str:
         first, *waits = self._waits_ms()
-        limit = (
-            ""
-            if self.limit_fraction is None
-            else f", {stats.percent(self.limit_fraction)} % of what this machine can gather from "
-            "memory"
-        )
+        limit = ""
+        if self.limit_fraction is not None:
+            share = stats.percent(self.limit_fraction)
+            limit = f", {share} % of what this machine can gather from memory"
         lines = [
             *describe_load(self.machine_load),
             self._describe_trials(),
@@ -312,18 +310,23 @@ def _notes(bench: Bench) -> list[str]:
 
 def _sentences(bench: Bench) -> list[str]:
     """The reason for missing ranks or for a tie, if any; a legend of the figures; and caveats."""
-    ranking, ratios = bench.ranking, bench.ratios.values()
-    tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
-    if ranking.equal:
-        tie = f"as fast as {ranking.order[0]}, within 2 %: {', '.join(ranking.equal)}"
-    reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
-    is_range = any(ratio and not ratio.is_interval for ratio in ratios)
+    is_range = any(ratio and not ratio.is_interval for ratio in bench.ratios.values())
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""
+    reason = _describe_ties(bench.ranking)
     return [
         *([reason] if reason else []),
         f"rank, median time of a trial [95 %], times the first loader's [95 %]{unproven}",
         *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
     ]
+
+
+def _describe_ties(ranking: Ranking) -> str:
+    """The reason for missing ranks or for a tie; empty if one loader is first."""
+    if ranking.undetermined:
+        return f"undetermined: {ranking.undetermined}"
+    if ranking.equal:
+        return f"as fast as {ranking.order[0]}, within 2 %: {', '.join(ranking.equal)}"
+    return f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
 
 
 def _bounds(interval: tuple[float, float] | None, show: Callable[[float], str]) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastloop.core import stats
+from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.limit import typical_origin
-from fastloop.core.looks import fewest_trials
 from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat, HasRowsCaveat
 from fastloop.core.result import Attribution, Result, measurements
@@ -55,12 +55,28 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     if not result.trials:
         return []
     workers = int(result.params.get("num_workers") or 0)
-    lines = crowd_caveats(
+    crowd = crowd_caveats(
         num_workers=workers,
         torch_threads=result.trials[0].torch_threads,
         usable_cores=result.environment.get("cores_usable") or 1,
     )
-    lines += [*cache_caveats(result), *data_caveats(result, sweep)]
+    others = [other for other in sweep if other.trials and other is not result]
+    return [
+        *crowd,
+        *cache_caveats(result),
+        *data_caveats(result, sweep),
+        *_process_caveats(result),
+        *shuffling_caveats(result, others),
+        *_round_caveats(result, sweep, has_others=bool(others)),
+        *_benchmark_caveats(result),
+        *_above_limit(result),
+        *_pass_caveats(result, workers),
+    ]
+
+
+def _process_caveats(result: Result) -> list[str]:
+    """Caveats about processes that ran beside or after the trials, and about missing trials."""
+    lines = []
     if left := [command for trial in result.trials for command in trial.left_running]:
         count = "1 process" if len(left) == 1 else f"{len(left)} processes"
         first = "" if len(left) == 1 else ", the first"
@@ -71,24 +87,39 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     asked = fewest_trials(result.params.get("trials") or 0)
     if (count := len(result.trials)) < asked:
         lines.append(f"stopped early: {count} of {asked} trials (seconds=)")
-    others = [other for other in sweep if other.trials and other is not result]
-    lines += shuffling_caveats(result, others)
-    if others and all(len(names) == 1 for names in result.rounds):
+    return lines
+
+
+def _round_caveats(result: Result, sweep: Sequence[Result], *, has_others: bool) -> list[str]:
+    """Caveats about the rounds; has_others: other jobs of the sweep have trials, too."""
+    lines = []
+    if has_others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
-    # trials of several sessions are compared, although the machine may have changed in between
+    # Trials of several sessions are compared, although the machine may have changed in between.
     sessions = {trial.session_ms for other in sweep for trial in other.trials}
     if len(sessions) > 1:
         lines.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
-    for name in result.trials[0].benchmarks:
-        seconds = [measurement.seconds for measurement in measurements(result, name)]
-        lines += [f"{name}: {line}" for line in trial_caveats(seconds=seconds)]
-        losses = [measurement.losses for measurement in measurements(result, name)]
-        lines += [f"{name}: {line}" for line in loss_caveats(losses)]
-    lines += _above_limit(result)
-    for name, attribution in result.attribution.items():
-        waits = wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=workers)
-        lines += [f"{name}: {line}" for line in waits]
     return lines
+
+
+def _benchmark_caveats(result: Result) -> list[str]:
+    """Caveats about the times and the losses of each benchmark."""
+    lines = []
+    for name in result.trials[0].benchmarks:
+        measured = measurements(result, name)
+        texts = trial_caveats(seconds=[each.seconds for each in measured])
+        texts += loss_caveats([each.losses for each in measured])
+        lines += [f"{name}: {text}" for text in texts]
+    return lines
+
+
+def _pass_caveats(result: Result, num_workers: int) -> list[str]:
+    """Caveats about the waits in the instrumented pass of each benchmark."""
+    return [
+        f"{name}: {text}"
+        for name, attribution in result.attribution.items()
+        for text in wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=num_workers)
+    ]
 
 
 def option_caveats(job: Job, sample_nbytes: int, num_samples: int) -> list[str]:
@@ -153,7 +184,7 @@ def crowd_caveats(*, num_workers: int, torch_threads: int, usable_cores: int) ->
 
 def _waits_of_first_rank(attribution: Attribution) -> list[float]:
     """The waits of rank 0."""
-    # wait_s holds the waits of all ranks one after the other; each rank has its own workers
+    # wait_s holds the waits of all ranks one after the other; each rank has its own workers.
     ranks = attribution.ranks
     return attribution.wait_s[: ranks[0].batches] if ranks else attribution.wait_s
 

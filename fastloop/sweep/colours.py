@@ -15,8 +15,16 @@ GOLDEN = 0.618034
 """Step in hue between slots, in turns of the colour circle: 1 / the golden ratio, by which any
 number of hues are spread well and none repeats."""
 PALETTE = (
-    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
-    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
+    "#1f77b4",
+    "#ff7f0e",
+    "#2ca02c",
+    "#d62728",
+    "#9467bd",
+    "#8c564b",
+    "#e377c2",
+    "#7f7f7f",
+    "#bcbd22",
+    "#17becf",
 )
 """matplotlib's and Tableau's ten colours, which are easier to tell apart than colours chosen by a
 hash."""

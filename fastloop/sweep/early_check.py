@@ -68,7 +68,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     job, launcher = request.job, request.launcher
     if reason := reason_against(job, launcher):
         return f"{UNSUPPORTED}{reason}"
-    # samples are checked by a process in the job's environment, which is built later
+    # Samples are checked by a process in the job's environment, which is built later.
     environment = environment_for(job.requirements)
     if environment is not None and not environment.is_built:
         return ""
@@ -91,7 +91,7 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
     tolerant: samples that can't be decoded are left out. Raises the BadData, Unsupported or OSError
     that preparing the dataset would raise for these samples.
     """
-    # a streaming dataset has no samples before its loader is measured
+    # A streaming dataset has no samples before its loader is measured.
     if isinstance(dataset, StreamingDataset):
         return
     dataset.fetch()

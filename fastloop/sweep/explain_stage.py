@@ -47,7 +47,7 @@ def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress
         explanation = explain_job(state.entry, begin_step)
     except (UsageError, Unsupported, JobFailed) as error:
         state.unexplained = str(error)
-    # the trials are valid, whatever goes wrong in the explanation
+    # The trials are valid, whatever goes wrong in the explanation.
     except Exception as error:
         state.unexplained = error_line(error)
         write_text(state.entry.folder / DETAILS, traceback.format_exc())

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from fastloop.processes.lifecycle import handle_signals_silently
+from fastloop.processes.signals import handle_signals_silently
 from fastloop.processes.torchrun_env import TorchrunProcess
 from fastloop.sweep.job_identity import config_hash
 from fastloop.sweep.request import JobRequest
@@ -20,7 +20,7 @@ def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
     try:
         yield
     finally:
-        # if the store has ended, the followers have ended too
+        # If the store has ended, the followers have ended too.
         with suppress(ConnectionError):
             followers_of(process).dismiss()
 

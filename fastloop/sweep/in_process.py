@@ -16,12 +16,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
+from fastloop.core.alpha_spending import AUTO, AUTO_SECONDS
+from fastloop.core.auto_trials import is_decided, most_trials
 from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds, within
-from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.ranking import is_decided, rank_jobs
+from fastloop.core.ranking import rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree
@@ -211,7 +212,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
                 watch.end_stretch()
             order.append(names)
             end_round()
-            # is_decided() tests only after certain numbers of rounds, see core/looks.py.
+            # is_decided() tests only after certain numbers of rounds, see core/alpha_spending.py.
             if is_auto and is_decided(trial_s):
                 break
     return _summarize(trial_s, order, samples, watch.summary(), epochs=epochs, in_looks=is_auto)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastloop.core.atomic_files import remove, write_text
+from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
-from fastloop.core.looks import fewest_trials
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher
 from fastloop.core.result import Result, Status

@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from fastloop.core.outputs_folder import claim_sweep_folder, make_sweep_folder, remove_unused
 from fastloop.core.text import plain_reason, shorten_words
 from fastloop.core.types import FailureKind, MachineBusy, UsageError
-from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
+from fastloop.processes.signals import defer_signals, handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
 from fastloop.sweep.forecast import describe_plan, print_once
 from fastloop.sweep.job_identity import config_hash
 from fastloop.sweep.request import LOADER_BATCH_SIZE, JobRequest, flatten, job_names
 
-# --cfg, --help and completion import this module, and must not wait for torch
+# --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:
     from fastloop.core.protocols import Tracker
     from fastloop.core.result import Result
@@ -32,8 +32,13 @@ if TYPE_CHECKING:
     from fastloop.sweep.tracking import SweepTracker
 
 IMPORTED_LATER = (
-    *("fastloop.processes.rank_commands", "fastloop.reporting.terminal_table"),
-    *("fastloop.sweep.progress", "fastloop.sweep.resume", "fastloop.sweep.rounds"),
+    "fastloop.processes.rank_commands",
+    "fastloop.reporting.terminal_table",
+    "fastloop.sweep.early_check",
+    "fastloop.sweep.machine_lock",
+    "fastloop.sweep.progress",
+    "fastloop.sweep.resume",
+    "fastloop.sweep.rounds",
     "fastloop.trial.support",
 )
 """Modules that a sweep imports while signals still end the command at once."""
@@ -52,34 +57,39 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     for name in IMPORTED_LATER:
         import_module(name)
     _import_tracker(requests[0].tracker)
-    from fastloop.sweep.early_check import check_requests
-    from fastloop.sweep.machine_lock import lock_machine
-
     handle_signals()
-    settings = requests[0].sweep
     reason = _rejection(requests)
-    try:
-        if not reason:
-            make_sweep_folder(requests[0].sweep_folder)
-            reason = _assemble_followers(requests)
-        # With a reason nothing is measured, so that no lock is needed.
-        no_lock = reason or _may_be_concurrent(settings)
-        with (
-            nullcontext()
-            if no_lock
-            else lock_machine(settings.wait, lambda: check_requests(requests))
-        ):
-            if not reason:
-                folder = _sweep_folder(requests)
-                with claim_sweep_folder(folder):
-                    jobs, request = _sweep_jobs(requests, folder)
-                    print_once(describe_plan([each.config for each in requests]))
-                    return _run(jobs, request, explain_job)
-    except (MachineBusy, UsageError) as error:
-        reason = str(error)
+    if not reason:
+        try:
+            return _measure_alone(requests, explain_job)
+        except (MachineBusy, UsageError) as error:
+            reason = str(error)
     remove_unused(requests[0].sweep_folder)
     print(reason, file=sys.stderr)
     return 1
+
+
+def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | None) -> int:
+    """Measure the requests with all ranks of this command, while no other fastloop measures.
+
+    Raises MachineBusy, and UsageError if the ranks do not come together.
+    """
+    from fastloop.sweep.early_check import check_requests
+    from fastloop.sweep.machine_lock import lock_machine
+
+    settings = requests[0].sweep
+    make_sweep_folder(requests[0].sweep_folder)
+    if message := _assemble_followers(requests):
+        raise UsageError(message)
+    lock: AbstractContextManager[Any] = nullcontext()
+    if not _may_be_concurrent(settings):
+        lock = lock_machine(settings.wait, lambda: check_requests(requests))
+    with lock:
+        folder = _sweep_folder(requests)
+        with claim_sweep_folder(folder):
+            jobs, request = _sweep_jobs(requests, folder)
+            print_once(describe_plan([each.config for each in requests]))
+            return _run(jobs, request, explain_job)
 
 
 def _import_tracker(tracker: Tracker) -> None:
@@ -108,7 +118,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
     (request,) = requests
     settings, jobs = request.sweep, [sweep_job(request, request.name, 0)]
-    # a cluster's scheduler has restarted the job, which goes on with its own result
+    # A cluster's scheduler has restarted the job, which goes on with its own result.
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
@@ -135,7 +145,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
 
         def show_results(results: list[Result], stages: Mapping[str, float]) -> None:
-            # a bar would draw over the table
+            # A bar would draw over the table.
             progress.close()
             print_results(results, request, stages)
 
@@ -357,7 +367,7 @@ def _width() -> int:
 
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
-    # an import that a signal interrupts leaves half a module, and can't be repeated
+    # An import that a signal interrupts leaves half a module, and can't be repeated.
     with defer_signals():
         from fastloop.core.result_io import load_timelines
         from fastloop.reporting.report_files import write_report

@@ -15,30 +15,32 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Launcher, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
-from fastloop.data.prepare_dataset import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
 from fastloop.processes.environments import build_environment, environment_for, read_environment
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.job_identity import trial_key
 from fastloop.sweep.job_state import JobState
-from fastloop.sweep.resume import continue_job, fail_job
+from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import compares_crops
 from fastloop.trial.support import check_job_libraries
 
 DATA_FIELDS = (
-    *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
-    *(
-        "num_samples",
-        "sample_nbytes",
-        "prepare_s",
-        "disk_mib",
-        "skipped",
-        "random",
-        "compared_crops",
-    ),
+    "dataset",
+    "fingerprint",
+    "content",
+    "decoder_equivalence_id",
+    "pixels_off",
+    "key",
+    "num_samples",
+    "sample_nbytes",
+    "prepare_s",
+    "disk_mib",
+    "skipped",
+    "random",
+    "compared_crops",
 )
 """Fields of a result that are set once its data is prepared."""
 
@@ -65,13 +67,13 @@ def prepare_all(
         if state.is_continued:
             state.result = now
             state.begin()
-        key = repr((job.prepare_arguments(), job.requirements))
-        # jobs with the same data share its preparation, or its failure
+        key = repr((job.data_request, job.requirements))
+        # Jobs with the same data share its preparation, or its failure.
         if failure is None and key not in prepared:
             prepared[key] = _prepare_or_failure(job, launcher)
         outcome = failure or prepared[key]
         if isinstance(outcome, Failure):
-            message = fail_job(state, now, outcome)
+            message = fail_or_keep(state, now, outcome)
         else:
             message = _set_up_job(state, now, outcome, settings)
         if message:
@@ -133,13 +135,13 @@ def prepare_job(
     """
     if failure := _build_failure(job):
         raise JobFailed(failure)
+    request = job.data_request
     # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
     # only the time without progress is limited.
     if isinstance(job.dataset, StreamingDataset):
         limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
-        return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)
-    limit_s = job.trial_timeout_s
-    return launcher.call(prepare_within, limit_s, *job.prepare_arguments(), whole, timeout_s=most_s)
+        return launcher.call(request.prepare, whole, timeout_s=limit_s)
+    return launcher.call(request.prepare_within, job.trial_timeout_s, whole, timeout_s=most_s)
 
 
 def _build_failure(job: Job) -> Failure | None:

@@ -55,7 +55,7 @@ class Progress:
 
 
 class _Bar(tqdm):
-    # no monitor thread of tqdm, which would never end; `_ticking` has a thread for each bar
+    # No monitor thread of tqdm, which would never end; `_ticking` has a thread for each bar.
     monitor_interval = 0
 
 
@@ -107,7 +107,7 @@ def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
 
         def begin_step(step: str) -> None:
             nonlocal steps_begun
-            # the step before this one is done
+            # The step before this one is done.
             bar.update(min(1, steps_begun))
             steps_begun += 1
             bar.total = max(bar.total, steps_begun)
@@ -297,7 +297,7 @@ def _advance(bar: Any, steps: int = 1) -> None:
 
 
 def _write_line(line: str) -> None:
-    # print would tear the bar apart
+    # print would tear the bar apart.
     tqdm.write(line, file=sys.stderr)
 
 

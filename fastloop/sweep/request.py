@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
-# torch takes seconds to import: --cfg, --help and completion must not wait for it
+# torch takes seconds to import: --cfg, --help and completion must not wait for it.
 if TYPE_CHECKING:
     from fastloop.core.protocols import Launcher, Tracker
     from fastloop.sweep.settings import SweepSettings
@@ -58,9 +59,33 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
     others of its loader and dataset come first, and a setting is named by its last part, such as
     `num_threads=2` for `loader.num_threads=2`, if no other one that varies has that part.
     """
-    common = set.intersection(*(set(request.overrides) for request in requests))
     beginnings = [f"{each.choices['loader']} {each.choices['dataset']}" for each in requests]
-    varying = [
+    varying = _varying_overrides(requests)
+    settings = {setting for overrides in varying for setting in overrides}
+    count_last = Counter(_last_part(setting) for setting in settings)
+    alike: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+    for beginning, overrides in zip(beginnings, varying, strict=True):
+        alike[beginning].append(overrides)
+    names = []
+    for beginning, overrides in zip(beginnings, varying, strict=True):
+        # Settings that all jobs of the same loader and dataset share come last.
+        shared = {
+            setting
+            for setting in overrides
+            if len({each.get(setting) for each in alike[beginning]}) == 1
+        }
+        words = [
+            _name_word(setting, overrides[setting], is_clear=count_last[_last_part(setting)] == 1)
+            for setting in sorted(overrides, key=lambda setting: setting in shared)
+        ]
+        names.append(" ".join([beginning, *words]))
+    return names
+
+
+def _varying_overrides(requests: Sequence[JobRequest]) -> list[dict[str, str]]:
+    """For each request, setting -> override, without the overrides that all requests share."""
+    common = set.intersection(*(set(request.overrides) for request in requests))
+    return [
         {
             override.lstrip("+").partition("=")[0]: override
             for override in request.overrides
@@ -68,29 +93,20 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
         }
         for request in requests
     ]
-    settings = [*dict.fromkeys(setting for values in varying for setting in values)]
-    last_parts = [setting.rpartition(".")[2] for setting in settings]
-    names = []
-    # `alike` are the overrides of jobs with the same loader and dataset; `telling` are the settings
-    # that differ among these jobs.
-    for beginning, overrides in zip(beginnings, varying, strict=True):
-        alike = [
-            each for each, other in zip(varying, beginnings, strict=True) if other == beginning
-        ]
-        telling = {
-            setting for setting in overrides if len({each.get(setting) for each in alike}) > 1
-        }
-        words = []
-        for setting in sorted(overrides, key=lambda setting: setting not in telling):
-            parents, dot, last = setting.rpartition(".")
-            is_clear = last_parts.count(last) == 1
-            word = overrides[setting].lstrip("+")
-            # `~loader.num_threads=2` leaves the setting out, whatever its value
-            if setting.startswith("~"):
-                word = f"~{last.lstrip('~')}" if is_clear else setting
-            words.append(word.removeprefix(f"{parents}{dot}") if is_clear else word)
-        names.append(" ".join([beginning, *words]))
-    return names
+
+
+def _last_part(setting: str) -> str:
+    return setting.rpartition(".")[2]
+
+
+def _name_word(setting: str, override: str, *, is_clear: bool) -> str:
+    """The word of a job's name for an override; is_clear: the last part of the setting is
+    enough."""
+    # `~loader.num_threads=2` leaves the setting out, whatever its value.
+    if setting.startswith("~"):
+        return f"~{_last_part(setting).lstrip('~')}" if is_clear else setting
+    word = override.lstrip("+")
+    return word.removeprefix(setting.removesuffix(_last_part(setting))) if is_clear else word
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
@@ -121,6 +137,6 @@ def job_config(values: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that belongs to the job, without the sweep's settings."""
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
-    # conf/launcher passes `isolation` on to the launcher
+    # conf/launcher passes `isolation` on to the launcher.
     others = (*SWEEP_GROUPS, *SWEEP_SETTINGS, "isolation")
     return {name: node for name, node in values.items() if name not in others}

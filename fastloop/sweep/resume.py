@@ -96,36 +96,48 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
 
     now: the job's result before any trial, with the present data, code and machine.
     """
-    # Four cases: trials of other data, code or machine can't be continued; a finished or failed job
-    # stays as it is; any other goes on with the trials that it has.
-    earlier = state.result
-    has_all_trials = len(state.trial_numbers) >= state.entry.job.most_trials
+    earlier, most = state.result, state.entry.job.most_trials
+    # Trials of other data, code or machine can't be continued.
     if earlier.key and earlier.key != now.key:
         copy = _copy_result(state.entry.folder, earlier.key)
         state.continue_from(replace(now, run_id=earlier.run_id))
         changed = ", ".join(changes(earlier, now)) or "an option's code"
         return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
-    finished = earlier.status == "FINISHED" and has_all_trials
-    finished = finished and not (settings.explain and lacks_explanation(earlier))
-    failed = earlier.status == "FAILED" and not settings.retry_failed
-    # It failed before its data was known, perhaps because a library was missing that is here now.
-    if failed and not earlier.key:
-        failed = not changes(replace(earlier, fingerprint=now.fingerprint), now)
-    if finished or failed:
+    if _is_finished(state, settings):
         state.keep()
-        count, trials = len(earlier.trials), state.entry.job.most_trials
-        more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
-        return more if finished and count > trials else ""
-    # Trials that other work may have disturbed stay marked, even if later ones ran alone.
+        count = len(earlier.trials)
+        more = f"{now.name} keeps its {count} trials, more than trials={most} asks for"
+        return more if count > most else ""
+    if _stays_failed(earlier, now, settings):
+        state.keep()
+        return ""
+    # The job goes on with the trials that it has. Those that other work may have disturbed stay
+    # marked, even if later ones run alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
     return ""
 
 
-def fail_job(state: JobState, now: Result, failure: Failure) -> str:
-    """End a job that can't be measured now. An earlier finished result is kept, and a message about
-    that returned; else the message is empty.
+def _is_finished(state: JobState, settings: SweepSettings) -> bool:
+    """True if nothing is left to do for the job's earlier result."""
+    has_all_trials = len(state.trial_numbers) >= state.entry.job.most_trials
+    lacks_more = settings.explain and lacks_explanation(state.result)
+    return state.result.status == "FINISHED" and has_all_trials and not lacks_more
+
+
+def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool:
+    """True if the job has failed, and would fail again."""
+    if earlier.status != "FAILED" or settings.retry_failed:
+        return False
+    # If it failed before its data was known, a library may have been missing that is here now.
+    return bool(earlier.key) or not changes(replace(earlier, fingerprint=now.fingerprint), now)
+
+
+def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
+    """Fail a job that can't be measured now, or keep its earlier finished result.
+
+    Returns a message if that is kept, else an empty text.
 
     now: the job's result before any trial, with the present code and machine.
     """

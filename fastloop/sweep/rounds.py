@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
+from fastloop.core.alpha_spending import AUTO_SECONDS
 from fastloop.core.interleave import rounds, within
 from fastloop.core.limit import Limit
-from fastloop.core.looks import AUTO_SECONDS
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.number_text import show_time
 from fastloop.core.plan import PreparedData
@@ -92,17 +92,8 @@ def run_sweep(
         if settings.explain:
             explain_all(states, explain_job, progress)
         clock.end("instrumented passes")
-        # Caveats are found after all passes, as some depend on the results of other jobs.
-        for state in states:
-            if state.is_running and state.prepared is not None:
-                lines = find_caveats(state.result, [other.result for other in states])
-                result = state.result
-                lines += option_caveats(state.entry.job, result.sample_nbytes, result.num_samples)
-                lines += missing_limits(state.entry.job)
-                lines += explanation_caveats(state)
-                state.update(caveats=lines)
-                state.end("FINISHED", track=False)
-        # results are shown before they are logged: a slow server must not delay the answer
+        _finish_jobs(states)
+        # Results are shown before they are logged: a slow server must not delay the answer.
         progress.show_results([state.result for state in states], clock.stages())
         for state in states:
             state.track()
@@ -111,11 +102,27 @@ def run_sweep(
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
         for state in states if schedule is None else [each for each in states if each.has_begun]:
-            # the error that ends the sweep may be a full disk
+            # The error that ends the sweep may be a full disk.
             with contextlib.suppress(OSError):
                 state.abort(status, f"{name}: {error}")
         raise
     return [state.result for state in states]
+
+
+def _finish_jobs(states: Sequence[JobState]) -> None:
+    """Find the caveats of each job that has come through, and end it."""
+    # This comes after all passes, as some caveats depend on the results of other jobs.
+    for state in states:
+        if state.is_running and state.prepared is not None:
+            job, result = state.entry.job, state.result
+            caveats = [
+                *find_caveats(result, [other.result for other in states]),
+                *option_caveats(job, result.sample_nbytes, result.num_samples),
+                *missing_limits(job),
+                *explanation_caveats(state),
+            ]
+            state.update(caveats=caveats)
+            state.end("FINISHED", track=False)
 
 
 def _round_runner(
@@ -327,7 +334,7 @@ def _run_one_process(
                 run_trial, job, state.prepared, number, now_ns(), timeout_s=job.trial_timeout_s
             )
             trials = [*trials, trial]
-    # the trials of several ranks stay valid
+    # The trials of several ranks stay valid.
     except JobFailed as error:
         tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
     rates = {

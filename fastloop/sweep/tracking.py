@@ -62,10 +62,10 @@ class SweepTracker:
         except Exception as error:
             self.is_lost = True
             message = (str(error).strip().splitlines() or [""])[0]
-            # a UsageError names the setting, and needs no class
+            # A UsageError names the setting, and needs no class.
             named = not isinstance(error, UsageError)
             reason = without_passwords(f"{type(error).__name__}: {message}" if named else message)
-            # tqdm.write, unlike print, does not disrupt a progress bar
+            # tqdm.write, unlike print, does not disrupt a progress bar.
             tqdm.write(
                 f"the tracker is lost, results are still written to files: {reason}",
                 file=sys.stderr,

@@ -16,14 +16,14 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
 
+from fastloop.core.alpha_spending import MOST_ROUNDS
 from fastloop.core.interleave import rounds, within
-from fastloop.core.looks import MOST_ROUNDS
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import describe_exit
 from fastloop.core.types import UsageError
-from fastloop.processes.lifecycle import exit_if_signalled
+from fastloop.processes.signals import exit_if_signalled
 from fastloop.reporting.comparison import seconds_per_sample
 from fastloop.reporting.version_changes import (
     RoundTimes,

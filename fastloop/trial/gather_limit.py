@@ -152,7 +152,7 @@ def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer
 def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
-    # mode="clip": with the default mode, np.take writes into a temporary copy of `out`
+    # mode="clip": with the default mode, np.take writes into a temporary copy of `out`.
     return Gatherer(
         lambda index: np.take(source, index, axis=0, out=out, mode="clip"), batches, out
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from dataclasses import replace
 
+from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import most_trials
 from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
-from fastloop.core.looks import AUTO, most_trials
 from fastloop.core.plan import Benchmark, Loader, Plan
 from fastloop.core.protocols import (
     Collate,
@@ -17,12 +18,12 @@ from fastloop.core.protocols import (
     Model,
     Order,
     Placement,
-    Store,
     Transform,
 )
 from fastloop.core.traits import CollateTraits, LoaderTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.cropped_dataset import CroppedDataset, crop_dataset
+from fastloop.data.prepare_dataset import DataRequest
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job_settings import JobSettings
 
@@ -85,12 +86,16 @@ class Job(JobSettings):
             device=resolve_device(self.device),
         )
 
-    def prepare_arguments(self) -> tuple[Dataset, Store | None, bool, Collate | None]:
-        """Dataset, store, `tolerant` and collate: arguments of prepare in
-        data/prepare_dataset.py."""
+    @property
+    def data_request(self) -> DataRequest:
+        """The data that the loader reads."""
         defines_samples = traits_of(CollateTraits, self.collate).defines_samples
-        collate = self.collate if defines_samples else None
-        return self.dataset, self.loader.store, self.collate.tolerant, collate
+        return DataRequest(
+            dataset=self.dataset,
+            store=self.loader.store,
+            tolerant=self.collate.tolerant,
+            collate=self.collate if defines_samples else None,
+        )
 
     def start_method(self) -> str:
         """Start method of workers and of a prefetching process: fork, forkserver or spawn."""

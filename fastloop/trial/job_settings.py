@@ -53,6 +53,6 @@ class JobSettings:
     device_prefetch_by: Literal["stream", "thread", "process"] | None
     same_data: bool
     cache: CacheState
-    # poll() takes its timeout in milliseconds as a C int, at most 2^31 - 1
+    # poll() takes its timeout in milliseconds as a C int, at most 2^31 - 1.
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]
     build_environment: bool = False

@@ -37,7 +37,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
 from fastloop.trial.touch_all_bytes import UnreadBatches, may_be_unread
-from fastloop.trial.window import Consumer
+from fastloop.trial.window import Consumer, drain
 
 TRIAL_SEED_STRIDE = 10_000
 """Distance between the seeds of two trials of a job."""
@@ -135,6 +135,12 @@ class JobContext:
             precision=self.job.precision,
             pair=pair,
         )
+
+    def warm_up(self, session: Session, deliver: Consumer, epochs: Epochs) -> None:
+        """Consume one epoch with a start of the session that is then discarded."""
+        consume, _ = session.start(deliver)
+        with self.join_uneven_ranks(session):
+            drain(epochs, consume, self.job.epochs, self.device)
 
     def join_uneven_ranks(self, session: Session) -> AbstractContextManager[Any]:
         """A context in which a rank that runs out of batches still takes part in the gradient

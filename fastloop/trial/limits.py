@@ -18,8 +18,9 @@ from fastloop.core.types import Tree
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.fastloader.columns.decoders import INSTALL_JPEG, has_jpeg
 from fastloop.processes.rank_group import world_size
+from fastloop.trial.crop_limit import crop_limit
+from fastloop.trial.decode_limit import decode_limit
 from fastloop.trial.gather_limit import FLOAT_NBYTES, conversion_limit, gather_limit
-from fastloop.trial.image_limit import crop_limit, decode_limit
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext
 from fastloop.trial.rate_on_cores import MAX_BUDGET_S
@@ -110,7 +111,7 @@ def _gathers(job: Job) -> bool:
     """True if the job's loader gathers rows: of a store, or of a dataset in memory."""
     if job.loader.store is not None:
         return True
-    # the code of a user's loader may read its dataset in any way
+    # The code of a user's loader may read its dataset in any way.
     is_users = traits_of(LoaderTraits, job.loader).is_users
     return traits_of(DatasetTraits, job.dataset).gathers and not is_users
 

@@ -35,7 +35,7 @@ class ReopenableLoader:
     def reopen(self, between: Callable[[], None]) -> None:
         """Close the loader, call `between`, and open the loader again."""
         # `between` may evict files, which fails for mapped pages: nothing may hold a mapping any
-        # more, neither `epochs` nor a reference cycle
+        # more, neither `epochs` nor a reference cycle.
         del self.epochs
         self._stack.close()
         gc.collect()
@@ -84,7 +84,7 @@ READ_BYTES = 1 << 20
 def evict(paths: Iterable[Path]) -> None:
     """Drop the pages of these files, and of files below these folders, from the page cache."""
     for path in files_below(paths):
-        # a dirty page is not dropped (posix_fadvise(2), POSIX_FADV_DONTNEED)
+        # A dirty page is not dropped (posix_fadvise(2), POSIX_FADV_DONTNEED).
         flush_to_disk(path)
         with path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -138,12 +138,12 @@ def _resident_pages(path: Path) -> tuple[int, int] | None:
         path.open("rb", buffering=0) as file,
         mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as mapped,
     ):
-        # mmap does not expose its address; an array over it does
+        # mmap does not expose its address; an array over it does.
         address = np.frombuffer(mapped, np.uint8).ctypes.data
         failed = _libc().mincore(
             ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data)
         )
-    # only the lowest bit is defined
+    # Only the lowest bit is defined.
     return None if failed else (int((pages & 1).sum()), len(pages))
 
 

@@ -20,10 +20,16 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from fastloop.core.atomic_files import write_beside
 from fastloop.core.machine import cpu_seconds, process_cpu_seconds
 from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between, synchronize, unix_offset_ns
 from fastloop.core.types import Epochs, Tree
 from fastloop.observe.chrome_trace import add_to_profile
-from fastloop.observe.lanes import Lane
+from fastloop.observe.event_log import open_log
+from fastloop.observe.job_probe import watch_epochs
+from fastloop.observe.lanes import Lane, build_lanes, last_passes
+from fastloop.processes.rank_group import rank
+from fastloop.trial.job import Job
+from fastloop.trial.job_start import start_job
 
 PROFILED_STEPS = 20
 """Number of steps that are profiled."""
@@ -119,6 +125,25 @@ def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane
         beside.write_bytes(gzip.compress(text.encode()))
     with write_beside(table) as beside:
         beside.write_text(_format_table(result, name), encoding="utf-8")
+
+
+def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> None:
+    """Run a few steps of a benchmark under torch.profiler, and write its trace and table."""
+    context = start_job(job, prepared, 0)
+    deliver = context.step_delivery()
+    with open_log() as log:
+        with context.with_probe(log).open_loader() as loader:
+            setup = context.build_setup(context.first_batch(loader.epochs))
+            session = job.benchmark[name].session(setup)
+            context.warm_up(session, deliver, loader.epochs)
+            consume, _ = session.start(annotate("place", deliver))
+            begun_ns = now_ns()
+            with context.join_uneven_ranks(session):
+                epochs = watch_epochs(loader.epochs, log)
+                profile = profile_steps(epochs, consume, context.device)
+        events = last_passes(event for event in log.read() if event.start_ns >= begun_ns)
+    if rank() == 0:
+        write_profile(profile, folder, name, build_lanes(events))
 
 
 def _format_table(result: Profile, name: str) -> str:

@@ -18,9 +18,11 @@ from fastloop.core.protocols import Dataset, RankTask
 from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.trial.earlier_trials import Earlier
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
+from fastloop.trial.profiling import run_profiling
 from fastloop.trial.shadow import run_shadow
-from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
+from fastloop.trial.trial_process import run_trial
 
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
 EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)

@@ -1,51 +1,40 @@
-"""The work of one process: a timed trial, an instrumented pass or a profiled pass of a job."""
+"""A timed trial of a job in its own process: warm-up, windows, and the limit beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import Limit
-from fastloop.core.machine import cpu_seconds, load_average
-from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.machine import load_average
 from fastloop.core.plan import PreparedData, Session, Setup
-from fastloop.core.result import Attribution, BenchmarkName, Calls, Measurement, Trial
-from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
+from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import Epochs, Tree
+from fastloop.core.types import Tree
 from fastloop.data.same_data import check_counts, num_delivered
-from fastloop.observe.event_log import open_log
-from fastloop.observe.job_probe import watch_epochs
-from fastloop.observe.lanes import build_lanes, last_passes
-from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
+from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import JobContext, start_job
 from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
 from fastloop.trial.page_cache import (
     ReopenableLoader,
-    evict_on_all_ranks,
     set_cache_state,
     total_mib,
 )
-from fastloop.trial.profiling import annotate, profile_steps, write_profile
 from fastloop.trial.training_limit import (
     num_replay_steps,
     replay_batches,
     replay_limit,
-    step_seconds,
 )
 from fastloop.trial.window import (
     Consumer,
     Window,
-    drain,
     num_repeats,
     row_counter,
     time_epochs,
-    time_instrumented_epoch,
 )
 
 
@@ -114,7 +103,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
     job, prepared, benchmark = context.job, context.prepared, context.job.benchmark[name]
     deliver = context.step_delivery()
     session = benchmark.session(opened.setup)
-    _warm_up(context, session, deliver, loader.epochs)
+    context.warm_up(session, deliver, loader.epochs)
     timed = _time_windows(opened, name, session, deliver)
     window, repeats = timed.window, opened.calls.windows[name][-1]
     own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
@@ -195,114 +184,7 @@ def _time_windows(
             return _TimedWindow(window=window, losses=losses, cached=cached)
 
 
-def _warm_up(context: JobContext, session: Session, deliver: Consumer, epochs: Epochs) -> None:
-    """Consume one epoch with a start of the session that is then discarded."""
-    consume, _ = session.start(deliver)
-    with context.join_uneven_ranks(session):
-        drain(epochs, consume, context.job.epochs, context.device)
-
-
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
     # tensor_split, not view: an epoch has a batch less if all samples of that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()
     return [float(part.mean()) for part in parts]
-
-
-def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
-    """Run one epoch of a benchmark with spans, which show the parts of its time, and its CPU time.
-
-    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold it is cold, and
-    so is the first batch.
-    """
-    context = start_job(job, prepared, 0)
-    device, deliver = context.device, context.step_delivery()
-    # This initializes the device before the loader is timed; on CUDA it takes seconds.
-    torch.zeros(1, device=device)
-    synchronize(device)
-    if job.cache == "cold":
-        evict_on_all_ranks(prepared.files)
-    opened_ns = now_ns()
-    with context.open_loader() as loader:
-        first_batch_s = _first_batch_seconds(context, deliver, loader.epochs, opened_ns)
-        setup = context.build_setup(context.first_batch(loader.epochs))
-        benchmark = job.benchmark[name]
-        session = benchmark.session(setup)
-        _warm_up(context, session, deliver, loader.epochs)
-        spans, steps = Spans(), StepMarks(device)
-        consume, _ = session.start(steps.mark_start_after(spans.time_calls("place", deliver)))
-        set_cache_state(job.cache, prepared.files, loader)
-        cpu_before_s, begun_ns = cpu_seconds(), now_ns()
-        with context.join_uneven_ranks(session):
-            window = time_instrumented_epoch(
-                loader.epochs, steps.mark_stop_after(consume), spans, device
-            )
-        _repeat_for_cpu_time(context, session, deliver, loader.epochs, begun_ns)
-        cpu_s, cpu_window_s = cpu_seconds() - cpu_before_s, seconds_between(begun_ns, now_ns())
-        step_s, local_step_s = None, None
-        if session.ddp is not None:
-            batches = replay_batches(loader.epochs(job.epochs), deliver)
-            step_s, local_step_s = step_seconds(session, session.ddp, batches, device)
-    runs_model = benchmark.limit == "replay"
-    has_gpu_steps = device.type == "cuda" and runs_model
-    return Attribution(
-        seconds=window.seconds,
-        first_batch_s=first_batch_s,
-        wait_s=spans.seconds("wait"),
-        place_s=spans.seconds("place"),
-        idle_s=max(0.0, window.seconds - steps.seconds()) if has_gpu_steps else None,
-        cpu_s=cpu_s,
-        cpu_window_s=cpu_window_s,
-        usable_cores=usable_cores() / local_world_size(),
-        runs_model=runs_model,
-        step_s=step_s,
-        local_step_s=local_step_s,
-    )
-
-
-def _repeat_for_cpu_time(
-    context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
-) -> None:
-    """Consume further epochs, without spans, until enough time has passed since that clock reading
-    to measure CPU time."""
-    # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
-    if not context.job.shortest_window_s:
-        return
-    least_s, count = LEAST_SECONDS, 1
-    consume, _ = session.start(deliver)
-    # The least time of all ranks counts, so that all of them consume equally many epochs.
-    while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
-        more = num_repeats(passed_s / count, least_s - passed_s)
-        with context.join_uneven_ranks(session):
-            for epoch in range(count, count + more):
-                drain(epochs, consume, epoch, context.device)
-        count += more
-
-
-def _first_batch_seconds(
-    context: JobContext, deliver: Consumer, epochs: Epochs, opened_ns: int
-) -> float:
-    """Seconds from opening the loader until its first batch is delivered."""
-    # `batches` lives until the return, after the clock was read: ending its workers takes time.
-    batches = iter(epochs(context.job.epochs))
-    deliver(next(batches))
-    synchronize(context.device)
-    return seconds_between(opened_ns, now_ns())
-
-
-def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> None:
-    """Run a few steps of a benchmark under torch.profiler, and write its trace and table."""
-    context = start_job(job, prepared, 0)
-    deliver = context.step_delivery()
-    with open_log() as log:
-        with context.with_probe(log).open_loader() as loader:
-            setup = context.build_setup(context.first_batch(loader.epochs))
-            session = job.benchmark[name].session(setup)
-            _warm_up(context, session, deliver, loader.epochs)
-            consume, _ = session.start(annotate("place", deliver))
-            begun_ns = now_ns()
-            with context.join_uneven_ranks(session):
-                epochs = watch_epochs(loader.epochs, log)
-                profile = profile_steps(epochs, consume, context.device)
-        events = last_passes(event for event in log.read() if event.start_ns >= begun_ns)
-    if rank() == 0:
-        write_profile(profile, folder, name, build_lanes(events))

@@ -8,14 +8,24 @@ import pytest
 from commands import results, run_fastloop, run_until_killed
 from options import SUPPORT
 
-from fastloop.core.looks import LOOKS
+from fastloop.core.alpha_spending import LOOKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 AUTO = (
-    *("-m", "loader=glob([raw,preload])", "dataset._target_=slow_stages.Samples"),
-    *("+dataset.sleep_s=0.002", "batch_size=16", "benchmark=traversal", "torch_threads=1"),
-    *("epochs=1", "min_window_s=0", "isolation=inline", "trials=auto", "seconds=200"),
-    *("tracker=none", "report=false"),
+    "-m",
+    "loader=glob([raw,preload])",
+    "dataset._target_=slow_stages.Samples",
+    "+dataset.sleep_s=0.002",
+    "batch_size=16",
+    "benchmark=traversal",
+    "torch_threads=1",
+    "epochs=1",
+    "min_window_s=0",
+    "isolation=inline",
+    "trials=auto",
+    "seconds=200",
+    "tracker=none",
+    "report=false",
 )
 
 

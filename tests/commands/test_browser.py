@@ -26,9 +26,16 @@ SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
 PHONE_WIDTH = 390
 QUICKSTART = ("experiment=quickstart", "trials=1", "epochs=1", "min_window_s=0", "isolation=inline")
 FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-    *("--window-size=1600,3200", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run", "--no-proxy-server"),
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--window-size=1600,3200",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-proxy-server",
 )
 
 

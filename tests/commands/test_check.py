@@ -12,14 +12,9 @@ import pytest
 from commands import run_fastloop
 from known_results import result_of
 
-from fastloop.cli.check import (
-    FINE,
-    NOT_JUDGED,
-    SLOWER,
-    _refuse_settings_of_job,
-    check_speed,
-)
+from fastloop.cli.check import _refuse_settings_of_job, check_speed
 from fastloop.config.check_files import CheckSettings, load_base, save_base
+from fastloop.core.check_status import CheckStatus
 from fastloop.core.types import UsageError
 
 pytestmark = pytest.mark.slow
@@ -259,7 +254,9 @@ def test_job_sets_what_a_check_leaves_out():
     assert own == ["report=false", "loader=raw", "tracker=mlflow"]
 
 
-@pytest.mark.parametrize(("times", "status"), [(1.0, NOT_JUDGED), (3.0, SLOWER)])
+@pytest.mark.parametrize(
+    ("times", "status"), [(1.0, CheckStatus.NOT_JUDGED), (3.0, CheckStatus.SLOWER)]
+)
 def test_job_of_the_base_that_is_not_measured_is_named_and_keeps_a_check_from_passing(
     times, status
 ):
@@ -274,5 +271,5 @@ def test_job_of_the_base_that_is_not_measured_is_named_and_keeps_a_check_from_pa
     assert checked.status == status
     assert any("gone" in line and "record=true" in line for line in checked.lines)
     # A new job has no base to be slower than.
-    expected = FINE if times == 1.0 else SLOWER
+    expected = CheckStatus.NO_SLOWER if times == 1.0 else CheckStatus.SLOWER
     assert check_speed({"kept": kept}, new, "seconds", fail_above=10).status == expected

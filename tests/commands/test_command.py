@@ -155,12 +155,22 @@ def test_every_trial_records_the_load_and_the_answer_begins_with_it(sweep):
 
 
 FIGURES = {
-    *("seconds_mean", "seconds_std", "seconds_median", "samples_per_s", "bytes_per_s"),
-    *("limit_fraction", "first_batch_s", "wait_p50_ms", "wait_p95_ms", "wait_p99_ms"),
+    "seconds_mean",
+    "seconds_std",
+    "seconds_median",
+    "samples_per_s",
+    "bytes_per_s",
+    "limit_fraction",
+    "first_batch_s",
+    "wait_p50_ms",
+    "wait_p95_ms",
+    "wait_p99_ms",
     "peak_pss_mib",  # cpu_cores is absent where an epoch is too short for the clock of CPU time
 }
 CONTRACT = {f"{name}/{figure}" for name in ("traversal", "training") for figure in FIGURES} | {
-    *("training/loss_first", "training/loss_last", "training/stall_fraction"),
+    "training/loss_first",
+    "training/loss_last",
+    "training/stall_fraction",
 }
 OF_STORES = {"prepare/seconds", "prepare/disk_mib"}
 
@@ -404,7 +414,9 @@ def test_table_shows_the_repetition_of_fashion_mnist(tmp_path, fashion_root):
         "trials=1",
         "epochs=1",
         "tracker=none",
-        *("report=false", "benchmark=traversal", "min_window_s=0"),
+        "report=false",
+        "benchmark=traversal",
+        "min_window_s=0",
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
@@ -418,7 +430,8 @@ def test_different_amounts_of_work_are_ranked_separately(tmp_path):
         "benchmark=traversal,training",
         "dataset.count=100,203",
         "tracker=none",
-        *("report=false", "min_window_s=0"),
+        "report=false",
+        "min_window_s=0",
         "trials=1",
         "epochs=1",
         "dataset=mydataset",
@@ -493,7 +506,11 @@ def test_user_config_folder_adds_options(tmp_path):
     sweep = ("-cd", "my_conf", "-m", "dataset=mine,plain", "loader=mine,np_memmap")
     process = run_fastloop(
         *sweep,
-        *("epochs=1", "trials=1", "tracker=none", "report=false", "min_window_s=0"),
+        "epochs=1",
+        "trials=1",
+        "tracker=none",
+        "report=false",
+        "min_window_s=0",
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
@@ -591,8 +608,14 @@ def test_invalid_job_names_its_damaged_store_which_the_next_command_writes_again
 @pytest.mark.heavy
 def test_diverging_loss_is_recorded(tmp_path):
     process = run_fastloop(
-        *("dataset=digits", "learning_rate=1e9", "trials=1", "tracker=none", "report=false"),
-        *("benchmark=training", "epochs=2", "min_window_s=0"),
+        "dataset=digits",
+        "learning_rate=1e9",
+        "trials=1",
+        "tracker=none",
+        "report=false",
+        "benchmark=training",
+        "epochs=2",
+        "min_window_s=0",
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr

@@ -39,7 +39,11 @@ READER_OPTIONS = [
 ]
 """Options that the pages ask their readers to write, or that a command writes."""
 FAST_SETTINGS = (
-    *("epochs=1", "trials=1", "tracker=none", "min_window_s=0", "isolation=inline"),
+    "epochs=1",
+    "trials=1",
+    "tracker=none",
+    "min_window_s=0",
+    "isolation=inline",
     "report=false",  # the pages' own `fastloop report` writes one
 )
 """Settings appended to commands that measure."""

@@ -212,7 +212,9 @@ def test_missing_folder_is_told_once_for_all_loaders(tmp_path):
 def test_missing_fashion_mnist_names_its_files_and_folder(tmp_path, download):
     """The network is unreachable: nothing listens on the proxy's port."""
     process = run_fastloop(
-        *("dataset=fashion_mnist", f"dataset.download={download}", "dataset.root=data"),
+        "dataset=fashion_mnist",
+        f"dataset.download={download}",
+        "dataset.root=data",
         cwd=tmp_path,
         http_proxy="http://127.0.0.1:9",
     )
@@ -226,7 +228,9 @@ def test_download_from_a_silent_server_times_out(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but never answers
         port = silent.getsockname()[1]
         process = run_fastloop(
-            *("dataset=fashion_mnist", "dataset.root=data", "dataset.download_timeout_s=0.5"),
+            "dataset=fashion_mnist",
+            "dataset.root=data",
+            "dataset.download_timeout_s=0.5",
             cwd=tmp_path,
             http_proxy=f"http://127.0.0.1:{port}",
         )

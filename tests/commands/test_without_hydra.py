@@ -18,8 +18,13 @@ from experiments.lib.job_file import job_nodes, read_job, write_jobs
 from experiments.lib.time_budget import measure_in_time
 
 OVERRIDES = (
-    *("dataset=mydataset", "dataset.count=37", "dataset.shape=[4]"),
-    *("trials=1", "epochs=1", "batch_size=8", "min_window_s=0"),
+    "dataset=mydataset",
+    "dataset.count=37",
+    "dataset.shape=[4]",
+    "trials=1",
+    "epochs=1",
+    "batch_size=8",
+    "min_window_s=0",
 )
 SWEEP_PROGRAM = """
 import sys

@@ -20,7 +20,6 @@ from fastloop.core.seeds import sample_key
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.cropped_dataset import number_samples, plan_of_indices
-from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.fastloader.columns.crops import draw_cut
@@ -66,7 +65,7 @@ def prepare_job(folder, *overrides: str):
         skip_without_library(error)
         raise
     check_support(job)
-    return job, prepare(*job.prepare_arguments())
+    return job, job.data_request.prepare()
 
 
 def open_epochs(job, prepared, plan):

@@ -122,8 +122,18 @@ def test_command_reports_unsupported_training_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     "dtype",
     [
-        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-        *("float16", "float32", "float64"),
+        "bool",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
     ],
 )
 def test_synthetic_samples_have_any_shape_and_dtype(dtype):

@@ -20,10 +20,11 @@ from options import compose_job, options, require_cuda
 
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Leaves, Unsupported
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.prefetch.thread import prefetch_by_thread
-from fastloop.trial.profiling import profile_paths
+from fastloop.trial.profiling import profile_paths, run_profiling
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
+from fastloop.trial.trial_process import run_trial
 
 EXECUTIONS = options("execution")
 ON_CPU = {"eager", "compiled"}

@@ -32,8 +32,20 @@ from fastloop.trial.support import check_support
 
 COUNT = 37
 DTYPES = (
-    *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bool"),
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
 )
 KINDS = {
     "hdf5": ("loader=hdf5",),

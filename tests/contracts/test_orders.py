@@ -18,11 +18,11 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.epochs import epoch_indices
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
-from fastloop.core.protocols import RandpermOrder
+from fastloop.core.protocols import LengthAwareOrder, RandpermOrder
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.spans import now_ns
-from fastloop.core.types import BadData, Invalid
+from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.same_data import check_data
 from fastloop.fastloader import FastLoader
 from fastloop.options.loader.fastloop import fastloader_epochs
@@ -59,7 +59,13 @@ class LargestTensor(TorchDispatchMode):
 
 
 def order_of(*overrides: str):
-    return compose_job(*overrides).order
+    """The order; one that groups samples by length gets lengths of 3000 samples."""
+    order = compose_job(*overrides).order
+    if not isinstance(order, LengthAwareOrder):
+        return order
+    with pytest.raises(Unsupported, match=r"lengths of the samples"):
+        list(order.pieces(3000, 0, 0))
+    return order.with_lengths(np.arange(3000) % 7)
 
 
 def save_arrays(folder, **arrays) -> None:

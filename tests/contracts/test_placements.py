@@ -56,9 +56,21 @@ TENSORDICTS = {
 }
 """Batches with tensordicts, which dm-tree treats as mappings."""
 DTYPES = (
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16),
-    *(torch.float32, torch.float64, torch.complex64, torch.complex128),
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
 )
 SHAPES = {
     "no dimension": lambda dtype: torch.ones((), dtype=dtype),

@@ -32,11 +32,12 @@ from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.loader.device_resident import check_fits, free_bytes
 from fastloop.trial.delivery import PinnedBuffer, loader_opener, place_through_pinned
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.prefetch.process import prefetch_by_process, share_batch
 from fastloop.trial.prefetch.stream import DeliveryStream, prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_trial
+from fastloop.trial.trial_process import run_trial
 
 CPU = torch.device("cpu")
 FIRST_METHOD = multiprocessing.get_all_start_methods()[0]

@@ -23,7 +23,11 @@ LONG_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.1")
 QUICK_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.004")
 DATA = ("dataset._target_=slow_stages.Samples", "batch_size=16")
 SETTINGS = (
-    *("benchmark=training", "torch_threads=1", "trials=3", "tracker=none", "min_window_s=0"),
+    "benchmark=training",
+    "torch_threads=1",
+    "trials=3",
+    "tracker=none",
+    "min_window_s=0",
 )
 IN_ONE_PROCESS = ("isolation=inline",)
 """Passes start no processes, for tests of what is said about them."""

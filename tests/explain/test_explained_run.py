@@ -26,9 +26,17 @@ SWEEP = (
         "dataset._target_=slow_stages.Samples",
         "+dataset.sleep_s=0.004",
     ),
-    *("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.004", "batch_size=16"),
-    *("benchmark=training", "torch_threads=1", "trials=1", "epochs=1", "min_window_s=0"),
-    *("explain=true", "try=1", "isolation=inline"),
+    "model._target_=slow_stages.SlowNet",
+    "+model.sleep_s=0.004",
+    "batch_size=16",
+    "benchmark=training",
+    "torch_threads=1",
+    "trials=1",
+    "epochs=1",
+    "min_window_s=0",
+    "explain=true",
+    "try=1",
+    "isolation=inline",
 )
 PARTS = ("step", "copy", "start-up", "hand-off", "collate", "decode")
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fastloop.core.parts import Part
-from fastloop.explain import what_ifs
+from fastloop.explain import predicted_gain
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.predict import Measured
+from fastloop.explain.predicted_gain import Prediction, estimate_gain, predict_gain, resample
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes
-from fastloop.explain.what_ifs import Prediction, estimate_gain, predict_gain, resample
 from fastloop.trial.job import Job
 
 BATCHES = 100
@@ -133,7 +133,7 @@ class Cached:
 
 @pytest.mark.parametrize(("cache", "gain"), [("cold", 0.2), ("as_is", 0.2), ("warm", None)])
 def test_only_a_job_without_warm_files_gains_by_them(monkeypatch, cache, gain):
-    monkeypatch.setattr(what_ifs, "find_effect", lambda *_: None)
+    monkeypatch.setattr(predicted_gain, "find_effect", lambda *_: None)
     seconds = {Part.STEP: 0.4, Part.COPY: 0.4, Part.DECODE: 0.8, Part.READ: 1.0}
     times = {rung: pass_of(each) for rung, each in seconds.items()}
     ladder = build_ladder([times] * 3, BATCHES, {})

@@ -15,10 +15,29 @@ from fastloop.tune.paste import WRITERS, explain_no_code, paste_code
 
 WORKERS = ("num_workers=1", "prefetch_factor=4", "persistent_workers=true")
 WITHOUT_CODE = {
-    *("ffcv", "grain", "hdf5", "python_loop", "spdl", "tensorclass", "tensorclass_memmap"),
-    *("tf_data", "tfrecord", "torch_storage", "webdataset", "zarr"),
-    *("hf_datasets", "hf_iterable", "parquet", "torchdata", "torchdata_nodes"),
-    *("lance", "litdata", "spdl_process", "turboloader", "dali", "mosaic_streaming"),
+    "ffcv",
+    "grain",
+    "hdf5",
+    "python_loop",
+    "spdl",
+    "tensorclass",
+    "tensorclass_memmap",
+    "tf_data",
+    "tfrecord",
+    "torch_storage",
+    "webdataset",
+    "zarr",
+    "hf_datasets",
+    "hf_iterable",
+    "parquet",
+    "torchdata",
+    "torchdata_nodes",
+    "lance",
+    "litdata",
+    "spdl_process",
+    "turboloader",
+    "dali",
+    "mosaic_streaming",
 }
 
 

@@ -23,8 +23,13 @@ from fastloop.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 JOB = (
-    *("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.004", "loader=raw"),
-    *("batch_size=16", "benchmark=traversal", "torch_threads=1", "min_window_s=0"),
+    "dataset._target_=slow_stages.Samples",
+    "+dataset.sleep_s=0.004",
+    "loader=raw",
+    "batch_size=16",
+    "benchmark=traversal",
+    "torch_threads=1",
+    "min_window_s=0",
     "isolation=inline",  # starts no process per trial
 )
 TUNE = (*JOB, "space=loader=raw,preload,index_loop device_prefetch=0,2", "budget=30trials")
@@ -217,9 +222,16 @@ def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
     given = (
-        *("dataset=synthetic", "dataset.count=256", "dataset.shape=[512,1024]", "batch_size=4"),
-        *("loader=raw", "benchmark=traversal", "min_window_s=0", "tracker=none"),
-        *("space=loader=raw,preload torch_threads=null,1", "budget=4trials"),
+        "dataset=synthetic",
+        "dataset.count=256",
+        "dataset.shape=[512,1024]",
+        "batch_size=4",
+        "loader=raw",
+        "benchmark=traversal",
+        "min_window_s=0",
+        "tracker=none",
+        "space=loader=raw,preload torch_threads=null,1",
+        "budget=4trials",
     )
     rows_mib = 256 * 512 / 1024
     refused = run_fastloop(*given, "memory_limit_mib=1", cwd=tmp_path, command="tune")

@@ -24,6 +24,7 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.mapped_file import (
+    FileIdentity,
     FileRegion,
     pack_maps,
     region_of,
@@ -272,8 +273,8 @@ def test_direct_column_names_a_truncated_file(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(100))
     rows = ArrayColumn(np.zeros((11, 10), np.uint8), SampleSpec(torch.uint8, (10,)))
-    inode = path.stat().st_dev, path.stat().st_ino
-    region = FileRegion(str(path), 0, np.dtype(np.uint8), (11, 10), False, inode)
+    identity = FileIdentity.of(path.stat())
+    region = FileRegion(str(path), 0, np.dtype(np.uint8), (11, 10), False, identity)
     column = DirectColumn(rows, region)
     column.fill(np.array([9]), np.empty((1, 10), np.uint8))
     with pytest.raises(OSError, match=f"{path}: the file ends at byte 100, within the rows"):

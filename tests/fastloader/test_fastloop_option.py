@@ -28,7 +28,8 @@ JOBS = {
     "photos, uint8": (*PHOTOS, "dataset.size=[24,32]", "collate=fast"),
     "photos, normalized": (
         *(*PHOTOS, "dataset.size=[24,32]"),
-        *("transform=normalize", "transform.where=worker"),
+        "transform=normalize",
+        "transform.where=worker",
     ),
     "nested": ("dataset=nested", "dataset.count=20"),
     "tokens": ("dataset=tokens", "dataset.num_tokens=5000"),

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import BatchTimes, Pace, Tuning
+from fastloop.fastloader.thread_choice import Pace, ReadTimes, Tuning
 
 MS = 1_000_000
 
@@ -112,10 +112,10 @@ def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, exp
     assert num_threads == pace.num_threads == expected
 
 
-def busy_batch(reading_ms: float, step_ms: float) -> BatchTimes:
+def busy_batch(reading_ms: float, step_ms: float) -> ReadTimes:
     """The times of a batch of ten samples, which a core has computed all the time."""
     reading_ns, step_ns = int(reading_ms * MS), int(step_ms * MS)
-    return BatchTimes(
+    return ReadTimes(
         reading_ns=reading_ns,
         cpu_ns=reading_ns,
         pauses=0,

@@ -32,9 +32,21 @@ from fastloop.fastloader.permutation import random_permutation
 
 pytestmark = needs_core
 DTYPES = [
-    *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
-    *(torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.complex64, torch.complex128),
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.uint32,
+    torch.int32,
+    torch.int64,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
 ]
 CONVERTED = [dtype for dtype in DTYPES[:-2] if dtype != torch.uint64]
 

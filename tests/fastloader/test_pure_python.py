@@ -12,11 +12,20 @@ from options import REPOSITORY
 
 FOLDER = Path(__file__).parent
 PYTHON_ONLY = (
-    *("test_bare_environment.py", "test_dataset_threads.py", "test_user_store.py"),
-    *("test_iterable_sources.py", "test_process_reading.py", "test_shared_batch.py"),
-    *("test_dataloader_settings.py", "test_process_group.py", "test_library_sources.py"),
-    *("test_recognise_image_folders.py", "test_restart_markers.py", "test_usual_programs.py"),
-    *("test_global_generators.py", "test_loop_or_thread.py"),
+    "test_bare_environment.py",
+    "test_dataset_threads.py",
+    "test_user_store.py",
+    "test_iterable_sources.py",
+    "test_process_reading.py",
+    "test_shared_batch.py",
+    "test_dataloader_settings.py",
+    "test_process_group.py",
+    "test_library_sources.py",
+    "test_recognise_image_folders.py",
+    "test_restart_markers.py",
+    "test_usual_programs.py",
+    "test_global_generators.py",
+    "test_loop_or_thread.py",
 )
 """Files that test nothing of what the core does, but start processes, or import other libraries."""
 

@@ -9,7 +9,6 @@ from options import compose_job
 
 from fastloop.core.protocols import RankTask
 from fastloop.core.spans import now_ns
-from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.trial.trial_process import run_trial
 
@@ -47,7 +46,7 @@ def jobs(tmp_path_factory):
         patch.setenv("FASTLOOP_OUTPUTS", str(root / "outputs"))
         for name, overrides in JOBS.items():
             job = compose_job(*folder, *SETTINGS, *SHORT, *overrides)
-            prepared[name] = job, prepare(*job.prepare_arguments())
+            prepared[name] = job, job.data_request.prepare()
     return prepared
 
 

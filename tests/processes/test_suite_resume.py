@@ -14,8 +14,16 @@ import pytest
 from fastloop.suite.suite_file import find_problems, load_suite
 
 COMMAND = (
-    *(sys.executable, "-m", "fastloop", "suite", "quick", "round=killed", "machine=here"),
-    *("workloads=small_rows", "loaders=index_loop,python_loop,np_memmap", "trials=3"),
+    sys.executable,
+    "-m",
+    "fastloop",
+    "suite",
+    "quick",
+    "round=killed",
+    "machine=here",
+    "workloads=small_rows",
+    "loaders=index_loop,python_loop,np_memmap",
+    "trials=3",
 )
 """Only np_memmap is a loader of the quick suite: the two others are null."""
 

@@ -18,7 +18,11 @@ from fastloop.core.result_io import load
 
 SMALL = ("epochs=2", "trials=2", "report=false", *MYDATASET)
 QUICK = (
-    *("epochs=1", "trials=1", "benchmark=traversal", "tracker=none", "report=false"),
+    "epochs=1",
+    "trials=1",
+    "benchmark=traversal",
+    "tracker=none",
+    "report=false",
     *MYDATASET,
 )
 

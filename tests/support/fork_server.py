@@ -29,8 +29,14 @@ from typing import TextIO
 import psutil
 
 PRELOADED = (
-    *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep.measure", "fastloop.sweep.rounds"),
-    *("fastloop.config.compose", "fastloop.sweep.early_check", "fastloop.sweep.early_check"),
+    "torch",
+    "tensordict",
+    "sklearn.datasets",
+    "fastloop.sweep.measure",
+    "fastloop.sweep.rounds",
+    "fastloop.config.compose",
+    "fastloop.sweep.early_check",
+    "fastloop.sweep.early_check",
     *(
         "fastloop.reporting.html",
         "fastloop.reporting.report_files",
@@ -47,7 +53,8 @@ PRELOADED = (
         "fastloop.options.loader.preload",
         "fastloop.options.loader.np_memmap",
     ),
-    *("fastloop.options.order.random", "fastloop.options.benchmark.traversal"),
+    "fastloop.options.order.random",
+    "fastloop.options.benchmark.traversal",
     *(
         "fastloop.options.loader.tensorclass",
         "fastloop.options.dataset.mydataset",

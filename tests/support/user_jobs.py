@@ -5,7 +5,6 @@ from __future__ import annotations
 from options import compose_short_job
 
 from fastloop.config.user_options import loader_brings_data, use_loader_data
-from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
 
@@ -14,7 +13,7 @@ def prepare_user_job(*overrides: str):
     job = compose_short_job(*overrides)
     if loader_brings_data(job, {"dataset": "digits"}, overrides):
         job = use_loader_data(job)
-    return job, prepare(*job.prepare_arguments())
+    return job, job.data_request.prepare()
 
 
 def check_epochs(job, prepared, epochs=(0, 1, 2)) -> None:

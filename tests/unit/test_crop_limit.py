@@ -15,11 +15,10 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.image_pixels import pixels_of
-from fastloop.data.prepare_dataset import prepare
 from fastloop.fastloader.columns.decoders import decode_by_pillow
-from fastloop.trial import image_limit as limit_module
+from fastloop.trial import crop_limit as limit_module
 from fastloop.trial import limits
-from fastloop.trial.image_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
+from fastloop.trial.crop_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
 from fastloop.trial.trial_process import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4", "min_window_s=0")
@@ -52,7 +51,7 @@ def measure(samples: CroppedSamples, broken=()):
 )
 def test_limit_of_a_job_of_crops_is_of_making_them(outputs, tmp_path, loader, transform):
     job = crop_job(write_class_folders(tmp_path / "images"), *loader, *transform)
-    prepared = prepare(*job.prepare_arguments())
+    prepared = job.data_request.prepare()
     measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
     assert measured.limit_origin.kind == "cropped images"
     assert measured.limit_origin.engine in (NATIVE_DECODER, *ENGINES)
@@ -64,7 +63,7 @@ def test_limit_of_a_job_of_crops_is_of_making_them(outputs, tmp_path, loader, tr
 def test_limit_of_center_crops_in_a_store_is_of_rows(outputs, tmp_path):
     root = write_class_folders(tmp_path / "images")
     job = crop_job(root, "loader=np_memmap", *CENTER)
-    prepared = prepare(*job.prepare_arguments())
+    prepared = job.data_request.prepare()
     measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
     assert measured.limit_origin.kind == "rows"
 
@@ -77,7 +76,7 @@ def test_without_the_native_decoder_there_is_no_limit_but_its_reason(
         monkeypatch.setattr(module, "has_jpeg", lambda: False)
     root = write_class_folders(tmp_path / "images")
     job = crop_job(root, "loader=raw", *transform)
-    measured = run_trial(job, prepare(*job.prepare_arguments()), 0, now_ns())
+    measured = run_trial(job, job.data_request.prepare(), 0, now_ns())
     assert measured.benchmarks["traversal"].limit_origin is None
     (caveat,) = limits.missing_limits(job)
     assert caveat.startswith("traversal: limit unsupported: the native decoder")

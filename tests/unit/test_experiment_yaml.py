@@ -8,8 +8,14 @@ from commands import run_fastloop
 from fastloop.config.experiments import experiment_yaml
 
 OVERRIDES = [
-    *("dataset=synthetic", "+dataset.note='a, b: {c}'", "loader=np_memmap", "order=sequential"),
-    *("batch_size=16", "prefetch_factor=null", "model._target_=torch.nn.Identity", "seed=-1"),
+    "dataset=synthetic",
+    "+dataset.note='a, b: {c}'",
+    "loader=np_memmap",
+    "order=sequential",
+    "batch_size=16",
+    "prefetch_factor=null",
+    "model._target_=torch.nn.Identity",
+    "seed=-1",
 ]
 
 

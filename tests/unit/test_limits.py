@@ -18,7 +18,7 @@ from fastloop.data.image_files import LabelledImages
 from fastloop.data.image_pixels import pixels_of
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
-from fastloop.trial import gather_limit, image_limit, limits, rate_on_cores
+from fastloop.trial import decode_limit, gather_limit, limits, rate_on_cores
 from fastloop.trial.trial_process import run_trial
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def images_in(root, count=6, **settings) -> LabelledImages:
 
 
 def limit_of(samples, broken=()):
-    return image_limit.decode_limit(samples, set(broken), seed=0, window_s=0.0)
+    return decode_limit.decode_limit(samples, set(broken), seed=0, window_s=0.0)
 
 
 def test_rate_is_what_each_thread_does_in_its_own_time(monkeypatch):
@@ -165,22 +165,22 @@ def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(
     tmp_path, monkeypatch
 ):
     slow = images_in(tmp_path, decoder=SlowDecoder(8))
-    pillow = {"pil": image_limit.LIBRARIES["pil"]}
-    monkeypatch.setattr(image_limit, "LIBRARIES", pillow)
+    pillow = {"pil": decode_limit.LIBRARIES["pil"]}
+    monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
     shares = []
     for _ in range(5):
         limit = limit_of(slow)
         assert limit.origin.engine == "pil"
-        monkeypatch.setattr(image_limit, "LIBRARIES", {})
+        monkeypatch.setattr(decode_limit, "LIBRARIES", {})
         shares.append(limit_of(slow).samples_per_s / limit.samples_per_s)
-        monkeypatch.setattr(image_limit, "LIBRARIES", pillow)
+        monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
     assert 1 / 16 < np.median(shares) < 1 / 4
 
 
 def test_limit_is_of_the_fastest_decoder_that_is_installed(tmp_path, monkeypatch):
     samples = images_in(tmp_path, decoder=SlowDecoder(20))
-    assert limit_of(samples).origin.engine in image_limit.LIBRARIES
-    monkeypatch.setattr(image_limit, "LIBRARIES", {"absent": ("no_such_module_is_here", None)})
+    assert limit_of(samples).origin.engine in decode_limit.LIBRARIES
+    monkeypatch.setattr(decode_limit, "LIBRARIES", {"absent": ("no_such_module_is_here", None)})
     assert limit_of(samples).origin.engine == "test_limits"
 
 
@@ -190,7 +190,7 @@ def decode_to_black(data, encoding):
 
 def test_decoder_with_other_pixels_is_no_limit(tmp_path, monkeypatch):
     black = {"black": ("numpy", decode_to_black)}
-    monkeypatch.setattr(image_limit, "LIBRARIES", black)
+    monkeypatch.setattr(decode_limit, "LIBRARIES", black)
     assert limit_of(images_in(tmp_path)).origin.engine == "pil"
     write_files(tmp_path / "dark", {"0.png": png(crop().point(lambda _: 0))})
     dark = LabelledImages(tmp_path / "dark", [("0.png", 0)], PilDecoder(), None)
@@ -199,8 +199,8 @@ def test_decoder_with_other_pixels_is_no_limit(tmp_path, monkeypatch):
 
 def test_decoder_that_cannot_read_a_file_is_no_limit(tmp_path, monkeypatch):
     require_library("simplejpeg")
-    jpeg_only = {"turbojpeg": image_limit.LIBRARIES["turbojpeg"]}
-    monkeypatch.setattr(image_limit, "LIBRARIES", jpeg_only)
+    jpeg_only = {"turbojpeg": decode_limit.LIBRARIES["turbojpeg"]}
+    monkeypatch.setattr(decode_limit, "LIBRARIES", jpeg_only)
     samples = images_in(tmp_path, decoder=SlowDecoder(20))
     assert limit_of(samples).origin.engine == "turbojpeg"
     write_files(tmp_path, {"dog/7.png": png(crop())})
@@ -234,7 +234,7 @@ class LargeFiles:
 @pytest.mark.parametrize(("cores", "most"), [(2, 13), (20, 20)])
 def test_files_stay_within_128_mib_but_one_for_each_thread(cores, most):
     samples = LargeFiles([])
-    files = image_limit.read_files(samples, set(), seed=0, least=cores)
+    files = decode_limit.read_files(samples, set(), seed=0, least=cores)
     assert min(cores, 13) <= len(files) <= most
     assert len(set(samples.num_read)) == len(files)
 
@@ -278,7 +278,7 @@ def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
     measured = trial.benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
     assert measured.limit_origin.cores == usable_cores()
-    engines = image_limit.LIBRARIES if kind == "decoded images" else gather_limit.gathers()
+    engines = decode_limit.LIBRARIES if kind == "decoded images" else gather_limit.gathers()
     assert measured.limit_origin.engine in engines
     assert (measured.limit_origin.memcpy_fraction is None) == (kind == "decoded images")
     if kind == "decoded images":

@@ -181,9 +181,15 @@ def test_a_system_that_does_not_tell_is_unknown(tmp_path, hidden):
     assert summary.describe().startswith("It is unknown whether the machine was quiet")
 
 
-def loads(*others: float) -> list[Load | None]:
+def loads(*others: float, stolen: float = 0.0) -> list[Load | None]:
     return [
-        Load(seconds=1.0, cores=2, other_cores=each, busiest={"chromium": each} if each else {})
+        Load(
+            seconds=1.0,
+            cores=2,
+            other_cores=each,
+            stolen_cores=stolen,
+            busiest={"chromium": each} if each else {},
+        )
         for each in others
     ]
 
@@ -219,6 +225,13 @@ def loads(*others: float) -> list[Load | None]:
             False,
             "The machine was busy: other processes used 1.50 of 2 cores during the trial "
             "(chromium). The figures may differ on a quiet machine.",
+        ),
+        (
+            loads(0.0, stolen=0.5),
+            False,
+            "The machine was busy: other processes used 0.00 of 2 cores during the trial. The host "
+            "of this virtual machine took up to 0.50 for others. The figures may differ on a quiet "
+            "machine.",
         ),
     ],
 )

@@ -75,7 +75,10 @@ def test_system_error_names_the_outputs_folder_only_if_it_concerns_it(monkeypatc
     "override",
     [
         *("über=1", "loader=räw", "batch_size=\uff16\uff14", "batch_size=6\n4", 'batch_size="64'),
-        *("loader=raw;ls", "loader=mine.make()", "a=b=c", "loader=$(ls)"),
+        "loader=raw;ls",
+        "loader=mine.make()",
+        "a=b=c",
+        "loader=$(ls)",
     ],
 )
 def test_characters_that_need_quotes_are_told_with_their_override(override):

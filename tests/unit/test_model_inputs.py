@@ -11,14 +11,21 @@ from fastloop.config.user_options import loader_brings_data, use_loader_data
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare_dataset import prepare
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job_start import find_pair
+from fastloop.trial.profiling import run_profiling
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
+from fastloop.trial.trial_process import run_trial
 
 TRAINED = ("benchmark=[training,inference]", "epochs=2", "learning_rate=0.001")
 PAIRS = (
-    *("image_label", "label_first", "dataclasses", "tensorclasses", "tensordicts"),
-    *("nested_pairs", "nested_dict"),
+    "image_label",
+    "label_first",
+    "dataclasses",
+    "tensorclasses",
+    "tensordicts",
+    "nested_pairs",
+    "nested_dict",
 )
 """Loaders whose batches hold the same two tensors in different trees."""
 AHEAD = ("device_prefetch=2", "device_prefetch_by=thread")

@@ -22,9 +22,10 @@ from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.sweep.caveats import cache_caveats
 from fastloop.trial import page_cache
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.page_cache import evict, resident_fraction, total_mib, warm
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_trial
+from fastloop.trial.trial_process import run_trial
 
 MIB = 2**20
 LARGE = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")

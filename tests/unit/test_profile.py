@@ -14,8 +14,7 @@ from options import compose_job
 
 from fastloop.data.prepare_dataset import prepare
 from fastloop.sweep.caveats import option_caveats
-from fastloop.trial.profiling import PROFILED_STEPS, profile_paths
-from fastloop.trial.trial_process import run_profiling
+from fastloop.trial.profiling import PROFILED_STEPS, profile_paths, run_profiling
 
 TICKS_S = 0.1
 """Tolerance for the CPU time of two workers, which the system reports in ticks of 10 ms."""

@@ -27,8 +27,9 @@ from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder
 from fastloop.sweep.caveats import option_caveats
 from fastloop.trial.delivery import with_sample_lengths
+from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_instrumentation, run_trial
+from fastloop.trial.trial_process import run_trial
 
 BATCH = 8
 TEXTS = ("dataset=texts", "dataset.count=203", "dataset.max_length=60", "collate=pad")
@@ -252,10 +253,23 @@ def add_dimension(padded, lengths, labels):
 
 
 CORRUPTIONS = [
-    *(cut_last_element, cut_last_element_silently, pad_inside, pad_in_front, count_padding_as_data),
-    *(roll_lengths, exceed_lengths, negate_lengths, change_dtype_of_lengths),
-    *(drop_one_length, list_lengths, drop_lengths, change_labels, roll_labels),
-    *(change_dtype, add_dimension, keep_first_element),
+    cut_last_element,
+    cut_last_element_silently,
+    pad_inside,
+    pad_in_front,
+    count_padding_as_data,
+    roll_lengths,
+    exceed_lengths,
+    negate_lengths,
+    change_dtype_of_lengths,
+    drop_one_length,
+    list_lengths,
+    drop_lengths,
+    change_labels,
+    roll_labels,
+    change_dtype,
+    add_dimension,
+    keep_first_element,
 ]
 
 

@@ -11,7 +11,7 @@ from known_results import result_of
 from fastloop.core.types import Failure, FailureKind
 from fastloop.options.tracker.none import NoTracker
 from fastloop.sweep.job_state import JobState, SweepJob
-from fastloop.sweep.resume import continue_job, fail_job
+from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.tracking import SweepTracker
 
 SETTINGS = SimpleNamespace(explain=False, retry_failed=False)
@@ -53,6 +53,6 @@ def test_a_job_that_is_measured_anew_keeps_no_profile_of_other_code(state, tmp_p
 
 def test_job_that_fails_again_has_the_present_environment(state):
     failure = Failure(kind=FailureKind.UNSUPPORTED, message="needs a library")
-    fail_job(state, replace(PLAIN, environment=WITH), failure)
+    fail_or_keep(state, replace(PLAIN, environment=WITH), failure)
     assert state.result.status == "FAILED"
     assert state.result.environment == WITH

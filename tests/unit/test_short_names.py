@@ -14,8 +14,8 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.combinations import compose_each
 from fastloop.config.command_line import read_command_line
 from fastloop.core.result import Result
+from fastloop.reporting.caveat_groups import group_caveats
 from fastloop.reporting.header import describe_setup
-from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour

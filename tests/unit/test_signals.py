@@ -12,11 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from fastloop.core.types import SignalExit
-from fastloop.processes.lifecycle import (
-    ExitOnSignal,
-    defer_signals,
-    exit_if_signalled,
-)
+from fastloop.processes.signals import ExitOnSignal, defer_signals, exit_if_signalled
 from fastloop.processes.startup import ENDINGS
 
 RUN = ("fastloop.run", "tracker=none", "trials=1", "epochs=1")
@@ -110,7 +106,7 @@ def test_signal_during_the_imports_ends_a_command_with_one_line(tmp_path, number
 @pytest.fixture
 def no_signal_yet(monkeypatch):
     """A record of signals of its own, which later tests do not see."""
-    monkeypatch.setattr("fastloop.processes.lifecycle._arrived", [])
+    monkeypatch.setattr("fastloop.processes.signals._arrived", [])
 
 
 @pytest.mark.usefixtures("no_signal_yet")

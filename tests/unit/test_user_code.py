@@ -25,7 +25,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, TimeLimit, Unsupported
 from fastloop.core.user_code import LOADER_DATA, worker_error_line
 from fastloop.data.digest import leaves_of
-from fastloop.data.prepare_dataset import prepare_within
+from fastloop.data.prepare_dataset import DataRequest
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize
@@ -144,7 +144,8 @@ LOADERS = [
         "LOADER",
         "IterableWithOpen",
     ),
-    *("make_loader", "with_sampler"),
+    "make_loader",
+    "with_sampler",
 ]
 
 
@@ -350,7 +351,7 @@ def test_end_of_a_worker_is_told_with_its_status(outputs):
 def test_dataset_that_hangs_while_it_is_prepared_is_stopped(outputs):
     job = compose_job("dataset._target_=my_code.HangingSamples")
     with pytest.raises(TimeLimit, match=r"^preparing .*: no progress within 0.2 s: .*/threading"):
-        prepare_within(0.2, job.dataset, None, False)
+        DataRequest(dataset=job.dataset).prepare_within(0.2)
 
 
 def test_worker_error_of_a_user_loader_names_the_sample(outputs):
@@ -422,7 +423,9 @@ def test_user_dataset_that_cannot_be_pickled_is_decoded_in_process(outputs):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_user_loader_workers_follow_the_start_method_and_end_with_it(outputs, method):
     job, prepared = prepare_user_job(
-        *("loader._target_=my_code.with_sampler", SQUARES, "num_workers=2"),
+        "loader._target_=my_code.with_sampler",
+        SQUARES,
+        "num_workers=2",
         f"multiprocessing_context={method}",
     )
     multiprocessing.resource_tracker.ensure_running()

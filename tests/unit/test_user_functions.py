@@ -80,8 +80,10 @@ def test_collate_may_return_nones_for_a_batch_of_broken_samples(outputs, batch_s
 
 def test_sample_that_the_users_collate_leaves_out_is_counted(outputs):
     job, prepared = prepare_user_job(
-        *(SQUARES, "collate._target_=my_code.drop_class"),
-        *("+collate.label=2", "batch_size=8"),
+        SQUARES,
+        "collate._target_=my_code.drop_class",
+        "+collate.label=2",
+        "batch_size=8",
     )
     assert prepared.broken[0] == (2, "sample 2: the collate leaves it out")
     check_epochs(job, prepared)
@@ -161,7 +163,9 @@ def test_getitems_of_a_dataset_may_return_a_batch_or_a_list(outputs, loader, nam
 def test_getitems_that_returns_a_batch_is_called_in_workers(outputs, method):
     method = method or multiprocessing.get_all_start_methods()[0]
     job, prepared = prepare_user_job(
-        *("dataset._target_=my_code.BatchGetItems", "num_workers=1", "batch_size=8"),
+        "dataset._target_=my_code.BatchGetItems",
+        "num_workers=1",
+        "batch_size=8",
         f"multiprocessing_context={method}",
     )
     check_epochs(job, prepared, epochs=(0,))

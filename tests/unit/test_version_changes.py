@@ -9,13 +9,10 @@ import pytest
 from known_results import result_of
 
 from experiments.two_versions.run import simulate
-from fastloop.core.looks import LOOKS
+from fastloop.core.alpha_spending import LOOKS
+from fastloop.core.check_status import CheckStatus
 from fastloop.reporting.version_changes import are_told, find_version_changes, round_means
 from fastloop.reporting.version_text import (
-    NO_SLOWER,
-    NOT_JUDGED,
-    OTHER_SAMPLES,
-    SLOWER,
     VersionOutcome,
     answer_versions,
     versions_markdown,
@@ -83,18 +80,18 @@ def test_a_trials_share_of_a_round_is_a_geometric_mean():
 
 
 def test_statuses_and_their_order():
-    assert outcome_of(1.0).status == NO_SLOWER
-    assert outcome_of(0.5).status == NO_SLOWER
-    assert outcome_of(1.5).status == SLOWER
-    assert outcome_of(1.5, changes=()).status == NOT_JUDGED
+    assert outcome_of(1.0).status == CheckStatus.NO_SLOWER
+    assert outcome_of(0.5).status == CheckStatus.NO_SLOWER
+    assert outcome_of(1.5).status == CheckStatus.SLOWER
+    assert outcome_of(1.5, changes=()).status == CheckStatus.NOT_JUDGED
     known = outcome_of(1.5)
     job = known.base[KEY[0]]
     failed = replace(job, status="FAILED", status_reason="KeyError: 3")
-    assert outcome_of(1.0, new={job.name: failed}, changes=()).status == SLOWER
-    assert outcome_of(1.0, base={job.name: failed}, changes=()).status == NOT_JUDGED
+    assert outcome_of(1.0, new={job.name: failed}, changes=()).status == CheckStatus.SLOWER
+    assert outcome_of(1.0, base={job.name: failed}, changes=()).status == CheckStatus.NOT_JUDGED
     other = replace(job, content="b", fingerprint="b", decoder_equivalence_id="")
     found = outcome_of(1.5, new={job.name: other})
-    assert found.status == OTHER_SAMPLES
+    assert found.status == CheckStatus.OTHER_DATA
     assert "other samples" in answer_versions(found)
 
 

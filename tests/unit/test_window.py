@@ -19,7 +19,8 @@ from fastloop.core.result import Attribution, measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.core.tracked_metrics import metrics
 from fastloop.trial import touch_all_bytes, window
-from fastloop.trial.trial_process import run_instrumentation, run_trial
+from fastloop.trial.instrumented_pass import run_instrumentation
+from fastloop.trial.trial_process import run_trial
 
 CPU = torch.device("cpu")
 

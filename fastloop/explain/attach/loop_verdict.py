@@ -9,13 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastloop.core.explanation import Verdict
-from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    show_estimate,
+    show_percent,
+    show_time,
+    significant,
+)
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import OF_STEPS, PARTS, Loop, share_of_parts, wait_share
 from fastloop.explain.verdict import MOST_UNSURE, WORTH
 from fastloop.explain.verdict import PHRASES as JOB_PHRASES
-from fastloop.reporting.report_tables import WIDEST
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
@@ -114,7 +119,7 @@ def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
 
 
 def _tell_wait(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
-    is_wide = wait.high >= WIDEST * wait.low
+    is_wide = wait.high >= WIDEST_INTERVAL * wait.low
     share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
     cores = ""
     if _is_contention_told(shares):

@@ -35,8 +35,13 @@ from fastloop.fastloader.columns.image_headers import (
 )
 
 BROKEN = (
-    *(OSError, SyntaxError, ValueError, EOFError, NotImplementedError),
-    *(struct.error, zlib.error),
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
 )
 """Exceptions that Pillow raises for a broken file, or for one of a kind that it does not read."""
 LIBRARIES = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils import _pytree as pytree
@@ -18,13 +18,24 @@ from torch.utils import _pytree as pytree
 from fastloop.fastloader.columns.column import Tree
 
 
+class FileIdentity(NamedTuple):
+    """The identity of a file, which another file at the same path does not have."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        """The identity of the file with this status."""
+        return cls(status.st_dev, status.st_ino)
+
+
 @dataclass(frozen=True)
 class MappedFile:
     """The file that an array's memory is mapped from."""
 
     path: str
-    device: int
-    inode: int
+    identity: FileIdentity
     end: int
     """The bytes that the file must have, or the system ends the process with SIGBUS."""
 
@@ -37,14 +48,13 @@ class MappedFile:
             status = os.stat(self.path)
         except OSError:
             return
-        is_same = (status.st_dev, status.st_ino) == (self.device, self.inode)
-        if is_same and status.st_size < self.end:
+        if FileIdentity.of(status) == self.identity and status.st_size < self.end:
             raise OSError(describe_cut(self.path, self.end))
 
     @property
     def native(self) -> tuple[bytes, int, int, int]:
         """The native core's argument."""
-        return os.fsencode(self.path), self.device, self.inode, self.end
+        return os.fsencode(self.path), self.identity.device, self.identity.inode, self.end
 
 
 def describe_cut(path: str, end: int) -> str:
@@ -73,7 +83,7 @@ def find_file(array: Any) -> MappedFile | None:
         step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True) if step > 0
     )
     end = _file_offset(whole, last) + array.itemsize
-    return MappedFile(os.path.abspath(path), status.st_dev, status.st_ino, end)
+    return MappedFile(os.path.abspath(path), FileIdentity.of(status), end)
 
 
 def _file_offset(array: Any, address: int) -> int:
@@ -98,8 +108,8 @@ class FileRegion:
     shape: tuple[int, ...]
     is_writable: bool
     """True if writing to the map writes to the file."""
-    inode: tuple[int, int]
-    """Device and inode number: the path may since belong to another file."""
+    identity: FileIdentity
+    """The path may since belong to another file."""
 
     def open(self) -> np.memmap:
         """Map the region."""
@@ -123,14 +133,13 @@ def region_of(array: Any) -> FileRegion | None:
     except OSError:
         return None
     offset = _file_offset(array, array.ctypes.data)
-    inode = status.st_dev, status.st_ino
     return FileRegion(
         path=os.fspath(path),
         offset=offset,
         dtype=array.dtype,
         shape=array.shape,
         is_writable=array.flags.writeable,
-        inode=inode,
+        identity=FileIdentity.of(status),
     )
 
 

@@ -83,7 +83,7 @@ def wrap_ddp(module: nn.Module, device: torch.device) -> DistributedDataParallel
     """The module with gradients averaged over the ranks in every step; None for one process."""
     if world_size() == 1:
         return None
-    # BatchNorm stays local to a rank, as usual with DDP; running statistics are rank 0's
+    # BatchNorm stays local to a rank, as usual with DDP; running statistics are rank 0's.
     return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
 
 

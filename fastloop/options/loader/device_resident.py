@@ -58,7 +58,7 @@ class DeviceResidentLoader:
             indices = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch)
             if plan.loading.drop_last:
                 indices = indices[: len(indices) - len(indices) % plan.loading.batch_size]
-            # torch splits an empty tensor into one empty part
+            # torch splits an empty tensor into one empty part.
             parts = indices.to(device).split(plan.loading.batch_size) if len(indices) else ()
             return map(batch, parts)
 

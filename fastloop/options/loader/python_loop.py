@@ -18,8 +18,14 @@ from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import read_into_memory
 
 EXACT = (
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float32, torch.float64),
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float32,
+    torch.float64,
 )
 """Dtypes of values that survive a conversion to Python's numbers and back."""
 

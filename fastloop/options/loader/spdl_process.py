@@ -19,7 +19,7 @@ from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
-from fastloop.processes.lifecycle import tie_worker_to_parent
+from fastloop.processes.parent_death import tie_worker_to_parent
 
 _get_batch: Callable[[np.ndarray], Tree] | None = None
 """The function of a process of the pool, which the process sets when it starts."""

@@ -88,7 +88,7 @@ class _Source:
 
     def _to_torch(self, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
         try:
-            # older TensorFlow exports booleans as uint8
+            # Older TensorFlow exports booleans as uint8.
             return from_dlpack(self._tf.experimental.dlpack.to_dlpack(leaf)).view(dtype)
         except self._tf.errors.InvalidArgumentError:
             # TensorFlow does not export this dtype.

@@ -76,7 +76,7 @@ class _RecordReader:
         for number, (dtype, shape) in enumerate(self._records.leaves):
             name = str(number)
             rows = [features[name].bytes_list.value[0] for features in parsed]
-            # bytearray, as torch.frombuffer warns of memory that can't be written to.
+            # A bytearray, as torch.frombuffer warns of memory that can't be written to.
             buffer = bytearray().join(rows)
             leaves.append(torch.frombuffer(buffer, dtype=dtype).view(len(rows), *shape))
         return pytree.tree_unflatten(leaves, self._records.structure)

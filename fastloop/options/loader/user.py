@@ -181,7 +181,7 @@ class UserLoader:
             # needs another call.
             first = [loader]
             return lambda _: first.pop() if first else self._call(arguments)
-        # an object with __getitem__ alone is iterable, too, which its type does not tell
+        # An object with __getitem__ alone is iterable, too, which its type does not tell.
         return iterable_epochs(loader) if is_iterable(loader) else loader  # pyright: ignore
 
     def _epoch(self, arguments: dict[str, Any], epochs: Epochs, number: int) -> Iterable[Tree]:

@@ -11,7 +11,7 @@ import torch
 
 from fastloop.core.bounds import SampleCount
 from fastloop.core.seeds import epoch_seed
-from fastloop.core.types import option
+from fastloop.core.types import Unsupported, option
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,6 @@ class BucketOrder:
         """The number of samples."""
         return num_samples
 
-    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
-        """Yield a permutation, as for samples of equal length."""
-        return self.with_lengths(np.zeros(num_samples, np.int64)).pieces(num_samples, seed, epoch)
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
+        """Raise Unsupported: only the order that `with_lengths` returns has pieces."""
+        raise Unsupported("order=buckets: the lengths of the samples are not known yet")

@@ -21,8 +21,17 @@ INDEX, LAYOUT = "index.json", "layout.json"
 OPTION, ALTERNATIVE = "store=mosaic_streaming", "store=torch_storage"
 MIB = 2**20
 NUMBERS = (
-    *(torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
-    *(torch.uint64, torch.int64, torch.float16, torch.float32, torch.float64),
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.uint32,
+    torch.int32,
+    torch.uint64,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
 )
 """The dtypes of MDS; it has neither bool nor complex numbers."""
 

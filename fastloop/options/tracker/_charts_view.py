@@ -81,8 +81,10 @@ def metrics_of_charts(names: Sequence[str]) -> list[str]:
     main = next((name for name in PREFERRED if name in benchmarks), None)
     rates = "traversal" if "traversal" in benchmarks else main
     wanted = (
-        *(f"{main}/seconds_median", f"{rates}/samples_per_s"),
-        *(f"{main}/wait_p95_ms", f"{main}/peak_pss_mib"),
+        f"{main}/seconds_median",
+        f"{rates}/samples_per_s",
+        f"{main}/wait_p95_ms",
+        f"{main}/peak_pss_mib",
     )
     return [name for name in wanted if name in names]
 

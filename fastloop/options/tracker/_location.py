@@ -47,7 +47,7 @@ def tracker_place() -> str:
 def check_default_place() -> None:
     """Raise UsageError if the path of the default database can't be a part of an address."""
     # SQLAlchemy takes what follows a ? for a query, and decodes %41; if these were encoded, MLflow
-    # would make a folder with the encoded name
+    # would make a folder with the encoded name.
     path = str(default_database())
     if "?" in path or unquote(path) != path:
         reason = "an address of a database can't hold a ? or an encoded character"

@@ -43,7 +43,7 @@ from fastloop.options.tracker._location import (
     tracking_uri,
 )
 from fastloop.options.tracker._series import rank_series, trial_series
-from fastloop.processes.lifecycle import defer_signals
+from fastloop.processes.signals import defer_signals
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -26,7 +26,7 @@ from fastloop.core.epochs import close_on_exit
 from fastloop.core.fork import inherit_no_garbage
 from fastloop.core.text import describe_exit
 from fastloop.core.types import Epochs, Tree
-from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.parent_death import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream
 
 MORE, STOP, EXIT = "more", "stop", "exit"
@@ -192,7 +192,7 @@ def _serve(
             while isinstance(epoch := _receive_command(commands), int):
                 _load_epoch(epochs(epoch), commands, messages)
     except Exception as error:
-        # the pipe is broken if the parent has ended
+        # The pipe is broken if the parent has ended.
         with contextlib.suppress(BrokenPipeError):
             messages.send(EpochEnd(_picklable(error), traceback.format_exc()))
         # Stay alive: the parent still fetches the shared memory of batches sent before.
@@ -237,7 +237,7 @@ def _receive_command(commands: Connection) -> int | str:
 def _picklable(error: Exception) -> Exception:
     try:
         return pickle.loads(pickle.dumps(error))
-    # an exception's class may have a constructor that unpickling can't call
+    # An exception's class may have a constructor that unpickling can't call.
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
@@ -301,6 +301,6 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def _allocate_shared(nbytes: int) -> torch.Tensor:
-    # share_memory_() of a new tensor would copy its memory, which has no content yet
+    # share_memory_() of a new tensor would copy its memory, which has no content yet.
     storage = torch.UntypedStorage._new_shared(nbytes) if nbytes else torch.UntypedStorage(0)
     return torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -51,7 +51,7 @@ class DeliveryStream:
                 if batch is END:
                     return
                 placed = deliver(batch)
-                # while the consumer works on `placed`, the host batch must not occupy memory
+                # While the consumer works on `placed`, the host batch must not occupy memory.
                 del batch
                 copied = self._copies.record()
             yield placed, copied

@@ -245,7 +245,8 @@ def printing(folder):
     with open(writes, "w", buffering=1) as terminal:
         train(
             lambda index: torch.zeros(4),
-            *(2, 300),
+            2,
+            300,
             step=lambda batch: print("loss", math.pi, "x" * 8000, file=terminal),
         )
     thread.join()

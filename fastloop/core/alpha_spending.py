@@ -1,4 +1,4 @@
-"""`trials=auto`: after which rounds a sweep looks at its trials, and how sure each look has to be.
+"""Tests that are repeated as trials come in: after which rounds, and how sure each one has to be.
 
 A test after every round at 5 % finds a difference between equal jobs sooner or later. Here the 5 %
 are spent over all looks (alpha spending, Lan and DeMets 1983): each look has a share, and by
@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Literal
 
 AUTO: Literal["auto"] = "auto"
+"""The value of the setting `trials` with which a sweep goes on until its ranking is decided."""
+AUTO_SECONDS = 120.0
+"""Time in seconds after which such a sweep begins no round; the setting `seconds` overrides it."""
 LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
 """Rounds after which the trials are tested. None precedes the fourth: after three, too little is
 known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""
 MOST_ROUNDS = LOOKS[-1]
-ROUNDS_OF_NO_RANKING = 5
-"""Rounds of a single job, or of jobs that can't be ranked: there is nothing to decide."""
-AUTO_SECONDS = 120.0
-"""Time in seconds after which no round begins; the setting `seconds` overrides it."""
 DIFFERENCES, TIES = 0.03, 0.02
 """Rates of false claims that all looks together may make, of a difference and of a tie: 5 % in
 sum."""
@@ -46,16 +45,6 @@ def share_of_last_look(rounds: int) -> float:
     if rounds < LOOKS[0]:
         return share_of_look(rounds)
     return rounds / MOST_ROUNDS - _sum_until(_look_before(rounds))
-
-
-def most_trials(trials: int | Literal["auto"]) -> int:
-    """The largest number of trials that the setting allows."""
-    return MOST_ROUNDS if trials == AUTO else trials
-
-
-def fewest_trials(trials: int | Literal["auto"]) -> int:
-    """The least number of trials after which the setting may end a sweep."""
-    return LOOKS[0] if trials == AUTO else trials
 
 
 def _look_before(rounds: int) -> int:

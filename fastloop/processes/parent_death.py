@@ -1,0 +1,47 @@
+"""Processes that end with their parent, also if the parent is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from multiprocessing.connection import wait
+
+FORKSERVER_OWNER = "FASTLOOP_FORKSERVER_OF"
+"""Environment variable with the id of the process that has started the forkserver."""
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl() that asks for a signal when the parent ends; see prctl(2)."""
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when its parent ends.
+
+    If the parent has ended already, this process is killed. Without this a kill -9 of the command
+    would leave its processes running at full speed. Only Linux has PR_SET_PDEATHSIG. It is not
+    inherited, so each process has to call this.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
+        parent = multiprocessing.parent_process()
+        # The parent may have ended before prctl(): then no signal will come.
+        if parent is not None and not parent.is_alive():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
+    """`worker_init_fn` of a DataLoader that ends its workers with their parent."""
+    die_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():
+        # A forkserver has forked this worker, and lives as long as any of its processes does: the
+        # kernel would not tell that the process which asked for the worker has been killed.
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    """Kill this process once the sentinel tells that another one has ended."""
+    wait([sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,56 @@
+"""The caveats of several jobs, grouped by kind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fastloop.core.result import Result
+from fastloop.reporting.short_names import short_names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    """A kind of caveat, such as `unstable`, and each job's details of it."""
+
+    kind: str
+    details: dict[str, str]
+    """Short name of a job -> its details, which are empty if the kind says everything."""
+
+    @property
+    def text(self) -> str:
+        """The jobs, each with its details; details that all jobs share are given once."""
+        if len(set(self.details.values())) == 1:
+            detail = next(iter(self.details.values()))
+            return f"{', '.join(self.details)}{detail and f' ({detail})'}"
+        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
+
+
+def group_caveats(results: Sequence[Result]) -> list[Caveat]:
+    """The caveats of these results, grouped by kind, in the order of their first jobs.
+
+    Details begin with the benchmark if there are several.
+    """
+    grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    names = short_names(results)
+    benchmarks = {
+        name for result in results for trial in result.trials for name in trial.benchmarks
+    }
+    for result in results:
+        for caveat in result.caveats:
+            benchmark, kind, detail = _split(caveat, benchmarks)
+            shown = benchmark if len(benchmarks) > 1 else ""
+            grouped[kind][names[result.name]].append(": ".join(filter(None, (shown, detail))))
+    return [
+        Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
+        for kind, details in grouped.items()
+    ]
+
+
+def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str, str]:
+    """Benchmark, kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
+    benchmark = next((name for name in benchmarks if caveat.startswith(f"{name}: ")), "")
+    prefix = f"{benchmark}: " if benchmark else ""
+    kind, _, detail = caveat.removeprefix(prefix).partition(": ")
+    return benchmark, kind, detail

@@ -1,0 +1,100 @@
+"""The instrumented pass of a job: the parts of an epoch's time, and the CPU time of it."""
+
+from __future__ import annotations
+
+import torch
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.machine import cpu_seconds
+from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.plan import PreparedData, Session
+from fastloop.core.result import Attribution
+from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize
+from fastloop.core.types import Epochs
+from fastloop.processes.rank_group import all_gather, local_world_size
+from fastloop.trial.job import Job
+from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.page_cache import evict_on_all_ranks, set_cache_state
+from fastloop.trial.training_limit import replay_batches, step_seconds
+from fastloop.trial.window import Consumer, drain, num_repeats, time_instrumented_epoch
+
+
+def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
+    """Run one epoch of a benchmark with spans, which show the parts of its time, and its CPU time.
+
+    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold it is cold, and
+    so is the first batch.
+    """
+    context = start_job(job, prepared, 0)
+    device, deliver = context.device, context.step_delivery()
+    # This initializes the device before the loader is timed; on CUDA it takes seconds.
+    torch.zeros(1, device=device)
+    synchronize(device)
+    if job.cache == "cold":
+        evict_on_all_ranks(prepared.files)
+    opened_ns = now_ns()
+    with context.open_loader() as loader:
+        first_batch_s = _first_batch_seconds(context, deliver, loader.epochs, opened_ns)
+        setup = context.build_setup(context.first_batch(loader.epochs))
+        benchmark = job.benchmark[name]
+        session = benchmark.session(setup)
+        context.warm_up(session, deliver, loader.epochs)
+        spans, steps = Spans(), StepMarks(device)
+        consume, _ = session.start(steps.mark_start_after(spans.time_calls("place", deliver)))
+        set_cache_state(job.cache, prepared.files, loader)
+        cpu_before_s, begun_ns = cpu_seconds(), now_ns()
+        with context.join_uneven_ranks(session):
+            window = time_instrumented_epoch(
+                loader.epochs, steps.mark_stop_after(consume), spans, device
+            )
+        _repeat_for_cpu_time(context, session, deliver, loader.epochs, begun_ns)
+        cpu_s, cpu_window_s = cpu_seconds() - cpu_before_s, seconds_between(begun_ns, now_ns())
+        step_s, local_step_s = None, None
+        if session.ddp is not None:
+            batches = replay_batches(loader.epochs(job.epochs), deliver)
+            step_s, local_step_s = step_seconds(session, session.ddp, batches, device)
+    runs_model = benchmark.limit == "replay"
+    has_gpu_steps = device.type == "cuda" and runs_model
+    return Attribution(
+        seconds=window.seconds,
+        first_batch_s=first_batch_s,
+        wait_s=spans.seconds("wait"),
+        place_s=spans.seconds("place"),
+        idle_s=max(0.0, window.seconds - steps.seconds()) if has_gpu_steps else None,
+        cpu_s=cpu_s,
+        cpu_window_s=cpu_window_s,
+        usable_cores=usable_cores() / local_world_size(),
+        runs_model=runs_model,
+        step_s=step_s,
+        local_step_s=local_step_s,
+    )
+
+
+def _repeat_for_cpu_time(
+    context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
+) -> None:
+    """Consume further epochs, without spans, until enough time has passed since that clock reading
+    to measure CPU time."""
+    # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
+    if not context.job.shortest_window_s:
+        return
+    least_s, count = LEAST_SECONDS, 1
+    consume, _ = session.start(deliver)
+    # The least time of all ranks counts, so that all of them consume equally many epochs.
+    while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
+        more = num_repeats(passed_s / count, least_s - passed_s)
+        with context.join_uneven_ranks(session):
+            for epoch in range(count, count + more):
+                drain(epochs, consume, epoch, context.device)
+        count += more
+
+
+def _first_batch_seconds(
+    context: JobContext, deliver: Consumer, epochs: Epochs, opened_ns: int
+) -> float:
+    """Seconds from opening the loader until its first batch is delivered."""
+    # `batches` lives until the return, after the clock was read: ending its workers takes time.
+    batches = iter(epochs(context.job.epochs))
+    deliver(next(batches))
+    synchronize(context.device)
+    return seconds_between(opened_ns, now_ns())
