@@ -67,6 +67,11 @@ class Verdict:
     sentences: tuple[str, ...]
     """The first one says whether the loader is worth touching."""
 
+    @property
+    def text(self) -> str:
+        """The sentences as a paragraph."""
+        return ". ".join(self.sentences) + "."
+
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:

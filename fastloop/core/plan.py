@@ -83,7 +83,7 @@ class LoaderProbe(Protocol):
         """The function, recording its calls; None: torch's default_collate."""
         ...
 
-    def wrap_read(self, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    def wrap_read(self, read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
         """The function of the dataset that reads a file, recording its calls."""
         ...
 

@@ -7,7 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
 from fastloop.data.batch_stream import BatchStream
-from fastloop.data.dataset_samples import TolerantSamples, TransformedSamples, is_not_empty
-from fastloop.data.probed_parts import probe_reads, probe_transform
+from fastloop.data.dataset_samples import is_not_empty, wrap_samples
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.parent_death import tie_worker_to_parent
 
@@ -121,7 +120,7 @@ def torch_epochs(
     """
     tolerant = plan.collate is not None and plan.collate.tolerant
     if collate_fn is None:
-        samples = _wrap_samples(probe_reads(samples, plan.probe), plan)
+        samples = wrap_samples(samples, plan)
         collate_fn = plan.collate.collate if plan.collate else None
     if plan.probe:
         samples = plan.probe.wrap_dataset(samples)
@@ -140,17 +139,8 @@ def torch_epochs(
         **settings,
     )
 
-    started: list[weakref.ref[Any]] = []
-    try:
-        with name_failing_sample(loader):
-            if tolerant:
-                yield lambda epoch: filter(
-                    is_not_empty, DataLoaderEpoch(loader, sampler, epoch, started)
-                )
-            else:
-                yield lambda epoch: DataLoaderEpoch(loader, sampler, epoch, started)
-    finally:
-        end_iterators(loader, started)
+    with _epochs_of(loader, sampler) as epochs:
+        yield (lambda epoch: filter(is_not_empty, epochs(epoch))) if tolerant else epochs
 
 
 @contextmanager
@@ -166,13 +156,20 @@ def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epo
         worker_init_fn=tie_worker_to_parent if plan.loading.num_workers else None,
         **settings | {"batch_size": None, "drop_last": False},
     )
+    with closing(stream), _epochs_of(loader, stream) as epochs:
+        yield epochs
+
+
+@contextmanager
+def _epochs_of(
+    loader: DataLoader, sampler: EpochSampler | IndexBatches | BatchStream
+) -> Iterator[Epochs]:
     started: list[weakref.ref[Any]] = []
     try:
         with name_failing_sample(loader):
-            yield lambda epoch: DataLoaderEpoch(loader, stream, epoch, started)
+            yield lambda epoch: DataLoaderEpoch(loader, sampler, epoch, started)
     finally:
         end_iterators(loader, started)
-        stream.close()
 
 
 def end_iterators(loader: object, started: list[weakref.ref[Any]]) -> None:
@@ -199,14 +196,6 @@ class DataLoaderEpoch:
         iterator = iter(self.loader)
         self.started[:] = [weakref.ref(iterator)]
         return iterator
-
-
-def _wrap_samples(samples: Samples, plan: Plan) -> Samples:
-    if plan.collate and plan.collate.tolerant:
-        samples = TolerantSamples(samples)
-    if not plan.transform:
-        return samples
-    return TransformedSamples(samples, probe_transform(plan.transform, plan.probe))
 
 
 def decode_in_order(

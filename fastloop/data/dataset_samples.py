@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optree
 
 from fastloop.core.plan import Plan, PreparedData
-from fastloop.core.protocols import Samples, Transform
+from fastloop.core.protocols import Samples
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import BadData, Tree, Unsupported, name_of
+from fastloop.data.image_files import LabelledImages
 
 
 def is_broken(sample: Tree | None) -> bool:
@@ -75,7 +76,7 @@ class TransformedSamples:
     """Samples with a transform applied to each, except to broken ones."""
 
     samples: Samples
-    transform: Transform
+    transform: Callable[[Tree], Tree]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -92,7 +93,7 @@ class TransformedSamples:
         return lambda indices: [self._transform(sample) for sample in getitems(indices)]
 
     def _transform(self, sample: Tree) -> Tree:
-        return sample if is_broken(sample) else self.transform.transform_sample(sample)
+        return sample if is_broken(sample) else self.transform(sample)
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,19 @@ class TolerantSamples:
         """The Dataset's own `__getitems__`; None if it reads samples one by one."""
         # The Dataset's own function decides about the samples that it can't read.
         return getattr(self.samples, "__getitems__", None)
+
+
+def wrap_samples(samples: Samples, plan: Plan) -> Samples:
+    """The samples as a loader reads them: transformed, None in the place of a broken one if the
+    collate skips those, and in an instrumented pass with each read and transform recorded."""
+    transform = plan.transform.transform_sample if plan.transform else None
+    if plan.probe and isinstance(samples, LabelledImages):
+        samples = replace(samples, read=plan.probe.wrap_read(samples.read))
+    if plan.probe and transform:
+        transform = plan.probe.wrap_transform(transform)
+    if plan.collate is not None and plan.collate.tolerant:
+        samples = TolerantSamples(samples)
+    return TransformedSamples(samples, transform) if transform else samples
 
 
 def _form(sample: Tree) -> tuple[Any, list[int]]:

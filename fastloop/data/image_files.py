@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +37,14 @@ class LabelledImages:
     decoder: Decoder
     size: Size
     as_uint8: bool = False
+    read: Callable[[Path], bytes] = Path.read_bytes
+    """Reads a file; the probe of an instrumented pass records each call."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
-        pixels = read_pixels(self.path(index), self.decoder, self.size)
+        pixels = read_pixels(self.path(index), self.decoder, self.size, self.read)
         label = self.files[index][1]
         return (pixels if self.as_uint8 else to_floats(pixels)), label
 
@@ -52,7 +54,7 @@ class LabelledImages:
 
     def read_file(self, index: int) -> bytes:
         """The file of that sample."""
-        return self.path(index).read_bytes()
+        return self.read(self.path(index))
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""

@@ -18,10 +18,12 @@ Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
 """(height, width) to which every image is resized and cropped; None: original size."""
 
 
-def read_pixels(path: Path, decoder: Decoder, size: Size) -> np.ndarray:
+def read_pixels(
+    path: Path, decoder: Decoder, size: Size, read: Callable[[Path], bytes] = Path.read_bytes
+) -> np.ndarray:
     """Pixels of an image file, (height, width, 3) uint8; raises BadData that names the file."""
     try:
-        return decode_pixels(path.read_bytes(), decoder, size)
+        return decode_pixels(read(path), decoder, size)
     except BadData as error:
         raise BadData(f"{path}: {error}") from error
     except OSError as error:

@@ -49,9 +49,9 @@ from fastloop.explain.what_ifs import (
     ChangedJob,
     choose,
     find_best,
-    find_candidates,
+    find_changed_jobs,
     list_what_ifs,
-    try_candidates,
+    try_changed_jobs,
 )
 from fastloop.observe.chrome_trace import format_trace
 from fastloop.observe.drawing import draw_timeline
@@ -73,7 +73,7 @@ OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Findings:
+class _JobPasses:
     """Measurements of the passes of a job."""
 
     first_batch_s: float
@@ -130,37 +130,37 @@ def explain_job(
     # This looks at the page cache before the first pass, which brings the files into memory.
     beginning = look_before(whole.prepared.files)
     traversal = compose(TRAVERSAL.apply(request.overrides))
-    findings, explained = _measure(whole, traversal, request.job.most_trials, seconds)
+    passes, explained = _measure(whole, traversal, request.job.most_trials, seconds)
     name = benchmark_name(request.job)
     decoding = describe_decoding(request.job, whole.prepared)
-    verdict = judge(findings.ladder, name, findings.first_batch_s, decoding)
+    verdict = judge(passes.ladder, name, passes.first_batch_s, decoding)
     costs = measure_parts(explained)
     found = _find_changes(explained, beginning, costs, request, compose)
-    measured = _measure_for_changes(explained, found, findings, costs)
-    candidates, model_ratio = _predict(explained, found, measured, findings.ladder)
-    chosen = choose(candidates, request.sweep.tries)
-    gains = try_candidates(explained, chosen, request.job.most_trials, seconds)
-    what_ifs = list_what_ifs(candidates, gains, request)
+    measured = _measure_for_changes(explained, found, passes, costs)
+    changes, model_ratio = _predict(explained, found, measured, passes.ladder)
+    chosen = choose(changes, request.sweep.tries)
+    gains = try_changed_jobs(explained, chosen, request.job.most_trials, seconds)
+    what_ifs = list_what_ifs(changes, gains, request)
     around = look_after(
-        explained.job, beginning, measured if is_close(model_ratio) else None, findings.times[0]
+        explained.job, beginning, measured if is_close(model_ratio) else None, passes.times[0]
     )
     label = f"{request.choices['loader']} {whole.prepared.label}"
     return Explanation(
         name=label,
         benchmark=name,
         device=str(resolve_device(request.job.device)),
-        rounds=len(findings.rounds),
+        rounds=len(passes.rounds),
         window_batches=count_batches(explained.job, explained.prepared),
         model_ratio=model_ratio,
-        loader_samples_per_s=findings.alone.samples_per_s,
-        limit_samples_per_s=findings.alone.limit_samples_per_s,
-        limit_origin=findings.alone.limit_origin,
+        loader_samples_per_s=passes.alone.samples_per_s,
+        limit_samples_per_s=passes.alone.limit_samples_per_s,
+        limit_origin=passes.alone.limit_origin,
         verdict=add_threads(verdict, what_ifs),
-        ladder=findings.ladder,
+        ladder=passes.ladder,
         what_ifs=what_ifs,
         best=find_best(what_ifs),
         timeline=write_timeline(explained.record_epoch(), folder, f"{label}, {name}"),
-        causes=find_causes(explained.job, around, verdict, findings.ladder, what_ifs),
+        causes=find_causes(explained.job, around, verdict, passes.ladder, what_ifs),
         machine_load=watch.summary(),
     )
 
@@ -189,8 +189,8 @@ def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
 
 def _measure(
     whole: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
-) -> tuple[_Findings, ExplainedJob]:
-    """The findings of all passes, and the job with epochs cut to the length that was run.
+) -> tuple[_JobPasses, ExplainedJob]:
+    """The measurements of all passes, and the job with epochs cut to the length that was run.
 
     traversal: the job without steps.
     """
@@ -220,7 +220,7 @@ def _measure(
         return build_ladder(rounds, whole.whole_batches, work_s, started, shares, device)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
-    findings = _Findings(
+    passes = _JobPasses(
         first_batch_s=present.first_batch_s,
         times=times,
         serial=serial or rounds[-1],
@@ -228,7 +228,7 @@ def _measure(
         ladder=build(rounds),
         alone=alone,
     )
-    return findings, explained
+    return passes, explained
 
 
 def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
@@ -257,21 +257,21 @@ def _find_changes(
     # A change that is also proposed is kept as the user's, which is tried in any case.
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
-    return find_candidates(explained, [*changes, *asked], request.overrides, compose)
+    return find_changed_jobs(explained, [*changes, *asked], request.overrides, compose)
 
 
 def _measure_for_changes(
     explained: ExplainedJob,
     found: Sequence[ChangedJob],
-    findings: _Findings,
+    passes: _JobPasses,
     costs: PartCosts,
 ) -> Measured:
     jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.
     workers.add(explained.job.loading.num_workers)
-    hand_off = measure_hand_off(explained, sorted(workers), findings.rounds)
-    return measure_for_model(explained, findings.times, findings.serial, hand_off, costs)
+    hand_off = measure_hand_off(explained, sorted(workers), passes.rounds)
+    return measure_for_model(explained, passes.times, passes.serial, hand_off, costs)
 
 
 def _predict(

@@ -34,7 +34,7 @@ from fastloop.explain.loop_rungs import (
 )
 from fastloop.explain.rung_loaders import MOST_READY, READY_S
 from fastloop.explain.rung_passes import END
-from fastloop.explain.verdict import judge
+from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.in_process import (
@@ -101,22 +101,18 @@ class LoopExplanation:
         return pd.DataFrame(rows).set_index("part")
 
     def _repr_html_(self) -> str:
-        answer = ". ".join(self.verdict.sentences) + "."
         first = describe_load(self.machine_load, "pass", "passes")
-        return notebook_html(answer, ladder_table(self.ladder), self.notes, first)
+        return notebook_html(self.verdict.text, ladder_table(self.ladder), self.notes, first)
 
     def __repr__(self) -> str:
         ladder = self.ladder
         head = f"device {self.device}: {ladder.batches:,} batches an epoch, {ladder.rounds} rounds"
         rate = significant(self.loader_batches_per_s)
-        text = ". ".join(
-            [*self.verdict.sentences, f"Without steps the loader gives {rate} batches/s"]
-        )
         load = describe_load(self.machine_load, "pass", "passes")
-        lines = [*wrap(load), head, "", f"verdict: {self.verdict.word}", *wrap([f"{text}."]), ""]
-        return "\n".join(
-            [*lines, *ladder_lines(ladder), *wrap(f"note: {each}" for each in self.notes)]
-        )
+        rate_text = f"Without steps the loader gives {rate} batches/s."
+        lines = [*wrap(load), head, "", *verdict_lines(self.verdict, rate_text), ""]
+        notes = wrap(f"note: {each}" for each in self.notes)
+        return "\n".join([*lines, *ladder_lines(ladder), *notes])
 
 
 def explain_loop(

@@ -19,6 +19,7 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate, no_less_than_zero
 from fastloop.core.text import align, wrap
+from fastloop.explain.verdict import verdict_lines
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 3
@@ -39,9 +40,8 @@ def format_explanation(explanation: Explanation) -> str:
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
     head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
-    sentences = ". ".join(explanation.verdict.sentences) + "."
     load = describe_load(explanation.machine_load, "pass", "passes")
-    lines = [*wrap(load), head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
+    lines = [*wrap(load), head, "", *verdict_lines(explanation.verdict)]
     lines += [*wrap([_limit_text(explanation)]), ""]
     # A table of parts that may all be zero would be read as a ranking of noise.
     is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Part.STEP)

@@ -69,29 +69,27 @@ class Prediction:
     """True if batches are made in another way: by another loader, decoder or place."""
 
 
-def predict_gain(
-    candidate: Job, present: Job, measured: Measured, ladder: Ladder
-) -> Estimate | None:
-    """Share of an epoch that the candidate saves, with its interval; None if no measurement tells
+def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
+    """Share of an epoch that the job saves, with its interval; None if no measurement tells
     it."""
     # If the files are warm already, this change is none.
-    if present.cache != "warm" and candidate == replace(present, cache="warm"):
+    if present.cache != "warm" and job == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
-    effect = find_effect(candidate, present, measured)
+    effect = find_effect(job, present, measured)
     if effect is None:
         return None
-    changed = partial(predict_seconds, candidate, kept=effect.kept, added_step_s=effect.step_s)
+    changed = partial(predict_seconds, job, kept=effect.kept, added_step_s=effect.step_s)
     if effect.is_gathered:
-        changed = partial(predict_gathered_seconds, candidate)
+        changed = partial(predict_gathered_seconds, job)
     # These three settings decide on which of the measured batches the model is based.
     before, after = (
-        (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
+        (each.loader, each.loading.num_workers, each.torch_threads) for each in (present, job)
     )
     prediction = Prediction(
         present=partial(predict_seconds, present),
         changed=changed,
         keeps_miss=before == after and effect == Effect(),
-        is_other_loader=candidate.loader != present.loader or effect != Effect(),
+        is_other_loader=job.loader != present.loader or effect != Effect(),
     )
     return estimate_gain(prediction, measured, ladder)
 
@@ -103,23 +101,23 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
     return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
-def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
+def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
     """The effect of a change; None if no measurement shows it, so that it can only be tried."""
     # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
-    changed = _differences(candidate, present) - {"batches", "benchmark"}
+    changed = _differences(job, present) - {"batches", "benchmark"}
     # With an accelerator, copies run beside the loop, and the passes without workers do not show
     # them. Without one, device_prefetch is a thread that loads ahead, as the model assumes.
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
     # The model does not follow pinning, the page cache, and changes of the batches themselves, such
     # as of their size.
-    if changed - followed or _differences(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
+    if changed - followed or _differences(job.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
     if "loader" in changed:
-        return _effect_of_loader(candidate, present, measured)
+        return _effect_of_loader(job, present, measured)
     if changed & {"decoder", "dataset"}:
-        return _effect_of_decoder(candidate, present, measured)
+        return _effect_of_decoder(job, present, measured)
     if "transform" in changed:
-        return _effect_of_transform(candidate, present, measured)
+        return _effect_of_transform(job, present, measured)
     return Effect()
 
 
@@ -128,34 +126,34 @@ def _differences(one: Any, other: Any) -> set[str]:
     return {name for name in names if getattr(one, name) != getattr(other, name)}
 
 
-def _effect_of_loader(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    name = name_of(candidate.loader)
+def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | None:
+    name = name_of(job.loader)
     # The measured batches do not tell how another loader reads the same dataset.
-    if candidate.loader.store is None:
+    if job.loader.store is None:
         return None
-    if not uses_dataloader(candidate):
+    if not uses_dataloader(job):
         return Effect(is_gathered=True) if name == "fastloop" else None
     # The ladder of a job that reads a store already has no samples to leave out.
     is_known = name == STORE_LOADER and present.loader.store is None
     return Effect(kept=measured.kept) if is_known else None
 
 
-def _effect_of_decoder(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    decoder = getattr(candidate.dataset, "decoder", None)
+def _effect_of_decoder(job: Job, present: Job, measured: Measured) -> Effect | None:
+    decoder = getattr(job.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
     dataset: Any = present.dataset
     # The decoder was not timed, or the change is not one of the decoder alone.
-    if ratio is None or replace(dataset, decoder=decoder) != candidate.dataset:
+    if ratio is None or replace(dataset, decoder=decoder) != job.dataset:
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))
 
 
-def _effect_of_transform(candidate: Job, present: Job, measured: Measured) -> Effect | None:
+def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect | None:
     transform: Any = present.transform
-    moves = present.transform.where == "worker" and candidate.transform.where == "device"
+    moves = present.transform.where == "worker" and job.transform.where == "device"
     if measured.batch_transform_s is None or not moves:
         return None
-    if replace(transform, where="device") != candidate.transform:
+    if replace(transform, where="device") != job.transform:
         return None
     return Effect(kept=1 - measured.transform_share, step_s=measured.batch_transform_s)
 

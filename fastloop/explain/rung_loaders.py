@@ -25,7 +25,6 @@ from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
 from fastloop.explain.rungs import reads_images, rungs_of
-from fastloop.trial.delivery import loop_delivery
 from fastloop.trial.job_start import JobContext
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
@@ -162,7 +161,7 @@ def open_rung(
 def _copy_only(context: JobContext, ready: Tree) -> Callable[[Tree], Tree]:
     """A function that copies a batch to the device, and returns a batch that is transformed
     already: the transform on the device is a rung of its own, after the copy."""
-    place = loop_delivery(context.job, context.prepared, context.device)
+    place = context.loop_delivery()
 
     def deliver(batch: Tree) -> Tree:
         place(batch)

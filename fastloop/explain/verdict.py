@@ -8,6 +8,7 @@ from fastloop.core.explanation import Ladder, LadderRow, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
+from fastloop.core.text import wrap
 
 WORTH = 0.10
 """A loader is worth improving if a perfect one would save at least this share of a job's epoch, or
@@ -78,6 +79,11 @@ def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
     first, *others = verdict.sentences
     first = f"{first}; {change} saves {show_estimate(gain, show_percent)} of it"
     return Verdict(word=verdict.word, sentences=(first, *others))
+
+
+def verdict_lines(verdict: Verdict, more: str = "") -> list[str]:
+    """The lines that are printed of a verdict. more: a further sentence."""
+    return [f"verdict: {verdict.word}", *wrap([f"{verdict.text} {more}"])]
 
 
 def needs_more_rounds(ladder: Ladder) -> bool:

@@ -46,7 +46,7 @@ class ChangedJob:
         return self.change.name
 
 
-def find_candidates(
+def find_changed_jobs(
     explained: ExplainedJob,
     changes: Sequence[Change],
     overrides: Sequence[str],
@@ -76,13 +76,13 @@ def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
     return replace(explained, job=job, whole_batches=whole)
 
 
-def choose(candidates: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
-    """The candidates to try: the best by prediction, the most promising one for each common cause,
+def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
+    """The changes to try: the best by prediction, the most promising one for each common cause,
     ALWAYS_TRIED, and all that the user named."""
-    # Candidates without a prediction rank equally; other loaders come first among them, as they may
+    # Changes without a prediction rank equally; other loaders come first among them, as they may
     # save all of the work of loading.
-    loaders = _changes_of("loader", candidates)
-    ranked = sorted(candidates, key=lambda each: (-_prediction_of(each), each not in loaders))
+    loaders = _changes_of("loader", changes)
+    ranked = sorted(changes, key=lambda each: (-_prediction_of(each), each not in loaders))
     promising = [each for each in ranked if _may_gain(each)]
     chosen = promising[:tries]
     if tries:
@@ -92,19 +92,19 @@ def choose(candidates: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     return list({each.name: each for each in chosen}.values())
 
 
-def _changes_of(setting: str, candidates: Sequence[ChangedJob]) -> list[ChangedJob]:
-    return [each for each in candidates if each.name.startswith(f"{setting}=")]
+def _changes_of(setting: str, changes: Sequence[ChangedJob]) -> list[ChangedJob]:
+    return [each for each in changes if each.name.startswith(f"{setting}=")]
 
 
-def _may_gain(candidate: ChangedJob) -> bool:
-    return candidate.predicted_gain is None or candidate.predicted_gain.value >= LEAST_GAIN
+def _may_gain(each: ChangedJob) -> bool:
+    return each.predicted_gain is None or each.predicted_gain.value >= LEAST_GAIN
 
 
 def _prediction_of(each: ChangedJob | WhatIf) -> float:
     return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
-def try_candidates(
+def try_changed_jobs(
     present: ExplainedJob, chosen: Sequence[ChangedJob], num_rounds: int, seconds: float | None
 ) -> dict[str, Estimate]:
     """The realised gain of each chosen change, in rounds with the job as it is.
@@ -135,7 +135,7 @@ def try_candidates(
 
 
 def list_what_ifs(
-    candidates: Sequence[ChangedJob], gains: dict[str, Estimate], request: JobRequest
+    changes: Sequence[ChangedJob], gains: dict[str, Estimate], request: JobRequest
 ) -> tuple[WhatIf, ...]:
     """All changes: first the tried ones by their gain, then the others by prediction."""
     what_ifs = [
@@ -146,7 +146,7 @@ def list_what_ifs(
             predicted_gain=each.predicted_gain,
             realised_gain=gains.get(each.name),
         )
-        for each in candidates
+        for each in changes
     ]
     return tuple(sorted(what_ifs, key=_place))
 

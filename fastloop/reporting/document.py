@@ -158,8 +158,7 @@ def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tu
 
 
 def _paragraph(explanation: Explanation) -> str:
-    sentences = [*explanation.verdict.sentences]
-    if explanation.best:
-        sentences.append(f"Best change that was tried: {explanation.best.command}")
+    text = explanation.verdict.text
     # There is no full stop after a command, which a reader may copy.
-    return ". ".join(sentences) + ("" if explanation.best else ".")
+    best = explanation.best
+    return f"{text} Best change that was tried: {best.command}" if best else text

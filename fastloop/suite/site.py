@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jinja2
-
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
+from fastloop.reporting.page import render_page
 from fastloop.suite.claims import CLAIMS, judge
 from fastloop.suite.suite_file import Cell, Figures, SuiteFile, check_file, load_suite
 
-PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"
+PAGE, CLAIMS_PAGE = (
+    Path(__file__).with_name(f"{name}.html.jinja") for name in ("loaders", "claims")
+)
 ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
 """Patterns of the files in the folder of results."""
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -94,7 +95,8 @@ def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: b
     }
     cells = sorted(newest.values(), key=lambda shown: _order(shown, [*titles]))
     machines = {each.machine: each for each in rounds}
-    return _template(PAGE).render(
+    return render_page(
+        PAGE,
         cells=cells,
         titles=titles,
         machines=[*machines.values()],
@@ -144,18 +146,7 @@ def render_claims(rounds: list[LoadedRound]) -> str:
     """The page of claims: the newest round of each machine."""
     newest = {each.machine: each for each in rounds}
     judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
-    return _template(CLAIMS_PAGE).render(judged=judged, machines=[*newest.values()])
-
-
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name)
+    return render_page(CLAIMS_PAGE, judged=judged, machines=[*newest.values()])
 
 
 def _label(shown: ShownCell) -> str:

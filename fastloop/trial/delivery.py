@@ -20,7 +20,7 @@ from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.plan import LoaderProbe, Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
-from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
+from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
 from fastloop.data.prepare_dataset import sample_lengths
@@ -29,7 +29,6 @@ from fastloop.trial.job import Job
 from fastloop.trial.prefetch.process import prefetch_by_process
 from fastloop.trial.prefetch.stream import prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
-from fastloop.trial.window import Consumer
 
 empty_pinned = partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 
@@ -75,20 +74,6 @@ def _open_watched(
     # A loader may import its DataLoader when it is opened; workers start with an epoch.
     with open_() as epochs, probe.watch_loaders():
         yield epochs
-
-
-def loop_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Consumer:
-    """The part of `full_delivery` left to the loop: all of it, or none with device_prefetch."""
-    return (lambda batch: batch) if job.device_prefetch else full_delivery(job, prepared, device)
-
-
-def step_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Consumer:
-    """A function from a batch of the open loader to the step's input, which is transformed."""
-    deliver, transform = loop_delivery(job, prepared, device), job.transform.transform_batch
-    is_identity = traits_of(TransformTraits, job.transform).is_identity
-    if is_identity or job.transform.where == "worker":
-        return deliver
-    return lambda batch: transform(deliver(batch))
 
 
 def with_sample_lengths(plan: Plan, prepared: PreparedData) -> Plan:

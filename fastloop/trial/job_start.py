@@ -20,7 +20,7 @@ from fastloop.core.epochs import rank_plan
 from fastloop.core.machine import describe_machine
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan, PreparedData, Session, Setup
-from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree, Unsupported
 from fastloop.data.cropped_dataset import CroppedDataset
@@ -32,7 +32,7 @@ from fastloop.observe.event_log import EventLog
 from fastloop.observe.job_probe import Probe
 from fastloop.options.model._fit import describe_sample
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
-from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
+from fastloop.trial.delivery import full_delivery, loader_opener, with_sample_lengths
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
@@ -61,9 +61,19 @@ class JobContext:
         fetch = Part.DECODE if self.job.loader.store is None else Part.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
+    def loop_delivery(self) -> Consumer:
+        """The part of `full_delivery` left to the loop: all of it, or none with device_prefetch."""
+        if self.job.device_prefetch:
+            return lambda batch: batch
+        return full_delivery(self.job, self.prepared, self.device)
+
     def step_delivery(self) -> Consumer:
-        """A function from a batch of the open loader to the step's input."""
-        return step_delivery(self.job, self.prepared, self.device)
+        """A function from a batch of the open loader to the step's input, which is transformed."""
+        deliver, transform = self.loop_delivery(), self.job.transform.transform_batch
+        is_identity = traits_of(TransformTraits, self.job.transform).is_identity
+        if is_identity or self.job.transform.where == "worker":
+            return deliver
+        return lambda batch: transform(deliver(batch))
 
     def check_epoch(
         self,
@@ -84,7 +94,7 @@ class JobContext:
             with plain.open_loader() as loader:
                 return plain.check_epoch(loader.epochs, epoch, observe)
         unread = UnreadBatches(epochs(epoch), self.device)
-        deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
+        deliver = check_placed(self.loop_delivery())
         batches = map(deliver, unread)
         if compares_crops(self.job):
             check_crops(self.prepared, self.plan, batches, epoch, observe)

@@ -9,21 +9,27 @@ from pathlib import Path
 
 from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import TIMELINE_TRACE
-from fastloop.core.machine_load import Load, summarize_loads
+from fastloop.core.machine_load import Load, describe_load, summarize_loads
 from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
+    describe_causes,
     describe_loop,
+    describe_unseen,
+    part_rows,
     to_json,
+    what_if_rows,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
+from fastloop.explain.attach.loop_verdict import rank_rows
 from fastloop.explain.attach.loops import Loop, find_begun, find_loops, find_unseen
 from fastloop.explain.attach.recorded_processes import read_records
-from fastloop.explain.attach.script_page import render_page
 from fastloop.observe.chrome_trace import format_trace
+from fastloop.reporting.page import render_page
 
 FINDINGS, PAGE = "attach.json", "attach.html"
+TEMPLATE = Path(__file__).with_name("script_page.html.jinja")
 
 
 def explain_script(
@@ -57,9 +63,27 @@ def explain_script(
         pictures = [draw_loop(loop, processes) for loop in drawn]
         trace = format_trace(lanes_of_loops(loops, processes), unix_offset_ns())
         write_text(folder / FINDINGS, to_json(findings))
-        write_text(folder / PAGE, render_page(findings, pictures))
+        write_text(folder / PAGE, draw_page(findings, pictures))
         write_text(folder / TIMELINE_TRACE, trace)
     return findings
+
+
+def draw_page(findings: ScriptFindings, pictures: Sequence[str]) -> str:
+    """The HTML page: for each loop the verdict, its picture, the parts of its time, and what-ifs.
+
+    pictures: an <svg> element for each loop.
+    """
+    return render_page(
+        TEMPLATE,
+        findings=findings,
+        load=describe_load(findings.machine_load, "run", "runs"),
+        drawn=[*zip(findings.loops, pictures, strict=True)],
+        describe_causes=describe_causes,
+        describe_unseen=describe_unseen,
+        part_rows=part_rows,
+        rank_rows=rank_rows,
+        what_if_rows=what_if_rows,
+    )
 
 
 def _choose_rank(loop: Loop, found: LoopFindings) -> Loop:

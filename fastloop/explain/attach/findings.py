@@ -31,6 +31,7 @@ from fastloop.explain.attach.loop_what_ifs import (
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
 from fastloop.explain.attach.step_lines import StepLines
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT, is_close
+from fastloop.explain.verdict import verdict_lines
 
 SCHEMA = 1
 CROWDED = 1.1
@@ -170,10 +171,7 @@ def format_findings(findings: ScriptFindings) -> str:
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
     lines = [f"fastloop: {findings.command}", *load]
     for loop in findings.loops:
-        sentences = ". ".join(loop.verdict.sentences) + "."
-        lines += ["", f"verdict: {loop.verdict.word}"]
-        lines += wrap([sentences])
-        lines += wrap(describe_causes(loop))
+        lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop))]
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
         if loop.ranks:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]

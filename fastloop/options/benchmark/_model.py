@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastloop.core.plan import Setup
-from fastloop.core.types import Step, Tree, Unsupported
+from fastloop.core.types import ExtractPair, Step, Tree, Unsupported
 from fastloop.processes.rank_group import world_size
 
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,8 +29,8 @@ Place = Callable[[Tree], Tree]
 """Brings a host batch to the device."""
 Consume = Callable[[Tree], Any]
 """Runs the step on a host batch."""
-MakeConsume = Callable[[Place, Step, Setup], tuple[Consume, list]]
-"""Called as make_consume(place, step, setup); returns the result of `ModelSession.start`."""
+Receive = Callable[[torch.Tensor], Any]
+"""Is called with the result of each step."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,9 @@ class ModelSession:
     module: nn.Module
     step: Step
     """The step as the execution runs it."""
-    make_consume: MakeConsume
+    make_receive: Callable[[], tuple[Receive, list]]
+    """Begins the collection of results: the function that receives them, and the list of losses
+    that it fills."""
     ddp: DistributedDataParallel | None = None
     """The module wrapped for several ranks that train together; None for one."""
     scaler: torch.amp.GradScaler | None = None
@@ -58,7 +60,8 @@ class ModelSession:
         if not self.is_fresh:
             self.reset()
         self.is_fresh = False
-        return self.make_consume(place, self.step, self.setup)
+        receive, losses = self.make_receive()
+        return _consume_by(place, self.step, self.setup.pair, receive), losses
 
     def reset(self) -> None:
         """Reset the module and the scaler to their seeded state."""
@@ -96,7 +99,21 @@ def with_autocast(
     return torch.autocast(setup.device.type, AUTOCAST_DTYPES[setup.precision])(function)
 
 
-def raise_if_unfit(error: Exception) -> None:
+def _consume_by(place: Place, step: Step, pair: ExtractPair, receive: Receive) -> Consume:
+    def consume(batch: Tree) -> None:
+        source, targets = pair(place(batch))
+        try:
+            receive(step(source, targets))
+        except Exception as error:
+            # Many errors of torch mean that the data does not fit the model, but do not say so. For
+            # these, _raise_if_unfit raises an error that does.
+            _raise_if_unfit(error)
+            raise
+
+    return consume
+
+
+def _raise_if_unfit(error: Exception) -> None:
     """Raise Unsupported if the error means that the model can't use the batch."""
     for message, reason in BATCH_ERRORS.items():
         if message in str(error):

@@ -8,13 +8,10 @@ import torch
 
 from fastloop.core.plan import Setup
 from fastloop.core.protocols import Model
-from fastloop.core.types import Leaves, Step, Tree, option
+from fastloop.core.types import Leaves, option
 from fastloop.options.benchmark._model import (
-    Consume,
     ModelSession,
-    Place,
     build_seeded,
-    raise_if_unfit,
     with_autocast,
 )
 
@@ -42,21 +39,9 @@ class Inference:
             return forward(source).float().sum()
 
         step = setup.execution.step(with_autocast(sum_outputs, setup), module)
-        return ModelSession(setup=setup, module=module, step=step, make_consume=_infer)
-
-
-def _infer(place: Place, step: Step, setup: Setup) -> tuple[Consume, list]:
-    """A function that adds up the model's outputs for each batch, and an empty list of losses."""
-    total, pair = torch.zeros((), device=setup.device), setup.pair
-
-    def consume(batch: Tree) -> None:
-        source, targets = pair(place(batch))
-        try:
-            total.add_(step(source, targets))
-        except Exception as error:
-            # Many errors of torch mean that the data does not fit the model, but do not say so. For
-            # these, raise_if_unfit raises an error that does.
-            raise_if_unfit(error)
-            raise
-
-    return consume, []
+        return ModelSession(
+            setup=setup,
+            module=module,
+            step=step,
+            make_receive=lambda: (torch.zeros((), device=setup.device).add_, []),
+        )

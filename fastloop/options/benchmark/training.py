@@ -9,13 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from fastloop.core.plan import Setup
 from fastloop.core.protocols import Model
-from fastloop.core.types import Leaves, Step, Tree, option
+from fastloop.core.types import Leaves, Step, option
 from fastloop.options.benchmark._model import (
-    Consume,
     ModelSession,
-    Place,
+    Receive,
     build_seeded,
-    raise_if_unfit,
     with_autocast,
     wrap_ddp,
 )
@@ -46,7 +44,12 @@ class Training:
         scaler = torch.amp.GradScaler(setup.device.type) if setup.precision == "fp16" else None
         step = setup.execution.step(_training_step(loss_of, optimizer, scaler), module)
         return ModelSession(
-            setup=setup, module=module, step=step, make_consume=_train, ddp=ddp, scaler=scaler
+            setup=setup,
+            module=module,
+            step=step,
+            make_receive=_keep_losses,
+            ddp=ddp,
+            scaler=scaler,
         )
 
 
@@ -74,17 +77,7 @@ def _training_step(
     return step_with_scaler
 
 
-def _train(place: Place, step: Step, setup: Setup) -> tuple[Consume, list]:
-    """A function that trains on each batch, and its losses, which stay on the device."""
-    pair, losses = setup.pair, []
-
-    def consume(batch: Tree) -> None:
-        source, targets = pair(place(batch))
-        try:
-            # No .item(): it would synchronize with the device in every step.
-            losses.append(step(source, targets))
-        except Exception as error:
-            raise_if_unfit(error)
-            raise
-
-    return consume, losses
+def _keep_losses() -> tuple[Receive, list]:
+    # The losses stay on the device: .item() would synchronize with it in every step.
+    losses: list[torch.Tensor] = []
+    return losses.append, losses

@@ -20,15 +20,9 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataloader import identity_collate
-from fastloop.data.dataset_samples import (
-    TolerantSamples,
-    TransformedSamples,
-    check_batches,
-    is_not_empty,
-)
+from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import read_pixels
-from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
 from fastloop.fastloader import FastLoader
@@ -127,22 +121,10 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
         # The collate of uint8 images expects a tuple, default_collate makes a list.
         pair = ImageFileColumn(samples), samples.labels
         return (pair if as_uint8 else ColumnList(pair)), None
-    return _probe(_wrap(samples, plan), collate.collate if collate else None, plan)
-
-
-def _wrap(samples: Any, plan: Plan) -> Any:
-    """The samples as FastLoader reads them: transformed, and recorded in an instrumented pass."""
     if isinstance(samples, list | tuple | dict):
         # FastLoader would take a tuple or a dict for a tree of columns.
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
-    if plan.collate is not None and plan.collate.tolerant:
-        samples = TolerantSamples(samples)
-    # Wrapped inside of the transform, so that reading and transforming are recorded separately.
-    if plan.probe:
-        samples = probe_reads(samples, plan.probe)
-    if plan.transform:
-        samples = TransformedSamples(samples, probe_transform(plan.transform, plan.probe))
-    return samples
+    return _probe(wrap_samples(samples, plan), collate.collate if collate else None, plan)
 
 
 def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:

@@ -18,7 +18,7 @@ from fastloop.core.move_tensors import split_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.fastloader.device_copy import CopyStream, receive_copies
 
-END = object()
+END: Any = object()
 """Marks the end of an iterator."""
 
 PendingBatch = tuple[Tree, Any]
