@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data._utils import pin_memory as module
 
-from fastloop.core.current_batch import UNKNOWN, current_batch
+from fastloop.core.current_batch import current_batch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
@@ -96,9 +96,11 @@ def follow_numbers(module: ModuleType) -> None:
 def number_of_batch(iterator: Any) -> int:
     """Number of the iterator's last batch: the workers' number, or without workers its place."""
     # With in_order=False the batch that comes first is delivered, while _rcvd_idx stays where it
-    # is until its own batch has come.
-    if not getattr(iterator, "_in_order", True):
-        return getattr(iterator, SENT, UNKNOWN)
+    # is until its own batch has come. Iterators of other libraries may have a _get_data of their
+    # own, which is not followed.
+    sent = getattr(iterator, SENT, None)
+    if sent is not None and not getattr(iterator, "_in_order", True):
+        return sent
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 

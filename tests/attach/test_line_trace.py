@@ -40,8 +40,8 @@ def trace_steps(work, count=6):
         trace = begin_trace("train.py:9")
         with suppress(ValueError):
             work()
-        if trace:
-            facts[number] = trace.end()
+        if trace and (fact := trace.end()):
+            facts[number] = fact
     return facts
 
 
@@ -69,8 +69,42 @@ def test_longest_lines_of_the_loop_and_of_its_call_are_found():
 
 def test_step_of_very_many_lines_is_only_timed_in_its_loop():
     for fact in trace_steps(spin).values():
-        assert fact["of_called"] == []
+        assert fact["of_called"] is None
         assert longest(fact["of_loop"])[1] == line_of(trace_steps, "work()")
+
+
+def count_down(number):
+    return number and count_down(number - 1)
+
+
+def test_step_of_very_many_calls_is_hardly_slower_and_tells_no_lines():
+    tracing = []
+
+    def call_often():
+        for _ in range(60):
+            count_down(200)
+        tracing.append(sys.gettrace() is not None)
+
+    assert trace_steps(call_often) == {}
+    assert tracing == [False] * 6
+
+
+def test_debugger_that_is_begun_in_a_step_keeps_its_frames():
+    frame = sys._getframe()
+
+    def own(*_):
+        return own
+
+    for _ in range(2):
+        trace = begin_trace("train.py:9")
+    try:
+        sys.settrace(own)
+        frame.f_trace = own
+        assert trace.end() is not None
+        assert (sys.gettrace(), frame.f_trace) == (own, own)
+    finally:
+        sys.settrace(None)
+        frame.f_trace = None
 
 
 def test_error_of_a_step_stays_what_it_is():
@@ -158,6 +192,10 @@ def test_loop_of_another_place_ends_the_trace():
 
 def test_steps_of_compiled_code_are_not_traced(monkeypatch):
     """torch.compile compiles code once more if a trace function is set."""
-    utils = pytest.importorskip("torch._dynamo.utils")
+    from torch._dynamo import utils
+
     monkeypatch.setitem(utils.counters, "frames", line_trace.Counter(total=1, ok=1))
     assert trace_steps(rest) == {}
+    # Another thread is importing the module.
+    monkeypatch.delattr(utils, "counters")
+    assert trace_steps(rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from fastloop.observe.job_probe import Probe
 from fastloop.observe.lane_key import LaneKey, LaneKind
 from fastloop.observe.lanes import build_lanes, coverage
 from fastloop.observe.probed import ProbedDataset
+from fastloop.observe.torch_hooks import number_of_batch
 
 BATCH = 8
 BATCHES = COUNT // BATCH
@@ -183,3 +185,9 @@ def test_main_lane_accounts_for_the_epoch(tmp_path):
     (main,) = lanes
     start_ns, stop_ns = main.events[0].start_ns, max(e.stop_ns for e in main.events)
     assert coverage(main.events, start_ns, stop_ns) == 1
+
+
+def test_iterator_that_does_not_tell_the_workers_number_has_its_own_count():
+    """Such as that of torchdata's StatefulDataLoader, which gets its batches by code of its own."""
+    iterator = SimpleNamespace(_in_order=False, _rcvd_idx=3, _num_yielded=3)
+    assert number_of_batch(iterator) == 2

@@ -274,7 +274,8 @@ def _note_on_cores(loop: LoopFindings) -> str:
     """The end of the note if workers would have to share their cores; empty if some are free."""
     cores = usable_cores()
     wanted = _num_ranks(loop) * (loop.load_cores + loop.step_cores) + loop.other_cores
-    if loop.facts.get("num_workers") or wanted <= CROWDED * cores:
+    has_workers = any(each.change.settings.get("num_workers") for each in loop.what_ifs)
+    if loop.facts.get("num_workers") or not has_workers or wanted <= CROWDED * cores:
         return ""
     others = ""
     if loop.other_cores >= TOLD_CORES:

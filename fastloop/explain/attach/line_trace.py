@@ -24,6 +24,9 @@ MOST_LINES = 2000
 """Most lines of a step that are timed on each level, as each of them costs a microsecond."""
 MOST_LEFT = 2
 """Functions that may be left, from the one that asks for batches to the one with the step."""
+FREE_CALLS, CALL_NS, MOST_SHARE = 2000, 500, 0.1
+"""Python reports each call of a traced step, which takes CALL_NS. The trace ends early if these
+calls, from this number on, are a greater share of the step."""
 MOST_NS = 10_000_000_000
 """A trace ends early after this time, as the script may have left the loop by `break`."""
 LEAST_SHARE = 0.05
@@ -56,7 +59,9 @@ def _has_compiled() -> bool:
     """True if torch.compile has compiled code of this process. Beside a trace function it would
     compile that code once more."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo and dynamo.counters.get("frames"))
+    # Another thread may be importing the module right now.
+    counters = getattr(dynamo, "counters", None) or {}
+    return bool(counters.get("frames") or counters.get("stats"))
 
 
 class LineTimes:
@@ -99,26 +104,37 @@ class LineTrace:
         self.frame: FrameType | None = frame
         self.num_left = 0
         """Number of functions that were left since."""
+        self.num_calls = 0
+        """Number of calls that Python has reported."""
         self.inner: FrameType | None = None
         """The frame of the function that is called."""
         self.loop.reach(frame)
         frame.f_trace = self.follow_loop
         sys.settrace(self.follow_call)
 
-    def end(self) -> dict[str, Any]:
-        """End the trace; the times of the step and of its longest lines, as a fact."""
+    def end(self) -> dict[str, Any] | None:
+        """End the trace; the times of the step and of its longest lines, as a fact.
+
+        None if the trace has ended before the step: a part of its time is in no line.
+        """
+        is_whole = self.is_on
         self.stop()
+        if not is_whole:
+            return None
         whole_ns = now_ns() - self.start_ns
         return {
             "whole_ns": whole_ns,
             "of_loop": self.loop.longest(whole_ns),
             # If some lines are missing, the others are no longer the longest ones.
-            "of_called": [] if self.called.is_full else self.called.longest(whole_ns),
+            "of_called": None if self.called.is_full else self.called.longest(whole_ns),
         }
 
     def follow_call(self, frame: FrameType, event: str, _: Any) -> Any:  # noqa: ARG002
         """Python's trace function of calls: the trace function of the lines of this call."""
-        is_late = now_ns() > self.start_ns + MOST_NS
+        self.num_calls += 1
+        spent_ns = now_ns() - self.start_ns
+        is_slowed = self.num_calls > FREE_CALLS and CALL_NS * self.num_calls > MOST_SHARE * spent_ns
+        is_late = is_slowed or spent_ns > MOST_NS
         # Another thread may have ended the trace; only this one can remove its trace function.
         if is_late or not self.is_on:
             self.stop()
@@ -177,7 +193,8 @@ class LineTrace:
         if sys.gettrace() == self.follow_call:
             sys.settrace(None)
         for frame in (self.frame, self.inner):
-            if frame is not None:
+            # A debugger that was begun meanwhile has a trace function of its own there.
+            if frame is not None and _trace_of(frame.f_trace) is self:
                 frame.f_trace = None
         self.frame = self.inner = None
 

@@ -374,7 +374,7 @@ def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     if cost < LEAST_STALL or is_rank:
         return []
     text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
-    longest = loop.step_lines.of_loop[:1]
-    where = f"in the step, first at {longest[0].name}" if longest else "in the step"
+    longest = loop.step_lines.longest
+    where = f"in the step, first at {longest.name}" if longest else "in the step"
     advice = f"no loader mends it: look for printing, logging, .item(), a lock or a sleep {where}"
     return _tell(CauseName.STALL, text, advice)

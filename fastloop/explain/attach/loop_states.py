@@ -66,7 +66,7 @@ class IterationState:
             return
         if self.lines:
             fact, self.lines = self.lines.end(), None
-            if is_alone:
+            if is_alone and fact:
                 self.usage.log.add_fact(lines_of=self.number, **fact)
         if self.usage.is_begun:
             self.usage.end_part(self.number, is_alone=is_alone)

@@ -54,6 +54,12 @@ class StepLines:
     of_called: tuple[StepLine, ...] = ()
     """Lines of the functions of the script that these call."""
 
+    @property
+    def longest(self) -> StepLine | None:
+        """The line of the loop with most time; None if it is not worth telling."""
+        first = self.of_loop[0] if self.of_loop else None
+        return first if first and first.share >= LEAST_TOLD else None
+
     def describe(self, place: str) -> str:
         """A sentence on the longest lines; empty if none is worth it. place: that of the loop."""
         # If a library has the loop, its call is a single line of the script, with all of the time.
@@ -85,7 +91,9 @@ def find_step_lines(passes: Sequence[LoaderPass], records: Sequence[ProcessRecor
     return StepLines(of_loop=_lines(facts, "of_loop"), of_called=_lines(facts, "of_called"))
 
 
-def _lines(facts: Sequence[Mapping[str, Any]], name: str) -> tuple[StepLine, ...]:
+def _lines(steps: Sequence[Mapping[str, Any]], name: str) -> tuple[StepLine, ...]:
+    # A step with too many lines has none.
+    facts = [fact for fact in steps if fact[name] is not None]
     spent_ns: dict[tuple[str, int], int] = defaultdict(int)
     for fact in facts:
         for path, line, line_ns in fact[name]:
