@@ -24,6 +24,9 @@ class _Files(dict[str, Any]):
     # Reading all files takes a quarter of a second, at the start of each command.
     def __getitem__(self, name: str) -> ConfigNode:
         path = super().__getitem__(name)
+        # A plugin of Hydra's may have registered a configuration of its own in the group.
+        if isinstance(path, ConfigNode):
+            return path
         return ConfigNode(
             name=name, node=_read(path), group=None, package="_global_", provider=str(path)
         )
@@ -48,7 +51,7 @@ def register_experiments() -> None:
     """
     folder, groups = resource_folder("experiments"), ConfigStore.instance().repo
     sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
-    groups["experiment"] = _Files(sweeps)
+    groups["experiment"] = _Files({**groups.get("experiment", {}), **sweeps})
     for path in folder.glob("*/*/*.yaml"):
         of_group = groups.setdefault(path.parent.name, {})
         of_group.setdefault(path.parent.parent.name, _Files())[path.name] = path

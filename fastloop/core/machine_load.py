@@ -111,16 +111,16 @@ class LoadSummary:
             )
         during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
         most, cores = f"{self.most_other_cores:.2f}", _count_cores(self.cores)
-        if not self.busy:
-            return (
-                "The machine was quiet: "
-                f"other processes used at most {most} of {cores} during {during}."
-            )
-        names = ", ".join(self.busiest)
         stolen = ""
         if self.stolen_cores >= LEAST_NAMED_SHARE * self.cores:
             taken = f"{self.stolen_cores:.2f}"
             stolen = f" The host of this virtual machine took up to {taken} for others."
+        if not self.busy:
+            return (
+                "The machine was quiet: "
+                f"other processes used at most {most} of {cores} during {during}.{stolen}"
+            )
+        names = ", ".join(self.busiest)
         # A machine may be busy for want of memory alone, with hardly any CPU time of others.
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:

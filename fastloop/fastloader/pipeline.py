@@ -2,7 +2,8 @@
 
 Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
 transforms draw from global generators, which threads would have to share, the loop does the stages
-that draw. The numbers that a sample or a transform draws depend on no thread, see sample_draws.py.
+that draw. The numbers that a sample or a transform draws depend on no thread, unless it draws on a
+GPU, see sample_draws.py.
 """
 
 from __future__ import annotations
@@ -210,19 +211,20 @@ class Work:
         for group in groups:
             begin = read_clocks()
             staged = here._finish_globally(group)
-            end, num_samples = read_clocks(), sum(map(len, group.group))
-            nbytes = count_nbytes(staged.made)
-            yield staged
-            # Otherwise this frame would hold the batches while it makes the next ones.
-            del staged, group
-            times = ReadTimes(
+            end = read_clocks()
+            read = ReadTimes(
                 reading_ns=end.wall_ns - begin.wall_ns,
                 cpu_ns=end.cpu_ns - begin.cpu_ns,
                 pauses=end.pauses - begin.pauses,
-                step_ns=now_ns() - end.wall_ns,
-                num_samples=num_samples,
-                nbytes=nbytes,
+                num_samples=sum(map(len, group.group)),
             )
+            # Counting takes longer than reading if batches are of many small parts.
+            read = replace(read, nbytes=count_nbytes(staged.made) if read.waits else None)
+            delivered_ns = now_ns()
+            yield staged
+            # Otherwise this frame would hold the batches while it makes the next ones.
+            del staged, group
+            times = replace(read, step_ns=now_ns() - delivered_ns)
             if pace.note(times, self.tuning):
                 break
         else:

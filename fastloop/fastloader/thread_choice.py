@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.spans import cpu_ns, now_ns
+from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
@@ -33,9 +34,12 @@ WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
 """Samples wait, for a disk or a network, if reading them uses a smaller share of a core than this;
 so many threads, which take turns at no core, read them at most."""
 LONG_NS = 20_000_000
-"""If threads save as much as this, they begin at once."""
-CONFIRMED = 3
-"""Batches in a row for which threads have to save time."""
+"""A saving that two batches confirm."""
+CONFIRMED, CONFIRMED_LONG = 3, 2
+"""Batches in a row for which threads have to save time; and if it is more than LONG_NS. A single
+batch may be slow because a file was opened, or because the machine was busy."""
+NUMBER_NBYTES = 32
+"""About the bytes of a number of Python."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class ThreadClocks:
 
     wall_ns: int
     cpu_ns: int
+    """CPU time of its process."""
     pauses: int
     """How often it has given up its core; always 0 if the system does not count that."""
 
@@ -93,12 +98,28 @@ def read_clocks() -> ThreadClocks:
         import resource
 
         pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    return ThreadClocks(wall_ns=now_ns(), cpu_ns=cpu_ns(), pauses=pauses)
+    return ThreadClocks(wall_ns=now_ns(), cpu_ns=process_cpu_ns(), pauses=pauses)
 
 
-def count_nbytes(batches: Any) -> int:
-    """The bytes of the tensors and arrays of batches."""
-    return sum(getattr(leaf, "nbytes", 0) for leaf in pytree.tree_leaves(batches))
+def count_nbytes(batches: Any) -> int | None:
+    """The bytes of batches; None if they have parts other than tensors, arrays, texts and numbers.
+
+    >>> count_nbytes([{"x": torch.zeros(2, 3)}, b"four"])
+    28
+    """
+    total = 0
+    for leaf in pytree.tree_leaves(batches):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            total += leaf.numel() * leaf.element_size()
+        elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            total += leaf.nbytes
+        elif isinstance(leaf, bytes | str):
+            total += len(leaf)
+        elif isinstance(leaf, int | float | np.generic):
+            total += NUMBER_NBYTES
+        else:
+            return None
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +128,14 @@ class ReadTimes:
 
     reading_ns: int
     cpu_ns: int
-    """CPU time of the loop's thread while it read."""
+    """CPU time of the process meanwhile: a Dataset may compute in threads of its own."""
     pauses: int
-    """How often this thread gave up its core meanwhile, as it does to wait."""
-    step_ns: int
-    """Time from the end of reading until the next batch was asked for."""
+    """How often the loop's thread gave up its core meanwhile, as it does to wait."""
     num_samples: int
-    nbytes: int
+    nbytes: int | None = None
+    """Bytes of the batch; None if they are not known."""
+    step_ns: int = 0
+    """Time from the delivery of the batch until the next one was asked for."""
 
     @property
     def waits(self) -> bool:
@@ -152,12 +174,12 @@ class Pace:
     def note(self, times: ReadTimes, tuning: Tuning) -> int:
         """Note the times of a batch, and return the number of threads to read by from now on."""
         numbers = {1, tuning.num_threads}
-        if times.waits and tuning.waiting_threads:
+        if times.waits and tuning.waiting_threads and times.nbytes is not None:
             fitting = AHEAD_BYTES // max(1, tuning.prefetch_factor * times.nbytes)
             numbers.add(max(tuning.num_threads, min(tuning.waiting_threads, fitting)))
         saved_ns, num_threads = max((times.find_saving_ns(each), each) for each in numbers)
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
-        if saved_ns > LONG_NS or self.num_saving >= CONFIRMED:
+        if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
             self.num_threads = num_threads
         return self.num_threads
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import Pace, ReadTimes, Tuning
+from fastloop.fastloader.thread_choice import Pace, ReadTimes, Tuning, count_nbytes
 
 MS = 1_000_000
 
@@ -59,26 +59,49 @@ def test_cheap_samples_are_read_by_the_loop(wrap, thread_safe):
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
-def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_second_batch(wrap):
+def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_third_batch(wrap):
     dataset = Threads(12, seconds=0.04)
     loader = FastLoader(wrap(dataset), 2)
     for _ in loader:
         time.sleep(0.08)
-    assert dataset.readers[:2] == [threading.get_ident()] * 2
-    assert threading.get_ident() not in dataset.readers[4:]
+    assert dataset.readers[:6] == [threading.get_ident()] * 6
+    assert threading.get_ident() not in dataset.readers[6:]
     # The loader remembers it.
     assert [batch.tolist() for batch in loader] == [[k, k + 1] for k in range(0, 12, 2)]
     assert threading.get_ident() not in dataset.readers[12:]
 
 
-def test_several_threads_read_samples_that_wait_after_the_second_batch():
+def test_several_threads_read_samples_that_wait_after_the_third_batch():
     dataset = Threads(40, seconds=0.1)
     loader = FastLoader(dataset, 2, thread_safe=True)
     assert torch.cat([*loader, *loader]).tolist() == [*range(40)] * 2
-    assert dataset.readers[:2] == [threading.get_ident()] * 2
-    assert threading.get_ident() not in dataset.readers[4:]
-    # More than there are cores on most machines; the first two batches are read here.
-    assert len({*dataset.readers[4:40]}) == 16
+    assert dataset.readers[:6] == [threading.get_ident()] * 6
+    assert threading.get_ident() not in dataset.readers[6:]
+    # More than there are cores on most machines.
+    assert len({*dataset.readers[6:40]}) == 16
+
+
+def to_sparse(samples: list[int]) -> torch.Tensor:
+    return torch.tensor(samples).to_sparse()
+
+
+def test_batches_of_unknown_size_are_delivered_and_read_by_few_threads():
+    loader = FastLoader(Threads(20, seconds=0.1), 2, thread_safe=True, collate_fn=to_sparse)
+    assert [batch.to_dense().tolist() for batch in loader] == [[k, k + 1] for k in range(0, 20, 2)]
+    assert len({*loader.dataset.readers}) < 16
+
+
+@pytest.mark.parametrize(
+    ("batches", "nbytes"),
+    [
+        ([{"x": torch.zeros(2, 3), "y": np.zeros(4)}, b"four", "ten letter"], 24 + 32 + 4 + 10),
+        ([torch.zeros(2, 3).to_sparse()], None),
+        ([np.array([{}])], None),
+        ([object()], None),
+    ],
+)
+def test_bytes_of_batches_are_counted_if_they_are_known(batches, nbytes):
+    assert count_nbytes(batches) == nbytes
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -93,7 +116,8 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
     ("times", "most_threads", "expected"),
     [
         # (reading, step) in ms of successive batches of ten samples -> threads that begin
-        ([(50, 50)], 1, 1),
+        ([(50, 50)], 1, 0),  # a file may have been opened
+        ([(50, 50)] * 2, 1, 1),
         ([(50, 0.01)] * 20, 1, 0),  # the loop only traverses
         ([(0.1, 50)] * 20, 1, 0),  # reading takes no time
         ([(5, 5)] * 2, 1, 0),  # not confirmed yet
@@ -101,7 +125,7 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
         ([(5, 5), (5, 0), (5, 5), (5, 5)], 1, 0),
         ([(0.2, 0.01)] * 20, 4, 0),  # cheap samples: the threads would wait for Python's lock
         ([(50, 0.01)] * 20, 4, 4),  # several threads read at the same time
-        ([(500, 0.01)], 4, 4),
+        ([(500, 0.01)] * 2, 4, 4),
         ([(1, 5)] * 3, 4, 1),  # one thread hides this behind the step
     ],
 )
@@ -133,14 +157,16 @@ def busy_batch(reading_ms: float, step_ms: float) -> ReadTimes:
         ({"pauses": 2}, 4),  # the machine is busy, so that the thread has no core
         ({"nbytes": 4 << 20}, 8),  # 64 MiB are made ahead, two batches by each thread
         ({"nbytes": 1 << 30}, 4),
+        ({"nbytes": None}, 4),
     ],
     ids=str,
 )
 def test_many_threads_read_samples_that_wait(changes, expected):
     waiting = replace(busy_batch(100, 1), cpu_ns=2 * MS, pauses=10)
-    tuning = Tuning(4, 2, waiting_threads=16)
-    assert Pace().note(replace(waiting, **changes), tuning) == expected
-    assert Pace().note(replace(waiting, **changes), Tuning(4, 2)) == 4
+    times = replace(waiting, **changes)
+    for tuning, most in ((Tuning(4, 2, waiting_threads=16), expected), (Tuning(4, 2), 4)):
+        pace = Pace()
+        assert [pace.note(times, tuning) for _ in range(2)] == [0, most]
 
 
 class Seldom(Dataset):

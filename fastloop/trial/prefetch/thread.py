@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import repeat
-from typing import Any
+from queue import SimpleQueue
 
 import torch
 
 from fastloop.core.types import Epochs, Tree
-from fastloop.fastloader.thread_map import map_ahead
-from fastloop.trial.prefetch.stream import END, DeliveryStream, open_prefetch
+from fastloop.trial.prefetch.stream import END, DeliveryStream, PendingBatch, open_prefetch
 
 
 def prefetch_by_thread(
@@ -38,13 +37,51 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    # `room` holds a token for each batch that the thread may load, `ready` the loaded batches
+    room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
+    for _ in range(ahead):
+        room.put(None)
     # iter() is called here, not in the thread: when a thread ends, the kernel kills the workers it
     # has started, persistent ones included, see processes/parent_death.py.
-    batches = stream.deliver_each(stream.start_epoch(epochs, epoch), deliver)
-    # There is one thread, so that no two calls of next() run at once, and batches stay in order.
-    take: Callable[[Any], Any] = partial(next, batches)
-    with closing(map_ahead(take, repeat(END), 1, ahead)) as delivered:
-        for pending in delivered:
+    args = stream.deliver_each(stream.start_epoch(epochs, epoch), deliver), room, stopped, ready
+    thread = threading.Thread(target=_fill, args=args, daemon=True)
+    del args
+    thread.start()
+    try:
+        while True:
+            pending, error = ready.get()
+            if error is not None:
+                # The traceback refers to this frame and the frame to the error: without the del,
+                # the cycle would keep the batch of this frame alive.
+                try:
+                    raise error
+                finally:
+                    del error
             if pending is END:
                 return
+            room.put(None)
             yield stream.receive(*pending)
+    finally:
+        # the token wakes the thread, which then sees `stopped`
+        stopped.set()
+        room.put(None)
+        thread.join()
+
+
+def _fill(
+    batches: Iterator[PendingBatch],
+    room: SimpleQueue,
+    stopped: threading.Event,
+    ready: SimpleQueue,
+) -> None:
+    """Put (batch, None) for each batch into `ready`, then (END, None); (None, error) on failure."""
+    pending = None
+    try:
+        while pending is not END:
+            room.get()
+            if stopped.is_set():
+                return
+            pending = next(batches, END)
+            ready.put((pending, None))
+    except BaseException as error:
+        ready.put((None, error))
