@@ -89,11 +89,13 @@ HEAVY_FIXTURES = {"measured_sweep", "recorded", "resumed_sweep", "sweep"}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Run long tests first, and last those that are alone and those of JAX; one worker runs all
     tests that are alone, or share a fixture of module scope, the measured sweep, or a library that
     takes seconds to import."""
     items.sort(key=_place_in_run)
+    # `make gpu` does without pytest-xdist, which knows this mark.
+    has_workers = config.pluginmanager.hasplugin("xdist")
     for item in items:
         heavy = HEAVY & {*_string_parameters(item)}
         if heavy or HEAVY_FIXTURES & {*item.fixturenames}:
@@ -108,7 +110,7 @@ def pytest_collection_modifyitems(items):
             shared = ["measured_sweep"]
         if _is_alone(item):
             shared = ["alone"]
-        for name in shared[:1]:
+        for name in shared[:1] if has_workers else ():
             item.add_marker(pytest.mark.xdist_group(name))
 
 
