@@ -52,10 +52,11 @@ from fastloop.fastloader.sample_draws import (
     make_seeded_once,
 )
 from fastloop.fastloader.thread_choice import (
+    HANDOVER_NS,
     Pace,
-    ReadTimes,
     Tuning,
     count_nbytes,
+    measure_reading,
     read_clocks,
 )
 from fastloop.fastloader.thread_map import (
@@ -207,25 +208,29 @@ class Work:
     def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes groups until threads would save time."""
         tuning = replace(self.tuning, num_threads=0, waiting_threads=0)
-        here = replace(self, tuning=tuning)
+        here, is_long = replace(self, tuning=tuning), True
         for group in groups:
-            begin = read_clocks()
+            # These clocks are only read if the batch before was long: that takes several
+            # microseconds, as long as reading some batches.
+            begun = read_clocks() if is_long else None
+            begin_ns = now_ns()
             staged = here._finish_globally(group)
-            end = read_clocks()
-            read = ReadTimes(
-                reading_ns=end.wall_ns - begin.wall_ns,
-                cpu_ns=end.cpu_ns - begin.cpu_ns,
-                pauses=end.pauses - begin.pauses,
-                num_samples=sum(map(len, group.group)),
-            )
-            # Counting takes longer than reading if batches are of many small parts.
-            read = replace(read, nbytes=count_nbytes(staged.made) if read.waits else None)
+            reading_ns = now_ns() - begin_ns
+            is_long = reading_ns > HANDOVER_NS
+            read = None
+            if begun is not None and is_long:
+                read = measure_reading(begun, reading_ns, sum(map(len, group.group)))
+                # Counting takes longer than reading if batches are of many small parts.
+                if read.waits:
+                    read = replace(read, nbytes=count_nbytes(staged.made))
             delivered_ns = now_ns()
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
-            times = replace(read, step_ns=now_ns() - delivered_ns)
-            if pace.note(times, self.tuning):
+            if not is_long:
+                # Its hand-over by a thread would take longer than reading it.
+                pace.num_saving = 0
+            elif read and pace.note(replace(read, step_ns=now_ns() - delivered_ns), self.tuning):
                 break
         else:
             return

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.core.spans import process_cpu_ns
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
@@ -31,13 +31,13 @@ LOCK_NS = 50_000
 thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
 each (experiments/suite, ragged_text)."""
 WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
-"""Samples wait, for a disk or a network, if reading them uses a smaller share of a core than this;
-so many threads, which take turns at no core, read them at most."""
-LONG_NS = 20_000_000
-"""A saving that two batches confirm."""
-CONFIRMED, CONFIRMED_LONG = 3, 2
-"""Batches in a row for which threads have to save time; and if it is more than LONG_NS. A single
-batch may be slow because a file was opened, or because the machine was busy."""
+"""If reading uses a smaller share of a core than this, the samples wait for a disk or a network.
+Their threads hardly need the cores, so there may be more of them: at most this number."""
+CONFIRMED = 3
+"""Threads begin once they would have saved time for this number of batches in a row. A single batch
+may be slow because a file was opened, or because the machine was busy."""
+LONG_NS, CONFIRMED_LONG = 20_000_000, 2
+"""If they would have saved more time than this, fewer batches are enough."""
 NUMBER_NBYTES = 32
 """About the bytes of a number of Python."""
 
@@ -81,9 +81,8 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadClocks:
-    """The clocks of a thread at a moment."""
+    """The clocks of a thread at a moment, besides its time."""
 
-    wall_ns: int
     cpu_ns: int
     """CPU time of its process."""
     pauses: int
@@ -91,14 +90,14 @@ class ThreadClocks:
 
 
 def read_clocks() -> ThreadClocks:
-    """The clocks of this thread, which takes about a microsecond."""
+    """The clocks of this thread."""
     pauses = 0
     if sys.platform == "linux":
         # Other systems do not count the pauses of a thread, and some lack this module.
         import resource
 
         pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    return ThreadClocks(wall_ns=now_ns(), cpu_ns=process_cpu_ns(), pauses=pauses)
+    return ThreadClocks(cpu_ns=process_cpu_ns(), pauses=pauses)
 
 
 def count_nbytes(batches: Any) -> int | None:
@@ -156,6 +155,17 @@ class ReadTimes:
         if num_threads > 1:
             costs_ns += LOCK_NS * self.num_samples
         return self.reading_ns + self.step_ns - at_best_ns - costs_ns
+
+
+def measure_reading(begun: ThreadClocks, reading_ns: int, num_samples: int) -> ReadTimes:
+    """The times of a batch that has just been read. begun: the clocks before."""
+    end = read_clocks()
+    return ReadTimes(
+        reading_ns=reading_ns,
+        cpu_ns=end.cpu_ns - begun.cpu_ns,
+        pauses=end.pauses - begun.pauses,
+        num_samples=num_samples,
+    )
 
 
 @dataclass

@@ -48,10 +48,11 @@ def begin_trace(place: str) -> LineTrace | None:
     # The thread has left the loop of that trace by `break`, or this loop is a part of its step.
     if trace := _trace_of(present):
         trace.stop()
-    has_turn = count > 1 and (count <= FIRST or count & (count - 1) == 0)
+    if count == 1 or (count > FIRST and count & (count - 1)):
+        return None
     # Any other trace function is that of a debugger, for example.
-    is_free = (trace is not None or present is None) and not _has_compiled()
-    frame = frame_in_script() if has_turn and is_free else None
+    is_free = trace is not None or present is None
+    frame = frame_in_script() if is_free and not _has_compiled() else None
     return LineTrace(frame) if frame else None
 
 
