@@ -53,7 +53,11 @@ def begin_trace(place: str) -> LineTrace | None:
     # Any other trace function is that of a debugger, for example.
     is_free = trace is not None or present is None
     frame = frame_in_script() if is_free and not _has_compiled() else None
-    return LineTrace(frame) if frame else None
+    if frame is None:
+        return None
+    begun = LineTrace(frame)
+    begun.begin()
+    return begun
 
 
 def _has_compiled() -> bool:
@@ -109,8 +113,12 @@ class LineTrace:
         """Number of calls that Python has reported."""
         self.inner: FrameType | None = None
         """The frame of the function that is called."""
-        self.loop.reach(frame)
-        frame.f_trace = self.follow_loop
+
+    def begin(self) -> None:
+        """Set Python's trace functions, of this thread and of the frame."""
+        assert self.frame is not None
+        self.loop.reach(self.frame)
+        self.frame.f_trace = self.follow_loop
         sys.settrace(self.follow_call)
 
     def end(self) -> dict[str, Any] | None:
