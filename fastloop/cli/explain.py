@@ -85,6 +85,7 @@ def main() -> None:
 def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.job_findings import format_explanation, to_json
+    from fastloop.sweep.early_check import refuse_unfit_model
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
@@ -92,6 +93,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     _check_asked(request)
     make_sweep_folder(request.sweep_folder)
     handle_signals()
+    refuse_unfit_model(request)
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
     folder, job = request.sweep_folder, request.job

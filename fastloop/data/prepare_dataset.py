@@ -154,7 +154,7 @@ def _prepare_reference(
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
         sample_nbytes=facts["sample_nbytes"],
-        num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
+        num_classes=resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, reason) for index, reason in facts["broken"]),
         random=facts["random"],
         returns_batches=facts["returns_batches"],
@@ -236,11 +236,12 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
         num_samples=len(hashes),
         sample=leaves,
         sample_nbytes=row_nbytes(leaves),
-        num_classes=_resolve_num_classes(dataset.num_classes, classes.count),
+        num_classes=resolve_num_classes(dataset.num_classes, classes.count),
     )
 
 
-def _resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+def resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+    """The number of classes: the dataset's own number, or that of its labels if that is 0."""
     return by_labels if by_dataset == 0 else by_dataset
 
 
