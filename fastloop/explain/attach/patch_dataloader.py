@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,9 @@ from fastloop.explain.attach.loader_places import (
     place_of_call,
 )
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
+from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
 from fastloop.observe.warning_frames import skip_in_warnings
@@ -91,6 +93,15 @@ def follow_reset(
             begin(loader, iterator, start_ns)
 
     return _reset
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The making of an iterator."""
+
+    loader: LoaderState
+    start_ns: int
+    """Time before it was made."""
 
 
 class LoopProbe:
@@ -164,7 +175,7 @@ class LoopProbe:
             original(iterator, loader, *args, **named)
             # A derived class need not call DataLoader.__init__.
             self._follow_derived(loader)
-            setattr(iterator, ORIGIN, (self._describe_once(loader), start_ns))
+            setattr(iterator, ORIGIN, _Origin(self._describe_once(loader), start_ns))
 
         return __init__
 
@@ -226,12 +237,11 @@ class LoopProbe:
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
         """Begin the pass of an iterator that was made by a function that is not wrapped."""
-        origin: tuple[LoaderState, int] | None = getattr(iterator, ORIGIN, None)
+        origin: _Origin | None = getattr(iterator, ORIGIN, None)
         # A class that is derived from the iterators' class need not call their __init__.
         if origin is None:
             return None
-        loader, start_ns = origin
-        return self._record_pass(iterator, loader, 0, None, start_ns, now_ns())
+        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, now_ns())
 
     def _begin_again(self, iterator: Any, last: IterationState) -> IterationState:
         """Begin a pass that goes on with an iterator which the DataLoader has kept."""
