@@ -19,7 +19,7 @@ from fastloop.core.types import (
     UsageError,
 )
 from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
-from fastloop.data.prepare_dataset import add_remedy
+from fastloop.data.image_size_advice import add_remedy
 from fastloop.data.ragged import is_ragged
 from fastloop.processes.environments import environment_for
 from fastloop.sweep.request import JobRequest, job_names
