@@ -36,7 +36,7 @@ from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState,
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
-from fastloop.observe.event_log import EventLog
+from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
 from fastloop.observe.warning_frames import skip_in_warnings
 
@@ -287,35 +287,45 @@ class LoopProbe:
         if place != state.place:
             self.log.add_fact(iteration=state.number, place=place)
 
+    def _find_pass(self, iterator: Any) -> IterationState | None:
+        """The pass that asks the iterator for a batch; None if nothing is known of the iterator."""
+        state: IterationState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
+        if state is None:
+            return None
+        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
+        if state.loader.asked_ns:
+            state = self._begin_again(iterator, state)
+        if iterator._num_yielded == state.second:
+            self._correct_place(state)
+        return state
+
+    def _end_step(self, state: IterationState, here: ThreadLog) -> int:
+        """Record the step before this call of next(), if there is one; returns the time."""
+        # The CPU time of a step is known only if it was also read at its start.
+        cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
+        start_ns, has_step = now_ns(), state.batch != UNKNOWN
+        # A loop inside of the step has waits of its own.
+        is_alone = getattr(self.last, "state", None) is state
+        self.last.state = state
+        state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
+        # A loop in a worker, as of a dataset over another one, must not end the worker alone.
+        if self.counter is not None and has_step and get_worker_info() is None:
+            loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
+            self.counter.count_step(loop, step_ns, self.has_unused)
+        return start_ns
+
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
-        log, counter = self.log, self.counter
+        log = self.log
 
         @functools.wraps(original)
         @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            state: IterationState | None = getattr(iterator, STATE, None)
+            state = self._find_pass(iterator)
             if state is None:
-                state = self._begin_late(iterator)
-                if state is None:
-                    return original(iterator)
-            # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
-            if state.loader.asked_ns:
-                state = self._begin_again(iterator, state)
-            if iterator._num_yielded == state.second:
-                self._correct_place(state)
+                return original(iterator)
             here = log.here()
-            # The CPU time of a step is known only if it was also read at its start.
-            cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
-            start_ns, has_step = now_ns(), state.batch != UNKNOWN
-            # A loop inside of the step has waits of its own.
-            is_alone = getattr(self.last, "state", None) is state
-            self.last.state = state
-            state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
-            # A loop in a worker, as of a dataset over another one, must not end the worker alone.
-            if counter is not None and has_step and get_worker_info() is None:
-                loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
-                counter.count_step(loop, step_ns, self.has_unused)
+            start_ns = self._end_step(state, here)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.

@@ -116,18 +116,10 @@ def try_changes(
     def rest_s() -> float:
         return budget_s - seconds_between(started_ns, now_ns())
 
-    drawn = random.Random(0)
-    for number in range(1, MOST_ROUNDS + 1):
-        chosen = _choose_round(attempts, baseline, number, rest_s())
-        if not chosen:
-            break
-        order = [baseline, *chosen]
-        drawn.shuffle(order)
-        for each in order:
-            _run_once(runner, each, number, limit_s, rest_s)
-        if baseline.failure:
-            raise Unsupported(baseline.failure)
+    def end_round(number: int) -> None:
         report(f"round {number}: {budget_s - rest_s():.0f} of at most {budget_s:.0f} s")
+
+    _run_rounds(runner, baseline, attempts, limit_s=limit_s, rest_s=rest_s, end_round=end_round)
     if not baseline.seconds:
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
@@ -143,6 +135,34 @@ def try_changes(
         same = _has_same_samples(runner, change, digests, lambda: min(limit_s, max(0.0, rest_s())))
     notes = (*runner.notes.get(change.name, ()), *call.notes)
     return replace(tried, patch=call.patch, advice=call.advice, same_samples=same, notes=notes)
+
+
+def _run_rounds(
+    runner: ScriptRunner,
+    baseline: Attempt,
+    attempts: Sequence[Attempt],
+    *,
+    limit_s: float,
+    rest_s: Callable[[], float],
+    end_round: Callable[[int], None],
+) -> None:
+    """Run rounds until the budget is spent, each in a random order.
+
+    rest_s: the rest of the budget. end_round: called with the number of each round. Raises
+    Unsupported if the script fails without a change.
+    """
+    drawn = random.Random(0)
+    for number in range(1, MOST_ROUNDS + 1):
+        chosen = _choose_round(attempts, baseline, number, rest_s())
+        if not chosen:
+            return
+        order = [baseline, *chosen]
+        drawn.shuffle(order)
+        for each in order:
+            _run_once(runner, each, number, limit_s, rest_s)
+        if baseline.failure:
+            raise Unsupported(baseline.failure)
+        end_round(number)
 
 
 def _choose_round(
