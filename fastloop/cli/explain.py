@@ -43,7 +43,8 @@ from fastloop.config.messages import usage_message
 from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.outputs_folder import make_sweep_folder, remove_unused
-from fastloop.core.text import plain_reason, without_passwords
+from fastloop.core.passwords import without_passwords
+from fastloop.core.text import plain_reason
 from fastloop.core.types import (
     Failure,
     FailureKind,

@@ -21,7 +21,8 @@ from fastloop.core.types import (
 )
 from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
 from fastloop.data.cropped_dataset import CroppedDataset
-from fastloop.data.prepare_dataset import add_remedy, resolve_num_classes
+from fastloop.data.image_size_advice import add_remedy
+from fastloop.data.prepare_dataset import resolve_num_classes
 from fastloop.data.ragged import is_ragged
 from fastloop.data.reference import ClassCounter
 from fastloop.processes.environments import environment_for
