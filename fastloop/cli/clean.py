@@ -126,7 +126,8 @@ def _line(kind: str, items: Sequence[Item]) -> str:
     if not items:
         return f"  {kind:12} -"
     size = f"{sum(item.mib for item in items):10,.1f} MiB"
-    oldest, newest = (describe_age(pick(item.age_s for item in items)) for pick in (max, min))
+    ages_s = [item.age_s for item in items]
+    oldest, newest = describe_age(max(ages_s)), describe_age(min(ages_s))
     ages = f"{newest} to {oldest} old" if newest != oldest else f"{oldest} old"
     return f"  {kind:12} {len(items):5} {size}, {ages}"
 

@@ -31,7 +31,8 @@ def write_beside(target: Path) -> Iterator[Path]:
     The caller must hold the target's lock: remains of an earlier, killed writer are removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside, replaced = (target.parent / f".{target.name}.{end}" for end in ("partial", "replaced"))
+    beside = target.parent / f".{target.name}.partial"
+    replaced = target.parent / f".{target.name}.replaced"
     _finish_replacing(target, replaced)
     remove(beside)
     try:

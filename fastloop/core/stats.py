@@ -62,8 +62,12 @@ class Estimate:
 
 def no_less_than_zero(known: Estimate) -> Estimate:
     """The estimate, cut off at zero: for a quantity that can't be negative, such as a duration."""
-    value, low, high = (max(0.0, each) for each in (known.value, known.low, known.high))
-    return Estimate(value=value, low=low, high=high, is_interval=known.is_interval)
+    return Estimate(
+        value=max(0.0, known.value),
+        low=max(0.0, known.low),
+        high=max(0.0, known.high),
+        is_interval=known.is_interval,
+    )
 
 
 def estimate(values: Sequence[float]) -> Estimate:

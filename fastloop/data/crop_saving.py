@@ -26,13 +26,14 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
 
     None if none of the images that are tried can be decoded.
     """
-    columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
+    source, stored = _crops_of(before), _crops_of(after)
+    begin_ns, saved_ns = cpu_ns(), []
     for index in spread_indices(len(before), MOST_IMAGES):
         try:
             # The first crop of each also reads the file into memory, so it is not counted.
-            for column in columns:
-                _crop_ns(column, index, 0)
-            saved_ns += [_gain_ns(columns, index, seed) for seed in range(DRAWS)]
+            _crop_ns(source, index, 0)
+            _crop_ns(stored, index, 0)
+            saved_ns += [_gain_ns(source, stored, index, seed) for seed in range(DRAWS)]
         # A broken image is no error here: a loader names it when it reads it.
         except (OSError, ValueError):
             continue
@@ -46,13 +47,16 @@ def _crops_of(images: EncodedImages) -> CroppedImages:
     return CroppedImages(images, RandomResizedCrop(SIDE), FLIP, pixels, choose_crop_decoder(None))
 
 
-def _gain_ns(columns: list[CroppedImages], index: int, seed: int) -> int:
-    """Nanoseconds of CPU time that a crop of `after` saves."""
+def _gain_ns(source: CroppedImages, stored: CroppedImages, index: int, seed: int) -> int:
+    """Nanoseconds of CPU time that the stored image's crop saves."""
     # The least of the repeats counts, because other programs can only add to them, by emptying the
     # caches.
-    took_ns = [[_crop_ns(column, index, seed) for column in columns] for _ in range(REPEATS)]
-    before, after = (min(repeats) for repeats in zip(*took_ns, strict=True))
-    return before - after
+    # They alternate, so that a busy moment is unlikely to hit one of them alone.
+    of_source, of_stored = [], []
+    for _ in range(REPEATS):
+        of_source.append(_crop_ns(source, index, seed))
+        of_stored.append(_crop_ns(stored, index, seed))
+    return min(of_source) - min(of_stored)
 
 
 def _crop_ns(column: CroppedImages, index: int, seed: int) -> int:

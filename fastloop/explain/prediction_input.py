@@ -76,12 +76,13 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
     on_device = replace(alone.job, transform=replace(alone.job.transform, where="device"))  # pyright: ignore
     moved = replace(alone, job=on_device)
     try:
-        times = [moved.time_rung(rung, 0) for rung in (Part.COPY, Part.TRANSFORM)]
+        without = moved.time_rung(Part.COPY, 0)
+        with_transform = moved.time_rung(Part.TRANSFORM, 0)
     except JobFailed:
         # The transform takes single samples only.
         return None
-    without, with_transform = (each.seconds / each.batches for each in times)
-    return max(0.0, with_transform - without)
+    added_s = with_transform.seconds / with_transform.batches - without.seconds / without.batches
+    return max(0.0, added_s)
 
 
 def share_of_loading(rung: Part, times: Round) -> float:

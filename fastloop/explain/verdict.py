@@ -139,10 +139,8 @@ def _leading_row(ladder: Ladder) -> LadderRow:
 
 def _describe_step(ladder: Ladder, name: str) -> str:
     """The first sentence on a job with a loader that is not worth improving."""
-    most, epoch = (
-        show_percent(max(0.0, ladder.wait_share.high)),
-        _show_seconds(ladder.epoch_s.value),
-    )
+    most = show_percent(max(0.0, ladder.wait_share.high))
+    epoch = _show_seconds(ladder.epoch_s.value)
     return f"This {name} is limited by its step: no loader can gain more than {most} of {epoch}"
 
 

@@ -181,8 +181,12 @@ def other_differences(pairs: Pairs, base: dict[str, Result], new: dict[str, Resu
 
 
 def _outcomes(before: Result, after: Result) -> str:
-    base, new = (" ".join(filter(None, outcome(result))) for result in (before, after))
+    base, new = _show_outcome(before), _show_outcome(after)
     return f"{base} in both" if base == new else f"base {base}, new {new}"
+
+
+def _show_outcome(result: Result) -> str:
+    return " ".join(filter(None, outcome(result)))
 
 
 def no_longer_finishes(before: Result, after: Result) -> bool:

@@ -138,7 +138,7 @@ def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
     factors = sorted(row.ratio.estimate for row in best if row.ratio)
     if not factors:
         return ""
-    low, high = (significant(1 / factor, 2) for factor in (factors[-1], factors[0]))
+    low, high = significant(1 / factors[-1], 2), significant(1 / factors[0], 2)
     span = low if low == high else f"{low} to {high}"
     against = show_time(base.median, _unit_beside(unit, base))
     verb = "" if is_proven else "are "
@@ -183,8 +183,8 @@ def _time(row: Row) -> str:
     unit = unit_of(row.median)
     bounds = ""
     if row.interval and row.interval[1] < WIDEST_INTERVAL * row.interval[0]:
-        low, high = (significant(unit.of(bound)) for bound in row.interval)
-        bounds = f" (95 %: {low} to {high})"
+        low, high = row.interval
+        bounds = f" (95 %: {significant(unit.of(low))} to {significant(unit.of(high))})"
     time = f"{show_time(row.median)} a trial{bounds}"
     if row.limit_fraction is None:
         return time

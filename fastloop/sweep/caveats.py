@@ -307,7 +307,7 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     others = float(np.median(np.delete(waits, slow, axis=1)))
     if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
         return []
-    slow_ms, others_ms = (significant(1e3 * median, 2) for median in (medians[slow], others))
+    slow_ms, others_ms = significant(1e3 * medians[slow], 2), significant(1e3 * others, 2)
     times = f"{slow_ms} ms, the others {others_ms} ms"
     return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
 

@@ -210,8 +210,8 @@ def _ratio_of(result: RaceResult, name: str) -> float:
 
 
 def _show_ratio(ratio: Ratio) -> str:
-    low, high = (f"{bound:.2f}" for bound in (ratio.low, ratio.high))
-    bounds = f"[{low}, {high}]" if ratio.is_interval else f"({low}, {high})"
+    ends = f"{ratio.low:.2f}, {ratio.high:.2f}"
+    bounds = f"[{ends}]" if ratio.is_interval else f"({ends})"
     return f"{ratio.estimate:.2f} {bounds}"
 
 

@@ -161,11 +161,9 @@ class CenterCrop:
 
     def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002
         """The middle; the key draws nothing."""
-        shorter, sample = min(height, width), self.height_width
-        sides = zip((height, width), sample, strict=True)
-        rows, columns = (
-            _middle(side, self.resize * side // shorter, count) for side, count in sides
-        )
+        shorter, (num_rows, num_columns) = min(height, width), self.height_width
+        rows = _middle(height, self.resize * height // shorter, num_rows)
+        columns = _middle(width, self.resize * width // shorter, num_columns)
         return Cut(rows, columns)
 
 

@@ -49,10 +49,8 @@ class GrainLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; grain's threads are started and ended with each epoch."""
-        grain, get_batch = (
-            _grain(),
-            batch_getter(self.store, prepared, self.in_memory, plan.collate),
-        )
+        grain = _grain()
+        get_batch = batch_getter(self.store, prepared, self.in_memory, plan.collate)
         read = grain.ReadOptions(
             num_threads=self.num_threads, prefetch_buffer_size=self.prefetch_buffer_size
         )
