@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import multiprocessing
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
 from fastloop.core.epochs import Batches, OrderPrefix, whole_order
 from fastloop.core.plan import Plan
 from fastloop.core.types import Tree, Unsupported, name_of
+
+T = TypeVar("T")
 
 
 def check_stream(loader: str, plan: Plan, world_size: int) -> None:
@@ -49,6 +53,24 @@ def check_shards(plan: Plan, num_shards: int) -> None:
 def _setting_of_readers(plan: Plan, world_size: int) -> str:
     """The setting by which several processes read the stream."""
     return f"num_workers={plan.loading.num_workers}" if world_size == 1 else "launcher=torchrun"
+
+
+def group_samples(samples: Iterable[T], plan: Plan) -> Iterator[list[T]]:
+    """The samples in lists of batch_size; with drop_last, without a shorter list at the end."""
+    batch: list[T] = []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == plan.loading.batch_size:
+            yield batch
+            batch = []
+    if batch and not plan.loading.drop_last:
+        yield batch
+
+
+def stack_leaves(structure: Any, samples: Iterable[Sequence[torch.Tensor]]) -> Tree:
+    """The batch of samples, of which each is given by its leaves. structure: of a sample's tree."""
+    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
+    return pytree.tree_unflatten(leaves, structure)
 
 
 class BatchStream(IterableDataset):

@@ -8,15 +8,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Tree, Unsupported, option
-from fastloop.data.batch_stream import check_shards
+from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.data.batch_stream import check_shards, group_samples, stack_leaves
 from fastloop.data.dataloader import stream_epochs
 
 SHUFFLE_WINDOW = 256
@@ -78,16 +77,5 @@ class LitDataLoader:
             torch.frombuffer(bytes(1), dtype=torch.uint8)
         # LitData counts epochs from 1.
         dataset.set_epoch(epoch + 1)
-        batch: list[list[torch.Tensor]] = []
-        for leaves in dataset:
-            batch.append(leaves)
-            if len(batch) == loading.batch_size:
-                yield _collate(chunks.structure, batch)
-                batch = []
-        if batch and not loading.drop_last:
-            yield _collate(chunks.structure, batch)
-
-
-def _collate(structure: Any, samples: list[list[torch.Tensor]]) -> Tree:
-    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
-    return pytree.tree_unflatten(leaves, structure)
+        for samples in group_samples(dataset, plan):
+            yield stack_leaves(chunks.structure, samples)

@@ -18,6 +18,7 @@ from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.batch_stream import group_samples
 from fastloop.data.dataloader import stream_epochs
 
 LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming")
@@ -71,14 +72,8 @@ def _batches(dataset: Any, columns: list[str], structure: Any, plan: Plan, epoch
     # Every worker sets the same number, before any of them passes the barrier behind which the
     # dataset counts it up.
     dataset.next_epoch = epoch
-    batch: list[dict[str, Any]] = []
-    for sample in dataset:
-        batch.append(sample)
-        if len(batch) == plan.loading.batch_size:
-            yield _collate(columns, structure, batch)
-            batch = []
-    if batch and not plan.loading.drop_last:
-        yield _collate(columns, structure, batch)
+    for samples in group_samples(dataset, plan):
+        yield _collate(columns, structure, samples)
 
 
 def _collate(columns: list[str], structure: Any, samples: list[dict[str, Any]]) -> Tree:

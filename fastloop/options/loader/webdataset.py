@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from pydantic import NonNegativeInt
-from torch.utils import _pytree as pytree
 
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
@@ -19,8 +18,8 @@ from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.seeds import epoch_seed
-from fastloop.core.types import Epochs, Tree, Unsupported, option
-from fastloop.data.batch_stream import check_shards
+from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.data.batch_stream import check_shards, stack_leaves
 from fastloop.data.dataloader import stream_epochs
 
 LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
@@ -64,7 +63,7 @@ class WebDatasetLoader:
         is_random = isinstance(whole_order(plan), RandpermOrder)
         seed = epoch_seed(plan.seed, epoch)
         names = shards.files_of_a_sample()
-        collate = partial(_collate, shards.structure)
+        collate = partial(stack_leaves, shards.structure)
         # webdataset.WebDataset would leave each shard open until Python frees it.
         stages = [
             wds.SimpleShardList(paths),
@@ -90,8 +89,3 @@ def _open_shards(sources: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _decode_npy(data: bytes) -> torch.Tensor:
     return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
-
-
-def _collate(structure: Any, samples: Sequence[tuple[torch.Tensor, ...]]) -> Tree:
-    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
-    return pytree.tree_unflatten(leaves, structure)
