@@ -80,16 +80,7 @@ def read_check_file(path: Path) -> CheckSettings:
     if not path.is_file():
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
-    try:
-        # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
-        # aliases may nest without an end, and its interpolations may read the environment.
-        values: Any = yaml.load(path.read_bytes(), Loader=get_yaml_loader())
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
-    except RecursionError:
-        raise UsageError(f"{path}: can't be read: its lists are nested too deeply") from None
-    if not isinstance(values, dict):
-        raise UsageError(f"{path}: allowed: settings such as job: and fail_above:")
+    values = _read_values(path)
     for name, value in values.items():
         _check_plain(path, name, value)
     try:
@@ -107,6 +98,21 @@ def read_check_file(path: Path) -> CheckSettings:
         allowed = 'allowed: arguments of fastloop run, such as "dataset=digits loader=raw"'
         raise UsageError(f"{path}: job: it is empty; {allowed}")
     return settings
+
+
+def _read_values(path: Path) -> dict[Any, Any]:
+    """The content of the yaml file. Raises UsageError if it can't be read, or is no mapping."""
+    try:
+        # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
+        # aliases may nest without an end, and its interpolations may read the environment.
+        values: Any = yaml.load(path.read_bytes(), Loader=get_yaml_loader())
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: can't be read: its lists are nested too deeply") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: allowed: settings such as job: and fail_above:")
+    return values
 
 
 def base_path(path: Path, settings: CheckSettings) -> Path:

@@ -310,15 +310,20 @@ def find_problems(document: SuiteFile) -> list[str]:
             problems.append(_line(path, given.undetermined, computed.undetermined))
     for given, computed in zip(document.cells, again.cells, strict=True):
         path = f"cells[{given.workload} {given.label}].figures"
-        if given.figures is None or computed.figures is None:
-            if given.figures != computed.figures:
-                problems.append(_line(path, given.figures, computed.figures))
-            continue
-        expected = values_of(computed.figures, ())
-        for name, value in values_of(given.figures, ()).items():
-            if not _agree(value, expected[name]):
-                problems.append(_line(f"{path}.{name}", value, expected[name]))
+        problems += _compare_figures(path, given.figures, computed.figures)
     return problems
+
+
+def _compare_figures(path: str, given: Figures | None, computed: Figures | None) -> list[str]:
+    """A line for each figure that differs from the computed one."""
+    if given is None or computed is None:
+        return [] if given == computed else [_line(path, given, computed)]
+    expected = values_of(computed, ())
+    return [
+        _line(f"{path}.{name}", value, expected[name])
+        for name, value in values_of(given, ()).items()
+        if not _agree(value, expected[name])
+    ]
 
 
 def check_file(document: SuiteFile, name: str) -> None:
