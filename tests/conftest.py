@@ -79,6 +79,7 @@ HEAVY = {
     "torchdata",
     "torchdata_nodes",
     "turboloader",
+    "turboloader_arrays",
     "webdataset",
     "zarr",
 }

@@ -92,9 +92,11 @@ def _difference(node: Node, default: Node) -> Iterator[tuple[str, Any]]:
 
 
 def _portable(node: Any) -> Any:
-    """The node with OUTPUTS in the place of this process's own outputs folder."""
+    """The node with OUTPUTS in the place of this process's own outputs folder, and without an
+    option's requirements."""
     if isinstance(node, dict):
-        return {name: _portable(value) for name, value in node.items()}
+        # No environment is built for these jobs: they run with the libraries that are there.
+        return {name: _portable(value) for name, value in node.items() if name != "requirements"}
     outputs = os.environ.get("FASTLOOP_OUTPUTS", "outputs")
     is_inside = isinstance(node, str) and node.startswith(f"{outputs}/")
     return OUTPUTS + node.removeprefix(outputs) if is_inside else node

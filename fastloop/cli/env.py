@@ -5,9 +5,10 @@
 
 Without arguments all environments in outputs/environments/ are listed, with their size and age.
 With the command line of a run, those are created which its jobs' requirements need: the key
-`requirements` in the yaml of a loader or a store. One that exists is used again, as it is by every
-run, and nothing is installed if the main environment has all of it. pip installs, and shows why it
-can't; a build that fails leaves nothing. fastloop clean environments yes=true removes them.
+`requirements` in the yaml of a loader, a store or a placement. One that exists is used again, as
+it is by every run, and nothing is installed if the main environment has all of it. pip installs,
+and shows why it can't; a build that fails leaves nothing. fastloop clean environments yes=true
+removes them.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ def _line(built: BuiltEnvironment) -> str:
     return f"  {built.folder.name[:8]}  {size}: {built.label}"
 
 
+def _name_of(request: JobRequest) -> str:
+    """The options of the job that may have requirements."""
+    groups = ("loader", "placement") if request.job.placement_requirements else ("loader",)
+    return " ".join(f"{group}={request.choices[group]}" for group in groups)
+
+
 def _create(requests: Sequence[JobRequest]) -> int:
     """Create each environment that the requests need once; return the exit status."""
     from fastloop.core.outputs_folder import remove_unused
@@ -76,21 +83,21 @@ def _create(requests: Sequence[JobRequest]) -> int:
     status, done = 0, set[str]()
     for request in requests:
         remove_unused(request.sweep_folder)
-        requirements, loader = request.job.requirements, f"loader={request.choices['loader']}"
+        requirements, name = request.job.requirements, _name_of(request)
         environment = environment_for(requirements)
         if environment is None:
             has = (
                 f"the main one has {', '.join(requirements)}" if requirements else "no requirements"
             )
-            print(f"{loader}: no environment is needed: {has}")
+            print(f"{name}: no environment is needed: {has}")
         elif environment.key not in done:
             done.add(environment.key)
             existed = environment.is_built
             try:
                 built = build_environment(environment)
             except Unsupported as error:
-                print(f"{loader}: {error}", file=sys.stderr)
+                print(f"{name}: {error}", file=sys.stderr)
                 status = 1
                 continue
-            print(f"{loader}: {'exists' if existed else 'created'}: {built.folder}")
+            print(f"{name}: {'exists' if existed else 'created'}: {built.folder}")
     return status

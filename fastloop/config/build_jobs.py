@@ -39,6 +39,8 @@ T = TypeVar("T")
 TARGET = "_target_"
 OWN = "fastloop.options."
 """Start of the names of fastloop's own classes of options."""
+WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
+"""Groups of options that may have requirements."""
 
 
 def build_request(combination: Combination) -> JobRequest:
@@ -115,13 +117,23 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     from fastloop.trial.job import Job, crop_images, needs_no_store
 
     of_job = job_config(values)
-    requirements = tuple(dict.fromkeys(_split_requirements("loader", of_job["loader"])[1]))
+    of_loader, of_placement = (
+        tuple(dict.fromkeys(_split_requirements(group, of_job[group])[1]))
+        for group in ("loader", "placement")
+    )
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
     settings = {name: value for name, value in of_job.items() if name not in nodes}
     options = {name: build_option(name, node) for name, node in nodes.items()}
     loading = _build_loading(settings)
     job = _translate_errors(
-        "", lambda: Job(**options, **settings, loading=loading, requirements=requirements)
+        "",
+        lambda: Job(
+            **options,
+            **settings,
+            loading=loading,
+            loader_requirements=of_loader,
+            placement_requirements=of_placement,
+        ),
     )
     job = crop_images(job)
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
@@ -135,7 +147,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
 
     Raises ConfigError unless they are lists of texts.
     """
-    if group not in ("loader", "store", "loader.store") or not isinstance(node, dict):
+    if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
         return node, []
     given = node.get("requirements") or []
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):

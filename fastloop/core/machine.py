@@ -49,6 +49,7 @@ PACKAGES = (
     "mosaicml-streaming",
     "grain",
     "jax",
+    "dm-tree",
     "crc32c",
     "protobuf",
     "pillow",

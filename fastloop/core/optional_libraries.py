@@ -17,8 +17,10 @@ from fastloop.core.types import Unsupported
 if TYPE_CHECKING:
     from fastloop.core.plan import Loader
 
+FFCV_NEEDS = "apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev"
+"""Command that installs the system's packages with which FFCV is built."""
 INSTALL_FFCV = (
-    "apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev && "
+    f"{FFCV_NEEDS} && "
     "pip install setuptools wheel numba opencv-python-headless terminaltables pytorch_pfn_extras "
     "fastargs assertpy && pip install --no-build-isolation --no-deps ffcv"
 )

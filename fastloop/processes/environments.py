@@ -160,16 +160,21 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
     folder = environment.folder
     # One lock for all: pip calls that run at a time would disturb each other, and a failed build
     # would leave its own lock.
-    with hold_lock(environments_folder()):
-        remove_unfinished()
-        if not environment.is_built:
-            try:
-                with write_beside(folder) as beside:
-                    _build(environment, beside, folder)
-            finally:
-                # rmdir fails if there are other environments.
-                with suppress(OSError):
-                    environments_folder().rmdir()
+    try:
+        with hold_lock(environments_folder()):
+            remove_unfinished()
+            if not environment.is_built:
+                try:
+                    with write_beside(folder) as beside:
+                        _build(environment, beside, folder)
+                finally:
+                    # rmdir fails if there are other environments.
+                    with suppress(OSError):
+                        environments_folder().rmdir()
+    # The disk may be full, or the outputs folder read-only: that is a row with its reason, too.
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Unsupported(f"no environment: {error.filename or folder}: {reason}") from error
     return read_environment(folder)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from filelock import FileLock, Timeout
 from fastloop.core.atomic_files import remove
 from fastloop.core.types import UsageError
 
-WORKTREE, LOCK = "worktree", ".worktree.lock"
-"""Names of a commit's folder, and of the lock beside it that its command holds."""
+WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
+"""Names of a commit's folder, of the lock beside it that its command holds, and of the index with
+which git reads a submodule."""
+SUBMODULE = "160000"
+"""git's mode of a submodule in a tree."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 """Settings of git with which none of the user's hooks runs, such as one that installs packages."""
 OF_HOOKS = (
@@ -61,9 +65,35 @@ def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
             if made.returncode:
                 reason = (made.stderr.strip().splitlines() or ["git has failed"])[-1]
                 raise UsageError(f"{commit}: git makes no worktree: {reason}")
+            _fill_submodules(repository, commit, worktree, folder / INDEX)
             yield worktree
         finally:
             _remove_worktree(repository, folder)
+
+
+def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> None:
+    """Write the files of the commit's submodules to their folders in its tree, which git leaves
+    empty, from the repositories of the submodules in the working folder.
+
+    index: path of a file for git, which is removed. Raises UsageError if such a repository lacks
+    the commit.
+    """
+    listed = _git(repository, "ls-tree", "-r", "-z", commit).split("\0")
+    for entry in listed:
+        kind, _, name = entry.partition("\t")
+        source = repository / name
+        # A submodule that is not there in the working folder is in neither version.
+        if not kind.startswith(SUBMODULE) or not (source / ".git").exists():
+            continue
+        of_commit, target = kind.split()[2], tree / name
+        variables = {"GIT_INDEX_FILE": str(index)}
+        # The index of the submodule stays as it is: git reads the commit into one of its own.
+        for command in (["read-tree", of_commit], ["checkout-index", "-a", f"--prefix={target}/"]):
+            if _call(source, *NO_HOOKS, *command, variables=variables).returncode:
+                remedy = f"git -C {shlex.quote(name)} fetch gets it"
+                raise UsageError(f"{commit}: submodule {name} has no commit {of_commit}: {remedy}")
+        index.unlink()
+        _fill_submodules(source, of_commit, target, index)
 
 
 def remove_left_worktrees(repository: Path, parent: Path) -> None:
@@ -79,6 +109,7 @@ def _remove_worktree(repository: Path, folder: Path) -> None:
     # user's on a disk that is not mounted now. The second --force removes an unfinished worktree.
     _call(repository, "worktree", "remove", "--force", "--force", str(folder / WORKTREE))
     remove(folder / WORKTREE)
+    (folder / INDEX).unlink(missing_ok=True)
     (folder / LOCK).unlink(missing_ok=True)
     # rmdir fails if there are results, which stay.
     with suppress(OSError):
@@ -94,10 +125,13 @@ def _git(folder: Path, *arguments: str) -> str:
     return "" if done.returncode else done.stdout.strip()
 
 
-def _call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _call(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],
-        env={name: value for name, value in os.environ.items() if name not in OF_HOOKS},
+        env=own | dict(variables or {}),
         capture_output=True,
         text=True,
         errors="surrogateescape",

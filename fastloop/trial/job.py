@@ -46,9 +46,16 @@ class Job(JobSettings):
     model: Model
     execution: Execution
     loading: LoadingSettings
-    requirements: tuple[str, ...] = ()
+    loader_requirements: tuple[str, ...] = ()
     """Arguments of pip for the libraries that the loader and its store import, see
     processes/environments.py."""
+    placement_requirements: tuple[str, ...] = ()
+    """The same for the placement."""
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Arguments of pip for all libraries that the job needs beside fastloop's own."""
+        return (*dict.fromkeys((*self.loader_requirements, *self.placement_requirements)),)
 
     @property
     def is_auto(self) -> bool:

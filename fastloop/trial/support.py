@@ -65,8 +65,6 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     # Libraries are checked after the settings: nobody should install a library for a job that can't
     # run with it either.
     check_job_libraries(job)
-    if isinstance(job.placement, HasInstallCheck):
-        job.placement.check_installed()
     check_plan(job, world_size)
     for benchmark in job.benchmark.values():
         benchmark.check(job.model, job.dataset.num_classes, None)
@@ -80,19 +78,24 @@ def check_job_libraries(job: Job) -> None:
     """Raise Unsupported if a library is missing, both here and in an environment of the job's."""
     environment = environment_for(job.requirements)
     if environment is None:
-        check_libraries(job.loader)
+        _check_libraries(job)
         return
     # If there is an environment, or one is built, start_job checks again in it.
     if environment.is_built or job.build_environment:
         return
     hint = "`fastloop env` with the same arguments installs that in an environment of its own"
     try:
-        check_libraries(job.loader)
+        _check_libraries(job)
     except Unsupported as error:
         raise Unsupported(f"{error}; or {hint}") from error
-    loader = getattr(job.loader, "target", name_of(job.loader))
     needs = ", ".join(job.requirements)
-    raise Unsupported(f"loader={loader} needs {needs}: {hint}, as does build_environment=true")
+    raise Unsupported(f"this job needs {needs}: {hint}, as does build_environment=true")
+
+
+def _check_libraries(job: Job) -> None:
+    check_libraries(job.loader)
+    if isinstance(job.placement, HasInstallCheck):
+        job.placement.check_installed()
 
 
 def _check_settings(job: Job) -> None:

@@ -70,12 +70,13 @@ def test_no_test_uses_importorskip():
     assert offenders == ["test_trainers.py"]  # of libraries that only the extra "programs" has
 
 
-def test_dev_extra_covers_every_extra_but_ffcv_tensorrt_and_dali():
+def test_dev_extra_covers_every_extra_but_those_of_large_libraries():
     extras = dict(EXTRAS)
     dev = {package_of(requirement) for requirement in extras.pop("dev")}
     ffcv_requirements = extras.pop("ffcv")
     extras.pop("tensorrt", None)  # it installs only on a machine with a GPU
-    extras.pop("dali")  # 600 MB
+    for name in ("dali", "jax", "tf_data"):  # 600, 380 and 1,300 MB
+        extras.pop(name)
     large = {"lightning", "transformers"}  # whose tests say so where they are absent
     assert {
         package_of(requirement) for requirements in extras.values() for requirement in requirements

@@ -208,6 +208,28 @@ def test_webdataset_decodes_images_and_names_what_is_absent(outputs, tmp_path):
         broken.open()[0]
 
 
+def test_ten_files_of_webdataset_are_a_tensor_or_a_tuple_of_tensors(outputs, tmp_path):
+    tenbin = require_library("webdataset.tenbin")
+    arrays = [np.arange(6, dtype="f4").reshape(2, 3), np.arange(2)]
+    contents = {"one": tenbin.encode_buffer(arrays[:1]), "both": tenbin.encode_buffer(arrays)}
+    contents["broken"] = contents["one"][:80]
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(f"a.{name}.ten")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    dataset = dataset_of("webdataset", path, "dataset.fields=[one.ten,both.ten]")
+    dataset.fetch()
+    one, both = dataset.open()[0]
+    assert torch.equal(one, torch.from_numpy(arrays[0]))
+    assert [each.tolist() for each in both] == [each.tolist() for each in arrays]
+    assert dataset.uint8_scale is None
+    broken = dataset_of("webdataset", path, "dataset.fields=[broken.ten]")
+    with pytest.raises(BadData, match=r"a\.tar: the \.ten file at byte \d+: "):
+        broken.open()[0]
+
+
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_command_trains_on_a_table_of_the_users_own(tmp_path):

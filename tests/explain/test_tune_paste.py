@@ -36,6 +36,7 @@ WITHOUT_CODE = {
     "litdata",
     "spdl_process",
     "turboloader",
+    "turboloader_arrays",
     "dali",
     "mosaic_streaming",
 }

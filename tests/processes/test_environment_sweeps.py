@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from commands import QUICK, results, run_fastloop
-from options import REPOSITORY, compose_job
+from options import ALL_LIBRARIES, REPOSITORY, compose_job
 from tiny_wheels import write_wheel
 
-from fastloop.processes.environments import DESCRIPTION, environment_for
+from fastloop.processes.environments import environment_for
 
 LOADER = """
 from torch.utils.data import DataLoader
@@ -30,6 +31,16 @@ _target_: pinned.make_loader
 wanted: "{version}"
 requirements: ["pins_demo=={version}"]   # what it imports
 """
+OF_FILES = ("test_loaders", "test_stores", "test_formats")
+CONTRACTS = {
+    "loader=tf_data": OF_FILES,
+    "loader=ffcv": OF_FILES,
+    "loader=mosaic_streaming": OF_FILES,
+    "placement=jax": ("test_placements",),
+}
+"""Option that needs an environment of its own -> modules with the tests of its contracts."""
+BESIDE = {"loader": "np_memmap", "placement": "recursive"}
+"""Group -> option of the main environment beside which the other one is measured."""
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
@@ -150,18 +161,40 @@ def test_requirements_are_a_list_of_texts(folder, value):
     assert process.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("loader", ["mosaic_streaming"])
-def test_contracts_hold_in_the_environment_of_a_loader_that_needs_one(loader):
-    environment = environment_for(compose_job(f"loader={loader}").requirements)
-    if environment is None:
-        pytest.skip("the other tests of contracts have tested it: this environment has its library")
-    folder = REPOSITORY / "outputs" / "environments" / environment.key
-    if not (folder / DESCRIPTION).is_file():
-        pytest.skip(f"its environment is not built: fastloop env loader={loader}")
-    command = [folder / "bin" / "python", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    tests = ["tests/contracts/test_loaders.py", "tests/contracts/test_stores.py", "-k", loader]
-    done = subprocess.run(
-        [*command, *tests], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module", params=CONTRACTS)
+def own_environment(request, tmp_path_factory) -> tuple[str, Path]:
+    """An option with a library that this environment lacks, and a folder with an environment that
+    has it: pip downloads the library, and FFCV is compiled."""
+    choice = request.param
+    if environment_for(compose_job(choice).requirements) is None:
+        pytest.skip("the other tests have tested it: this environment has its library")
+    folder = tmp_path_factory.mktemp("own")
+    process = run_fastloop(choice, cwd=folder, command="env")
+    if process.returncode and os.environ.get(ALL_LIBRARIES) != "1":
+        pytest.skip(process.stderr)  # there is no network, for example
+    assert process.returncode == 0, process.stderr
+    return choice, folder
+
+
+@pytest.mark.nightly
+def test_option_in_an_environment_is_measured_beside_one_of_the_main_environment(own_environment):
+    choice, folder = own_environment
+    group, _, name = choice.partition("=")
+    process = run_fastloop(*QUICK, "-m", f"{group}={BESIDE[group]},{name}", cwd=folder)
+    assert process.returncode == 0, process.stdout + process.stderr
+    here, own = results(folder)
+    assert (here.status, own.status) == ("FINISHED", "FINISHED"), own.status_reason
+    assert here.content == own.content
+    assert here.environment["versions"] != own.environment["versions"]
+
+
+@pytest.mark.nightly
+def test_contracts_of_an_option_hold_in_its_environment(own_environment):
+    choice, folder = own_environment
+    (python,) = folder.glob("outputs/environments/*/bin/python")
+    tests = [f"tests/contracts/{each}.py" for each in CONTRACTS[choice]]
+    name = choice.partition("=")[2]
+    command = [python, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *tests, "-k", name]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "skipped" not in done.stdout
+    assert "not installed" not in done.stdout, done.stdout[-5000:]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commands import fill_disk
 from options import CONF, REPOSITORY
 from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
@@ -35,7 +36,7 @@ from fastloop.processes.environments import (
 
 OPTIONS_WITH_LIBRARIES = [
     path
-    for group in ("loader", "store")
+    for group in ("loader", "store", "placement")
     for path in sorted((CONF / group).glob("*.yaml"))
     if "requirements:" in path.read_text()
 ]
@@ -206,6 +207,16 @@ def test_an_environment_may_have_a_fastloop_of_its_own(index, tmp_path):
         "import fastloop; print(fastloop.VERSION)",
     ]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "9.9\n"
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(small_disk, monkeypatch):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(small_disk / "outputs"))
+    (small_disk / "outputs").mkdir()
+    fill_disk(small_disk)
+    with pytest.raises(Unsupported, match=r"no environment: .*No space left on device") as caught:
+        build_environment(Environment(requirements=("absent_package",)))
+    assert "\n" not in str(caught.value)
+    assert not left_over()
 
 
 def test_a_path_that_does_not_exist_is_named(outputs):

@@ -31,9 +31,10 @@ ALL_LIBRARIES = "FASTLOOP_TEST_ALL_LIBRARIES"
 GPU_JOBS = REPOSITORY / "tests" / "gpu" / "gpu_jobs.json"
 """Jobs of the tests marked gpu, which run without Hydra; written by `python
 tests/gpu/record_gpu_jobs.py`."""
-NOT_EVERYWHERE = ("nvidia-dali", "mosaicml-streaming")
-"""Packages that not every environment with all libraries has: DALI is too large, and MosaicML
-Streaming excludes the versions of others. Where they are installed, their tests run."""
+NOT_EVERYWHERE = ("nvidia-dali", "mosaicml-streaming", "tensorflow", "jax", "ffcv")
+"""Packages that an environment with all libraries lacks: they are large or compiled for minutes,
+or exclude the versions of others. Their tests run in environments of their own, see
+tests/processes/test_environment_sweeps.py, and wherever they are installed."""
 is_gpu_test = False
 """True while a test marked gpu runs."""
 gpu_overrides: set[tuple[str, ...]] | None = None

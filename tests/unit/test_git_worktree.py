@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastloop.core.types import UsageError
 from fastloop.processes.git_worktree import check_out, find_commit
 
 
@@ -51,3 +52,36 @@ def test_check_in_a_hook_leaves_the_index(repository, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(repository / path))
     assert check_out_first(repository, tmp_path / "check") == ["first"]
     assert git(repository, "status", "--short") == ""
+
+
+def test_submodules_have_the_files_of_their_commits(repository, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    for text in ("old", "new"):
+        (inner / "file").write_text(text)
+        git(inner, "add", ".")
+        git(inner, "commit", "-q", "-m", text)
+    allowed = ("-c", "protocol.file.allow=always")
+    git(repository, *allowed, "submodule", "--quiet", "add", str(inner), "a part")
+    git(repository / "a part", "checkout", "-q", "HEAD~1")
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "Add a submodule")
+    git(repository / "a part", "checkout", "-q", "-")
+    git(repository, "commit", "-q", "-a", "-m", "Update it")
+    before = git(repository, "status", "--short"), git(repository / "a part", "status", "--short")
+    commit = find_commit(repository, "HEAD~1")
+    with check_out(repository, commit, tmp_path / "check") as worktree:
+        assert (worktree / "a part" / "file").read_text() == "old"
+    assert not (tmp_path / "check").exists()
+    after = git(repository, "status", "--short"), git(repository / "a part", "status", "--short")
+    assert after == before == ("", "")
+    # As if the submodule had never fetched that commit.
+    shutil.rmtree(repository / ".git" / "modules" / "a part" / "objects")
+    (repository / ".git" / "modules" / "a part" / "objects").mkdir()
+    with (
+        pytest.raises(UsageError, match=r"submodule a part has no commit \w+: git -C 'a part' fe"),
+        check_out(repository, commit, tmp_path / "check"),
+    ):
+        pass
+    assert not (tmp_path / "check").exists()

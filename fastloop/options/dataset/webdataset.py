@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
 from pydantic import Field, Strict
 
+from fastloop.core.optional_libraries import Library
 from fastloop.core.protocols import Decoder
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree, option
@@ -22,7 +24,10 @@ from fastloop.data.image_pixels import Size, decode_pixels, to_floats
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")
-KINDS = ", ".join((*IMAGES, *NUMBERS, "npy"))
+ARRAYS = ("npy", "ten")
+KINDS = ", ".join((*IMAGES, *NUMBERS, *ARRAYS))
+TENSORS = Library("webdataset", "dataset.fields=[ten]", "pip install webdataset")
+"""The library that knows .ten files."""
 
 Member = tuple[int, int, int, str]
 """Number of the tar file, offset and size of the content, and extension."""
@@ -31,7 +36,7 @@ Member = tuple[int, int, int, str]
 @dataclass(frozen=True)
 class TarSamples:
     """A tuple of a sample's parts, or its only one: images as float32 (3, height, width) in 0..1,
-    numbers as int, .npy files as tensors."""
+    numbers as int, .npy files as tensors, and .ten files as a tensor or a tuple of tensors."""
 
     paths: Sequence[Path]
     members: Sequence[tuple[Member, ...]]
@@ -62,15 +67,17 @@ class TarSamples:
             file.seek(offset)
             return file.read(size)
 
-    def _part(self, member: Member) -> torch.Tensor | int:
+    def _part(self, member: Member) -> Tree:
         data, extension = self._read(member), member[3]
         try:
             if extension in IMAGES:
                 return to_floats(self.decode_file(data))
             if extension in NUMBERS:
                 return int(data)
+            if extension == "ten":
+                return _tensors(data)
             return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
-        except (BadData, ValueError, TypeError, EOFError) as error:
+        except (BadData, ValueError, TypeError, EOFError, struct.error) as error:
             path, offset = self.paths[member[0]], member[1]
             raise BadData(f"{path}: the .{extension} file at byte {offset}: {error}") from error
 
@@ -92,21 +99,26 @@ class TarDataset:
     @property
     def decodes(self) -> bool:
         """True if a part of a sample is an image."""
-        return any(extension in IMAGES for field in self.fields for extension in field.split(";"))
+        return bool({*IMAGES} & {*_extensions(self.fields)})
 
     @property
     def uint8_scale(self) -> float | None:
         """255 for samples of images and numbers; None with arrays, which are compared exactly."""
-        return 255.0 if self.decodes and "npy" not in ";".join(self.fields).split(";") else None
+        has_arrays = bool({*ARRAYS} & {*_extensions(self.fields)})
+        return 255.0 if self.decodes and not has_arrays else None
 
     def fetch(self) -> str:
         """A fingerprint of the tar files, the fields, the decoder and the size.
 
-        Raises BadData for other kinds of files, and for samples that lack a field.
+        Raises BadData for other kinds of files, and for samples that lack a field; Unsupported for
+        .ten files without webdataset.
         """
-        for extension in ";".join(self.fields).split(";"):
-            if extension.rpartition(".")[2] not in (*IMAGES, *NUMBERS, "npy"):
-                raise BadData(f"dataset.fields={extension}: allowed are {KINDS}")
+        for name in ";".join(self.fields).split(";"):
+            extension = name.rpartition(".")[2]
+            if extension not in (*IMAGES, *NUMBERS, *ARRAYS):
+                raise BadData(f"dataset.fields={name}: allowed are {KINDS}")
+            if extension == "ten":
+                TENSORS.check()
         self.open()
         settings = self.fields, self.size, self.decoder.library() if self.decodes else ""
         return files_fingerprint(self.files(), *settings, source_fingerprint(self.decoder))
@@ -132,6 +144,21 @@ class TarDataset:
                 return files[extension]
         found = ", ".join(sorted(files))[:80]
         raise BadData(f"{path}: sample {key} has no {names} file; it has {found} (dataset.fields)")
+
+
+def _extensions(fields: Sequence[str]) -> list[str]:
+    """The last extension of each file that a field names."""
+    return [each.rpartition(".")[2] for field in fields for each in field.split(";")]
+
+
+def _tensors(data: bytes) -> Tree:
+    """The tensors of a .ten file, which holds a list of arrays: its only one, or a tuple."""
+    arrays = TENSORS.load("webdataset.tenbin").decode_buffer(data)
+    if not arrays:
+        raise ValueError("it has no array")
+    # Copied, because the arrays are views of the file's bytes, which can't be written.
+    tensors = [torch.from_numpy(array.copy()) for array in arrays]
+    return tuple(tensors) if len(tensors) > 1 else tensors[0]
 
 
 def _members(number: int, path: Path) -> dict[str, dict[str, Member]]:

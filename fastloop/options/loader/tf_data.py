@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,6 +109,9 @@ def _tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TensorFlow announces oneDNN before the log level takes effect. Nothing here uses oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    # Triton, which torch.compile imports, crashes if its library is loaded after TensorFlow's.
+    with suppress(ImportError):
+        import_module("triton")
     tf = LIBRARY.load()
     tf.get_logger().setLevel("ERROR")
     tf.config.set_visible_devices([], "GPU")
