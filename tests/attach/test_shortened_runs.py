@@ -172,23 +172,46 @@ def test_no_run_gets_more_time_than_is_left():
     assert max(runner.limits_s) <= 10.0
 
 
-@pytest.mark.parametrize(("gain", "shown"), [(-0.002, "as long as"), (-0.17, "1.17 times as long")])
-def test_change_without_an_effect_is_not_said_to_take_one_times_as_long(gain, shown):
-    known = Estimate(value=gain, low=gain, high=0.01, is_interval=True)
-    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=3)
-    made_at = "/nowhere/train.py:1"
-    tried = TriedLoop(
+def tried_loop(*changes):
+    return TriedLoop(
         place=LOOP,
-        made_at=made_at,
+        made_at="/nowhere/train.py:1",
         batches=40,
         seconds=10.0,
-        changes=(change,),
+        changes=changes,
         least_minutes=1.0,
         best=None,
     )
-    text = format_tried(tried, None)
+
+
+def tried_change(gain=None, name="num_workers=1", **more):
+    known = gain and Estimate(value=gain, low=gain - 0.1, high=gain + 0.1, is_interval=True)
+    return TriedChange(change=name, predicted=None, gain=known, rounds=3, **more)
+
+
+@pytest.mark.parametrize(
+    ("gain", "shown"), [(-0.002, "as long as"), (-0.17, "takes 1.17 [1.07, 1.27] times as long")]
+)
+def test_change_without_an_effect_is_not_said_to_take_one_times_as_long(gain, shown):
+    text = format_tried(tried_loop(tried_change(gain)), None)
     assert shown in text
     assert " 1 times" not in text
+
+
+@pytest.mark.parametrize(
+    ("others", "is_told"),
+    [
+        ([], False),
+        ([tried_change(failure="it ended")], False),
+        ([tried_change()], True),
+        ([tried_change(), tried_change(name="num_workers=4")], True),
+    ],
+)
+def test_no_change_helps_only_if_all_were_run(others, is_told):
+    """Changes for which there was no time may help."""
+    answer = " ".join(format_tried(tried_loop(tried_change(-0.17), *others), None).split())
+    assert answer.startswith("No change helps") is not is_told
+    assert ("--minutes=2.3" in answer) is is_told
 
 
 def known_findings(**facts):

@@ -139,6 +139,12 @@ def least_minutes(run_s: float) -> float:
     return math.ceil(MARGIN * FEWEST_RUNS * run_s / 6) / 10
 
 
+def minutes_of_all(least: float) -> float:
+    """Minutes that suffice to try all changes, if `least` of them suffice for one; rounded up to a
+    tenth."""
+    return math.ceil(10 * least * PLANNED_RUNS / FEWEST_RUNS) / 10
+
+
 def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: float) -> None:
     """Raise UsageError if even the loop's own time in the fewest possible runs exceeds `minutes`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fastloop.core.cgroup import usable_cores
@@ -10,7 +11,7 @@ from fastloop.core.number_text import show_estimate, show_percent, show_time, si
 from fastloop.core.parts import Part
 from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.call_patch import show_command
-from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS
+from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
 from fastloop.explain.attach.loop_verdict import LEAST_TOLD, rank_rows
 from fastloop.explain.attach.try_changes import TriedChange, TriedLoop
@@ -197,7 +198,15 @@ def _answer(tried: TriedLoop) -> str:
                 f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
                 f"--minutes={tried.least_minutes:.1f} or more will tell."
             )
-        return f"No change helps {loop} for certain: the best, {first.change}, {_show_gain(first)}."
+        best = f"for certain: the best, {first.change}, {_show_gain(first)}"
+        left = sum(not each.gain and not each.failure for each in tried.changes)
+        if not left:
+            return f"No change helps {loop} {best}."
+        others = "1 other was" if left == 1 else f"{left} others were"
+        return (
+            f"No change that was tried helps {loop} {best}; {others} not run, for which "
+            f"--minutes={minutes_of_all(tried.least_minutes):.1f} has time."
+        )
     (best,) = [each for each in tried.changes if each.change == tried.best]
     batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
     return f"{tried.best} {_show_gain(best)} of the time of {loop}, {batches}."
@@ -207,6 +216,9 @@ def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
     if tried.gain.value < 0:
-        times = significant(1 - tried.gain.value)
-        return f"takes {times} times as long" if times != "1" else "takes as long as it does now"
+        low, high = 1 - tried.gain.high, 1 - tried.gain.low
+        longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
+        if significant(longer.value) == "1":
+            return "takes as long as it does now"
+        return f"takes {show_estimate(longer, significant)} times as long"
     return f"saves {show_estimate(tried.gain, show_percent)}"
