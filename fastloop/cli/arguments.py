@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +14,7 @@ from pathlib import Path
 from fastloop.core.text import shorten_words
 from fastloop.core.types import UsageError
 
+PYTHON = re.compile(r"python[\d.]*")
 CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
@@ -44,6 +47,34 @@ def _expand_home(value: str) -> str:
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value
     return value
+
+
+def without_python(arguments: list[str]) -> list[str]:
+    """The arguments without -- and without a name of Python: the script runs in fastloop's
+    Python."""
+    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+    name = arguments[0] if arguments else ""
+    is_python = PYTHON.fullmatch(name) is not None or (
+        Path(name).name.startswith("python") and _is_this_python(name)
+    )
+    return arguments[1:] if is_python and not Path(name).is_dir() else arguments
+
+
+def _is_this_python(path: str) -> bool:
+    return Path(path).is_file() and Path(path).resolve() == Path(sys.executable).resolve()
+
+
+def find_command(arguments: list[str]) -> list[str]:
+    """The arguments, with a command such as torchrun replaced by the path of its Python script."""
+    if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
+        return arguments
+    path = shutil.which(arguments[0])
+    if path is None:
+        return arguments
+    with Path(path).open("rb") as file:
+        first = file.readline(256)
+    is_python = first.startswith(b"#!") and b"python" in first
+    return [path, *arguments[1:]] if is_python else arguments
 
 
 def explain_no_script(command: str, arguments: Sequence[str]) -> str:

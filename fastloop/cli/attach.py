@@ -40,7 +40,6 @@ The folder that is named last has all of this, as attach.json and as a page, att
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
@@ -52,14 +51,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.cli.arguments import explain_no_script
+from fastloop.cli.arguments import explain_no_script, find_command, without_python
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
     from fastloop.explain.attach.try_changes import TriedLoop
 
-PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
@@ -113,7 +111,7 @@ def main() -> None:
     if settings.pid is not None:
         _sample_process(settings.pid, settings.seconds or SAMPLED_S)
         return
-    arguments = _find_command(_without_python(words.script))
+    arguments = find_command(without_python(words.script))
     if message := explain_no_script("attach", arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -400,34 +398,6 @@ def _positive_number(word: str, name: str) -> float:
     if not is_number or (name in (BATCHES, PID) and number != int(number)):
         raise ValueError(f"attach {word}: allowed: {allowed}")
     return number
-
-
-def _without_python(arguments: list[str]) -> list[str]:
-    """The arguments without -- and without a name of Python: the script runs in fastloop's
-    Python."""
-    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
-    name = arguments[0] if arguments else ""
-    is_python = PYTHON.fullmatch(name) is not None or (
-        Path(name).name.startswith("python") and _is_this_python(name)
-    )
-    return arguments[1:] if is_python and not Path(name).is_dir() else arguments
-
-
-def _is_this_python(path: str) -> bool:
-    return Path(path).is_file() and Path(path).resolve() == Path(sys.executable).resolve()
-
-
-def _find_command(arguments: list[str]) -> list[str]:
-    """The arguments, with a command such as torchrun replaced by the path of its Python script."""
-    if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
-        return arguments
-    path = shutil.which(arguments[0])
-    if path is None:
-        return arguments
-    with Path(path).open("rb") as file:
-        first = file.readline(256)
-    is_python = first.startswith(b"#!") and b"python" in first
-    return [path, *arguments[1:]] if is_python else arguments
 
 
 def _unwritable_outputs() -> str:

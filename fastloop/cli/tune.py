@@ -44,7 +44,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.arguments import explain_no_script, explain_not_python
+from fastloop.cli.arguments import (
+    explain_no_script,
+    explain_not_python,
+    find_command,
+    without_python,
+)
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     compose_all,
@@ -128,8 +133,10 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         # This is checked before the script runs: a later error would come with its traceback.
         command = f"tune {SCRIPT}"
         check_budget(budget_s)
+        arguments = without_python(arguments)
         if _is_launcher(arguments):
             raise UsageError(f"tune {refuse_ranks(arguments)}")
+        arguments = find_command(arguments)
         reason = explain_no_script(command, arguments)
         if not reason and arguments[0] != "-m":
             reason = explain_not_python(command, arguments[0])

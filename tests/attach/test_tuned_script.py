@@ -156,6 +156,9 @@ def test_budget_that_is_too_small_for_a_script_is_told_in_a_line(tmp_path):
         (["budget=5s", "--script", "ends.py"], "budget=5s is too short for two runs of a script"),
         (["--script", "torchrun", "ends.py"], "`fastloop attach --try torchrun ends.py` tries"),
         (["--script", "-m", "torch.distributed.run", "ends.py"], "its ranks would have to race"),
+        # As with attach, the word python is no script.
+        (["--script", "python", "-m", "torchrun", "ends.py"], "its ranks would have to race"),
+        (["--script", "python", "none.py"], "tune --script none.py: no such file"),
     ],
 )
 def test_wrong_commands_are_told_in_a_line(tmp_path, words, reason):
