@@ -144,6 +144,15 @@ def test_round_that_the_budget_has_cut_off_is_left_out():
     assert _choose_round([slow, fast], baseline, 3, left_s=0.0) == []
 
 
+@pytest.mark.parametrize(("changed_s", "is_run"), [([9.0, 4.0, 12.0], True), (3 * [5.0], False)])
+def test_time_for_comparing_samples_is_used_for_rounds_while_no_change_is_sure(changed_s, is_run):
+    baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 10.0, 2: 10.2, 3: 9.9})
+    change = Change(settings={"num_workers": 2})
+    attempt = Attempt(change=change, run_s=10.0, seconds=dict(enumerate(changed_s, 1)))
+    # A round takes 20 s, and the comparison as much again.
+    assert bool(_choose_round([attempt], baseline, 4, left_s=30.0)) is is_run
+
+
 @dataclass
 class QuickRunner:
     """Runs that take no time, and the most time that each of them was given."""

@@ -187,9 +187,9 @@ def _choose_round(
                 needed_s *= MARGIN
             if needed_s + reserved_s <= left_s:
                 return alive[:count]
-        # Enough rounds have been run for an interval. A further one is not worth the comparison of
-        # the samples.
-        if number > FEWEST_ROUNDS:
+        # Enough rounds have been run for an interval. If a change is sure to help, a further one is
+        # not worth the comparison of its samples.
+        if number > FEWEST_ROUNDS and any(_is_worth_it(_gain(each, baseline)) for each in alive):
             break
     return []
 
