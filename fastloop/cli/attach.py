@@ -246,9 +246,9 @@ def _try_changes(
     if found is None:
         return
     budget_s = 60 * settings.minutes
-    changes = choose_changes(found)
     rest_s = outside_s(findings)
     batches = choose_batches(found, budget_s, rest_s)
+    changes = choose_changes(found, batches)
     try:
         check_minutes(found, batches, settings.minutes, rest_s)
     except UsageError as error:

@@ -440,6 +440,24 @@ def test_stream_gets_no_more_workers_than_divide_it(most):
     assert max(each.settings.get("num_workers", 0) for each in changes) == most
 
 
+def test_changes_with_a_predicted_gain_come_before_one_without():
+    """If there is little time, only the first ones are run."""
+    what_if = LoopWhatIf(change=Change(settings={"num_workers": 1}), gain=0.1)
+    names = [each.name for each in choose_changes(replace(known_loop(), what_ifs=(what_if,)))]
+    assert names[:2] == ["num_workers=1, persistent_workers=True", "fastloop.FastLoader"]
+    native = LoopWhatIf(change=Change(is_fastloader=True), gain=0.05)
+    found = replace(known_loop(), what_ifs=(what_if, native))
+    assert choose_changes(found)[0].is_fastloader
+
+
+def test_workers_that_stay_are_tried_only_by_runs_with_a_second_pass():
+    found = known_loop(num_workers=4)
+    kept = Change(settings={"persistent_workers": True})
+    of_pass = found.batches // found.passes
+    assert kept not in choose_changes(found, batches=of_pass)
+    assert kept in choose_changes(found, batches=of_pass + 1)
+
+
 def test_samples_that_wait_get_many_workers():
     waiting = replace(known_loop(), samples_wait=True)
     names = [each.name for each in choose_changes(waiting)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastloop.core.cgroup import usable_cores
@@ -62,8 +63,11 @@ def find_fastloader(found: LoopFindings) -> Change | None:
     return Change(is_fastloader=True, settings=ONE_PROCESS if is_divided else {})
 
 
-def choose_changes(found: LoopFindings) -> list[Change]:
-    """The changes to try, the most promising first; at most MOST_CHANGES."""
+def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Change]:
+    """The changes to try, the most promising first; at most MOST_CHANGES.
+
+    batches: number of the loop's batches in each run, and in each rank; None: as many as it had.
+    """
     workers = found.facts["num_workers"]
     # If the script makes a DataLoader for each pass, its workers end with it and can't be kept.
     kept = {"persistent_workers": True} if found.passes > found.loaders else {}
@@ -79,17 +83,29 @@ def choose_changes(found: LoopFindings) -> list[Change]:
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
     changes = [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
-    if workers and kept and not found.facts["persistent_workers"]:
+    # Runs that end in the first pass would not show that workers stay for the second one.
+    has_passes = batches is None or batches > loop_of_rank(found).of_pass
+    if workers and kept and has_passes and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
-        # FastLoader has at most as many threads as there are cores. If samples wait, this is too
-        # few, so the large numbers of workers are tried first.
-        is_behind = found.samples_wait and find_prediction(found, fastloader) is None
-        changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
+        changes.insert(_place_fastloader(found, fastloader, changes), fastloader)
     # The model predicts nothing for torch's threads, so one thread is tried third in any case.
     if found.facts["torch_threads"] > 1:
         changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
+
+
+def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[Change]) -> int:
+    """The place of FastLoader among the other changes."""
+    if find_prediction(found, fastloader) is not None:
+        return 0
+    # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
+    # so the large numbers of workers are tried first.
+    if found.samples_wait:
+        return len(MANY_WORKERS)
+    # Over a Dataset in Python its gain is not predicted. If there is little time, changes with a
+    # predicted gain have it.
+    return sum(find_prediction(found, each) is not None for each in others)
 
 
 @dataclass(frozen=True)
