@@ -153,6 +153,29 @@ def test_time_for_comparing_samples_is_used_for_rounds_while_no_change_is_sure(c
     assert bool(_choose_round([attempt], baseline, 4, left_s=30.0)) is is_run
 
 
+@pytest.mark.parametrize(
+    ("seconds", "left_s", "chosen"),
+    [
+        ({1: 11.0}, 70.0, 2),  # it saves nothing, and there is time for three rounds of the next
+        ({1: 11.0, 2: 10.0, 3: 10.0}, 70.0, 2),
+        ({1: 11.0}, 50.0, 1),
+        ({1: 5.0}, 70.0, 1),
+    ],
+)
+def test_change_that_saves_nothing_makes_room_for_one_that_has_not_run(seconds, left_s, chosen):
+    baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 10.0, 2: 10.0, 3: 10.0})
+    first, second = (
+        Attempt(change=Change(settings={"num_workers": n}), run_s=10.0) for n in (1, 2)
+    )
+    first.seconds |= seconds
+    (next_one,) = _choose_round([first, second], baseline, len(seconds) + 1, left_s)
+    assert next_one.change.settings == {"num_workers": chosen}
+    # It goes on if it saves time, and the one that it has replaced does not come back.
+    second.seconds = {len(seconds) + 1: 5.0}
+    baseline.seconds |= {4: 10.0}
+    assert _choose_round([first, second], baseline, len(seconds) + 2, 60.0) == [second]
+
+
 @dataclass
 class QuickRunner:
     """Runs that take no time, and the most time that each of them was given."""
@@ -236,4 +259,12 @@ def test_loader_that_no_call_makes_is_told(capsys):
     assert _find_slowest(known_findings(made_at="")) is None
     assert f"no call was seen to make the DataLoader of the loop at {LOOP}" in (
         capsys.readouterr().err
+    )
+
+
+def test_gain_of_a_single_round_has_no_bounds():
+    known = Estimate(value=0.068, low=0.068, high=0.068, is_interval=False)
+    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=1)
+    assert "num_workers=1 saves 6.8 % in 1 of" in " ".join(
+        format_tried(tried_loop(change), None).split()
     )

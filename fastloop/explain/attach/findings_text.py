@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
+from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.call_patch import show_command
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
@@ -220,5 +222,10 @@ def _show_gain(tried: TriedChange) -> str:
         longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
         if significant(longer.value) == "1":
             return "takes as long as it does now"
-        return f"takes {show_estimate(longer, significant)} times as long"
-    return f"saves {show_estimate(tried.gain, show_percent)}"
+        return f"takes {_show_bounds(longer, significant)} times as long"
+    return f"saves {_show_bounds(tried.gain, show_percent)}"
+
+
+def _show_bounds(gain: Estimate, show: Callable[[float], str]) -> str:
+    """The gain with its bounds; a single round has none."""
+    return show(gain.value) if gain.low == gain.high else show_estimate(gain, show)

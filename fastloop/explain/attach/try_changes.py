@@ -174,7 +174,13 @@ def _choose_round(
     is empty if there is no time for a single one.
     """
     alive = _fastest(attempts, baseline)
-    later = max(0, FEWEST_ROUNDS - number)
+    waiting = [each for each in attempts if not each.seconds and not each.failure]
+    # If there was little time, some changes have not run. The next one takes the place of those
+    # that save nothing, if it can run in all rounds that it needs.
+    is_free = number > 1 and not any(_saves(each, baseline) for each in alive)
+    if waiting and is_free and FEWEST_ROUNDS * _round_s(baseline, waiting[:1]) <= left_s:
+        return waiting[:1]
+    later = max(0, FEWEST_ROUNDS - 1 - len(alive[0].seconds)) if alive else 0
     most = KEPT[min(number, len(KEPT)) - 1]
     # The comparison of the samples is left out if the rounds would not fit beside it.
     for reserved_s in (COMPARED * baseline.run_s, 0.0):
@@ -228,10 +234,10 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
         ratios = [attempt.seconds[number] / baseline.seconds[number] for number in shared]
         return stats.median(ratios or [0.0])
 
-    # A change that was left out of a round does not come back.
-    most = max((len(each.seconds) for each in attempts), default=0)
-    going_on = [each for each in attempts if not each.failure and len(each.seconds) == most]
-    return sorted(going_on, key=ratio)
+    # A change that was left out of the last round does not come back.
+    last = max((number for each in attempts for number in each.seconds), default=None)
+    going_on = [each for each in attempts if last is None or last in each.seconds]
+    return sorted((each for each in going_on if not each.failure), key=ratio)
 
 
 def _judge(
@@ -262,6 +268,11 @@ def _judge(
     )
     by_name = {each.change.name: each.change for each in attempts}
     return judged, by_name[best.change] if best else None
+
+
+def _saves(attempt: Attempt, baseline: Attempt) -> bool:
+    gain = _gain(attempt, baseline)
+    return gain is not None and gain.value >= LEAST_GAIN
 
 
 def _is_worth_it(gain: stats.Estimate | None) -> bool:
