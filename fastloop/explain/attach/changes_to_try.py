@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_time
+from fastloop.core.parts import Part
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS
 from fastloop.explain.attach.findings import LoopFindings
@@ -28,6 +31,8 @@ KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
+LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
+"""The parts that workers take from the loop."""
 COMPARED = 2
 """Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
@@ -85,10 +90,35 @@ def choose_changes(found: LoopFindings) -> list[Change]:
         # few, so the large numbers of workers are tried first.
         is_behind = found.samples_wait and find_prediction(found, fastloader) is None
         changes.insert(len(MANY_WORKERS) if is_behind else 0, fastloader)
-    # The model predicts nothing for torch's threads, so one thread is tried third in any case.
-    if found.facts["torch_threads"] > 1:
+    # The model predicts nothing for torch's threads, so fewer threads are tried in any case.
+    if divided := divide_cores(found, kept):
+        changes.insert(1, divided)
+    elif found.facts["torch_threads"] > 1:
         changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
+
+
+def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
+    """Workers, and threads of torch for the cores that the workers leave; None if the step leaves a
+    core to a worker anyway, or if samples wait and need none.
+
+    kept: settings that new workers get. If the loop has no workers, the cores are divided by the
+    CPU time that loading and the step take.
+    """
+    cores, facts = usable_cores(), found.facts
+    fits = found.step_cores <= cores - 1 or facts["torch_threads"] < 2
+    if fits or found.samples_wait or cores < 2 or facts["most_workers"] == 0:
+        return None
+    if facts["num_workers"]:
+        return Change(torch_threads=max(1, cores - facts["num_workers"]))
+    load = found.load_cores * sum(
+        found.shares[part].value for part in LOADING if part in found.shares
+    )
+    step = found.step_cores * found.shares[Part.STEP].value
+    most = min(cores - 1, facts["most_workers"] or cores)
+    workers = max(1, min(most, round(cores * load / (load + step))))
+    settings = {"num_workers": workers, **kept}
+    return Change(settings=settings, torch_threads=cores - workers)
 
 
 @dataclass(frozen=True)
@@ -159,9 +189,11 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)
-    # A change without settings is one of torch's threads, which the model does not follow.
+    # The model does not follow torch's threads.
+    if change.torch_threads is not None:
+        return None
     for settings in (change.settings, dict([*change.settings.items()][:1])):
         for each in found.what_ifs:
-            if settings and each.change.settings == settings:
+            if each.change.settings == settings:
                 return each.gain
     return None

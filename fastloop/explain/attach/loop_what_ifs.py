@@ -16,8 +16,10 @@ from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 from fastloop.explain.model import (
+    CROWDED_POWER,
     MOST_MISSED_OF_SCRIPT,
     MOST_SIMULATED,
+    WORST_CROWDED_POWER,
     Machinery,
     Phase,
     epoch_seconds,
@@ -29,8 +31,8 @@ WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2
-"""Workers may take this many times as long to start as the tries took. A loop without workers gets
-a change to some only if it is a gain even then."""
+"""Workers may take this many times as long to start as the tries took, and may hold up a step in
+several threads by more than is usual. Numbers of workers are listed only if they gain even then."""
 LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
@@ -73,14 +75,24 @@ class LoopModel:
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
 
-    def seconds(self, workers: int, prefetch: int, kept: float = 1.0) -> float:
+    def seconds(
+        self,
+        workers: int,
+        prefetch: int,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
         """Seconds of these batches with other settings. kept: share of loading that is left."""
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
         hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
         received = [Phase(seconds=hand_off_s)] if workers else []
         steps = [[*received, *row] for row in self.steps]
         machinery = Machinery(
-            workers=workers, prefetch=prefetch, cores=self.cores, other_cores=self.other_cores
+            workers=workers,
+            prefetch=prefetch,
+            cores=self.cores,
+            other_cores=self.other_cores,
+            crowded_power=crowded_power,
         )
         return epoch_seconds(loads, steps, machinery)
 
@@ -176,9 +188,16 @@ class _LoopTime:
     scale: float
     """Seconds of the measured loop, without starts, for each second of the model."""
 
-    def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
+    def gain(
+        self,
+        workers: int,
+        prefetch: int,
+        start_s: float,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
         """Share of the loop's time that is saved. start_s: seconds of all starts together."""
-        steady_s = self.scale * self.model.seconds(workers, prefetch, kept)
+        steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
         return 1 - (steady_s + start_s) / self.loop.seconds
 
     @property
@@ -253,8 +272,13 @@ def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
     found, best = [], 0.0
     for kept, starts in ways:
         gain, least = (
-            time.gain(workers, time.model.prefetch, time.starts_with(workers, factor * starts))
-            for factor in (1, STARTS_UNSURE)
+            time.gain(
+                workers,
+                time.model.prefetch,
+                time.starts_with(workers, factor * starts),
+                crowded_power=power,
+            )
+            for factor, power in ((1, CROWDED_POWER), (STARTS_UNSURE, WORST_CROWDED_POWER))
         )
         if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
             change = Change(settings={"num_workers": workers, **kept})
