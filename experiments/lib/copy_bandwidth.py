@@ -2,7 +2,7 @@
 
 import torch
 
-from fastloop.core.spans import bandwidth
+from fastloop.trial.limits import bandwidth
 
 COPY_BYTES = 64 << 20
 DURATION_NS = 250_000_000

@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from fastloop.core.alpha_spending import LOOKS, MOST_ROUNDS
-from fastloop.reporting.version_changes import are_told, find_version_changes, round_means
+from fastloop.reporting.version_changes import (
+    find_version_changes,
+    judge_change,
+    needs_no_round,
+    round_means,
+)
 
 NOISE = 0.05
 """Standard deviation of the logarithm of a trial's time."""
@@ -47,10 +52,10 @@ def run_check(rng, factor, pairs, correlation=0.0, noise=NOISE):
     both = [round_means(each, pairs) for each in (base, factor * new)]
     for rounds in LOOKS:
         times = {("job", "traversal"): (both[0][:rounds], both[1][:rounds])}
-        if are_told(times, rounds, pairs, FAIL_ABOVE):
+        if needs_no_round(times, rounds, pairs, FAIL_ABOVE):
             break
     (found,) = find_version_changes(times, pairs)
-    return found.tell(FAIL_ABOVE), found.change.is_slower or found.change.is_faster, rounds
+    return judge_change(found, FAIL_ABOVE), found.is_slower or found.is_faster, rounds
 
 
 def _series(rng, trials, correlation):

@@ -182,7 +182,7 @@ def _explain(
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.explain_script import PAGE, explain_script
-    from fastloop.explain.attach.findings import describe_nothing, format_findings
+    from fastloop.explain.attach.findings_text import describe_nothing, format_findings
 
     try:
         with _findings_folder(arguments) as folder:
@@ -241,7 +241,8 @@ def _try_changes(
         choose_changes,
     )
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.try_changes import ScriptEnded, ScriptRunner, try_changes
+    from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
+    from fastloop.explain.attach.try_changes import try_changes
 
     found = _find_slowest(findings)
     if found is None:
@@ -279,7 +280,8 @@ def _try_changes(
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.atomic_files import write_text
-    from fastloop.explain.attach.try_changes import PATCH, TRIED, format_tried, to_json
+    from fastloop.explain.attach.findings_text import format_tried
+    from fastloop.explain.attach.try_changes import PATCH, TRIED, to_json
 
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
@@ -432,12 +434,11 @@ def _unwritable_outputs() -> str:
     """The reason why nothing can be written to the outputs folder; empty if it can."""
     # Checked before the script runs, possibly for hours. The folder is not made, as other ranks may
     # check at the same time.
-    from fastloop.core.outputs_folder import outputs_folder
+    from fastloop.core.outputs_folder import nearest_existing, outputs_folder
 
     folder = outputs_folder()
-    nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        tempfile.TemporaryFile(dir=nearest).close()
+        tempfile.TemporaryFile(dir=nearest_existing(folder)).close()
     except OSError as error:
         return f"the outputs folder (FASTLOOP_OUTPUTS): {error.strerror}: '{folder}'"
     return ""

@@ -38,8 +38,9 @@ def check_versions(
     """Compare the version that `against=` names with the one that is here, print the answer, and
     return the exit status.
 
-    arguments: of `fastloop run`. allowed_percent: of the file; None: it has none. Raises UsageError
-    if one of the versions can't be measured.
+    given: the settings of DEFAULTS by name. arguments: of `fastloop run`. allowed_percent: the
+    allowed regression of the file; None: it has none. Raises UsageError if one of the versions
+    can't be measured.
     """
     for name in IMPORTED_LATER:
         import_module(name)

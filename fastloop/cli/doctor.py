@@ -160,10 +160,10 @@ def _software() -> Iterator[tuple[str, str]]:
 
 
 def _space() -> Iterator[tuple[str, str]]:
-    from fastloop.core.outputs_folder import outputs_folder
+    from fastloop.core.outputs_folder import nearest_existing, outputs_folder
 
     folder = outputs_folder()
-    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    nearest = nearest_existing(folder)
     hint = "" if os.access(nearest, os.W_OK) else ", not writable: set FASTLOOP_OUTPUTS"
     yield "outputs", f"{shutil.disk_usage(nearest).free / GIB:.1f} GiB free in {folder}{hint}"
     shm = Path("/dev/shm")

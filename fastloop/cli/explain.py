@@ -43,7 +43,8 @@ from fastloop.config.messages import usage_message
 from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.outputs_folder import make_sweep_folder, remove_unused
-from fastloop.core.text import plain_reason, without_passwords
+from fastloop.core.passwords import without_passwords
+from fastloop.core.text import plain_reason
 from fastloop.core.types import (
     Failure,
     FailureKind,
@@ -85,6 +86,7 @@ def main() -> None:
 def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.job_findings import format_explanation, to_json
+    from fastloop.sweep.early_check import refuse_unfit_model
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
@@ -92,6 +94,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     _check_asked(request)
     make_sweep_folder(request.sweep_folder)
     handle_signals()
+    refuse_unfit_model(request)
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
     folder, job = request.sweep_folder, request.job

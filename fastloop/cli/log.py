@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result_io import RESULT_FILE, load_result, save
-from fastloop.core.text import without_passwords
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep.machine_lock import lock_machine
 

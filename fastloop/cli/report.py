@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result_io import load_results, load_timelines
-from fastloop.core.text import shorten_words, without_passwords
+from fastloop.core.text import shorten_words
 from fastloop.core.types import UsageError
 from fastloop.reporting.report_files import parse_formats, write_report
 

@@ -97,9 +97,9 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     machine = _check_name("machine", given["machine"] or machine_name())
     folder = Path(given["results"]) / round_name
     path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
-    # Before anything is measured, which takes minutes.
+    # The file is checked before anything is measured, because measuring takes minutes.
     check_replaceable(path, scope, is_whole=run.is_whole)
-    # The settings of the command itself are none of Hydra's.
+    # Hydra reads the arguments of the command, too, and knows none of its settings.
     sys.argv[1:] = []
     measured = []
     for each in measure_workloads(run):

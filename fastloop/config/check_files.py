@@ -23,8 +23,10 @@ from pydantic.dataclasses import dataclass
 
 from fastloop.config.messages import validation_message
 from fastloop.core.atomic_files import write_text
+from fastloop.core.outputs_folder import nearest_existing
+from fastloop.core.passwords import without_address_users
 from fastloop.core.result import Result
-from fastloop.core.text import shorten_words, without_address_users
+from fastloop.core.text import shorten_words
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -170,8 +172,7 @@ def check_base_path(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        nearest = next(each for each in path.absolute().parents if each.exists())
-        tempfile.TemporaryFile(dir=nearest).close()
+        tempfile.TemporaryFile(dir=nearest_existing(path.absolute().parent)).close()
     except OSError as error:
         allowed = "allowed: the path of a file that can be written"
         raise UsageError(f"base: {path}: {error.strerror}; {allowed}") from error

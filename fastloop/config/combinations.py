@@ -275,7 +275,7 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     ]
     if values:
         cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
-        # if a value can't be changed, Hydra composes all of it below and reports the error
+        # If a value can't be changed, Hydra composes all of it below and reports the error.
         with suppress(OmegaConfBaseException), compose_api(line):
             changes = parse_overrides(values)
             if not any(change.is_sweep_override() for change in changes):

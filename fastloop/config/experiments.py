@@ -55,7 +55,7 @@ def register_experiments() -> None:
     for path in folder.glob("*/*/*.yaml"):
         of_group = groups.setdefault(path.parent.name, {})
         of_group.setdefault(path.parent.parent.name, _Files())[path.name] = path
-    # in a wheel the folder experiments is in fastloop/resources, which is not on Python's path
+    # In a wheel the folder experiments is in fastloop/resources, which is not on Python's path.
     if str(folder.parent) not in sys.path:
         sys.path.append(str(folder.parent))
 
@@ -73,7 +73,7 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
             return None
         if _is_option(override):
             options.append({f"override /{override.key_or_group}": override.value()})
-        # an experiment can't choose another one, and settings of Hydra belong to the command
+        # An experiment can't choose another one, and settings of Hydra belong to the command.
         elif override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
             return None
         else:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -28,9 +29,7 @@ MOST_THROTTLED = 0.05
 
 def usable_cores() -> int:
     """Cores that this process may use: its CPU affinity, limited by the cgroup's quota."""
-    affinity = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    affinity = _count_affinity()
     # The number is rounded up: with a quota of 1.5 a second thread still gets half of a core.
     quota = cpu_quota()
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
@@ -39,19 +38,38 @@ def usable_cores() -> int:
 def available_cores() -> float:
     """CPU seconds per second that this process can get: like `usable_cores`, but a quota of 1.5
     stays 1.5."""
-    quota = cpu_quota()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores()
+    affinity, quota = _count_affinity(), cpu_quota()
     return min(affinity, quota) if quota else affinity
 
 
-def count_throttled(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
-    """(throttled, all) periods so far of the process's cgroup that was throttled most.
+def _count_affinity() -> int:
+    """Number of cores on which the system lets this process run."""
+    # macOS has no affinity.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    A period is throttled if the group used up its quota in it and was stopped until the next one.
-    (0, 0) if no group has a quota.
-    """
-    counts = [_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
-    return max(counts, default=(0, 0))
+
+class QuotaPeriods(NamedTuple):
+    """Numbers of periods of a CPU quota."""
+
+    throttled: int
+    """Periods in which the group used up its quota, and was stopped until the next one."""
+    total: int
+
+    @property
+    def share_throttled(self) -> float:
+        """Share of the periods that were throttled; 0 if there was none."""
+        return self.throttled / self.total if self.total else 0.0
+
+    def since(self, before: QuotaPeriods) -> QuotaPeriods:
+        """The growth since an earlier reading."""
+        return QuotaPeriods(self.throttled - before.throttled, self.total - before.total)
+
+
+def count_periods(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> QuotaPeriods:
+    """The periods so far of the process's cgroup that was throttled most; none if no group has a
+    quota."""
+    counts = [_read_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
+    return max(counts, default=QuotaPeriods(0, 0))
 
 
 @cache
@@ -136,13 +154,13 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _periods(folder: Path) -> tuple[int, int]:
-    """Periods in which a cgroup was stopped, and all in which it ran; the same in both versions."""
+def _read_periods(folder: Path) -> QuotaPeriods:
+    """The periods of one cgroup; the file is the same in both versions."""
     try:
         figures = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
     except (OSError, ValueError):
-        return 0, 0
-    return int(figures.get("nr_throttled", 0)), int(figures.get("nr_periods", 0))
+        return QuotaPeriods(0, 0)
+    return QuotaPeriods(int(figures.get("nr_throttled", 0)), int(figures.get("nr_periods", 0)))
 
 
 def _file_pages(folder: Path) -> int:

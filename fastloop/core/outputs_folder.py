@@ -21,6 +21,11 @@ def outputs_folder() -> Path:
     return Path(os.environ.get("FASTLOOP_OUTPUTS") or "outputs").absolute()
 
 
+def nearest_existing(folder: Path) -> Path:
+    """The folder, or the nearest of its parents that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
 def make_sweep_folder(folder: Path) -> None:
     """Make a sweep's folder; raises UsageError, naming the outputs folder, if that fails."""
     try:

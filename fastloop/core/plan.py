@@ -26,8 +26,8 @@ from fastloop.core.protocols import (
 from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, Unsupported, name_of
 
 CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
-"""Stand for a `collate` that takes samples as they are, and for one that takes samples that differ
-in length; `collate` stands for any, also of uint8 images."""
+"""Entries of a loader's `honours`: it accepts a collate that takes samples as they are, or one that
+takes samples of different lengths. The entry `collate` accepts any, also one of uint8 images."""
 
 
 @dataclass(frozen=True, kw_only=True)

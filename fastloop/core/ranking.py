@@ -18,7 +18,7 @@ from fastloop.core.pair_tests import (
     significant_pairs,
     trials_needed,
 )
-from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
+from fastloop.core.stats import MINIMUM_EFFECT, are_positive, log_interval, median
 
 FEWEST_FOR_RANKING = 3
 """Jobs with fewer trials have no ranks: two trials hardly show the noise of a difference."""
@@ -127,11 +127,6 @@ def explain_no_ranks(trials: Sequence[Trials]) -> str:
     )
 
 
-def _usable(lists: Sequence[Sequence[float]]) -> bool:
-    """True if all values are positive and finite, so that they have logarithms."""
-    return all(0 < value < math.inf for values in lists for value in values)
-
-
 def _sort_key(values: Sequence[float]) -> float:
     # Infinity sorts jobs without values, or with a NaN, last; a NaN would make the order undefined.
     middle = median(values) if len(values) else math.inf
@@ -178,7 +173,7 @@ def _slower(ratios: np.ndarray) -> bool:
 
 def _why_undetermined(lists: list[Sequence[float]]) -> str:
     """The reason why jobs with these values can't be ranked; empty if they can."""
-    if not _usable(lists):
+    if not are_positive(*lists):
         return "a trial's time is not a positive number"
     if not lists or (len(lists) == 1 and len(lists[0])):  # nothing to compare with
         return ""
@@ -195,7 +190,7 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
 
     lists: the values of each job, fastest first.
     """
-    if not _usable(lists):
+    if not are_positive(*lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if len(lists) > 1 and fewest == most == 1:

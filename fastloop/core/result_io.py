@@ -12,8 +12,9 @@ import pydantic
 
 from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import TIMELINE_SVG
+from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.result import Result
-from fastloop.core.text import encodable, without_address_users, without_passwords
+from fastloop.core.text import encodable
 from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 # Reading a clock must not import torch, which takes seconds: fastloop attach starts the script
 # without it. A device can only be a CUDA device once torch is imported.
@@ -34,22 +34,39 @@ def other_threads_cpu_ns() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
-def read_schedule(folder: str) -> tuple[int, int]:
-    """(CPU time, time of waiting for a core) of a thread in nanoseconds.
+class ThreadTime(NamedTuple):
+    """Times of a thread in nanoseconds."""
+
+    cpu_ns: int
+    delay_ns: int
+    """Time in which it could run, and waited for a core."""
+
+    @property
+    def runnable_ns(self) -> int:
+        """Time in which it could run, whether it had a core or not."""
+        return self.cpu_ns + self.delay_ns
+
+    def since(self, before: ThreadTime) -> ThreadTime:
+        """The growth since an earlier reading."""
+        return ThreadTime(self.cpu_ns - before.cpu_ns, self.delay_ns - before.delay_ns)
+
+
+def read_schedule(folder: str) -> ThreadTime:
+    """The times of a thread so far.
 
     folder: of the thread in /proc. Raises OSError if the system counts neither, as only Linux does.
     """
     # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat".
     with open(f"{folder}/schedstat", "rb") as file:
         spent_ns, delay_ns, _ = file.read().split()
-    return int(spent_ns), int(delay_ns)
+    return ThreadTime(int(spent_ns), int(delay_ns))
 
 
 def core_delay_ns() -> int:
     """Time in which the calling thread could run and waited for a core so far, because other
     threads had all cores; 0 if the system does not count it."""
     with suppress(OSError):
-        return read_schedule("/proc/thread-self")[1]
+        return read_schedule("/proc/thread-self").delay_ns
     return 0
 
 
@@ -106,20 +123,6 @@ def mark(device: torch.device) -> Any:
 def ms_between(start: Any, stop: Any) -> float:
     """Milliseconds between two marks of one device, which it must have reached."""
     return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
-
-
-def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
-    """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
-    # This is a warm-up, because the first copy may allocate.
-    copy()
-    synchronize(device)
-    total, start = 0, now_ns()
-    while now_ns() - start < budget_ns:
-        # A synchronization costs as much as a small copy, so it is shared by eight.
-        for _ in range(8):
-            total += copy()
-        synchronize(device)
-    return total / seconds_between(start, now_ns())
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def interval(values: Sequence[float], *, share: float | None = None) -> tuple[float, float] | None:
     """95 % bootstrap interval of the median; None below three values, or if one is not a
     positive number. share: see `log_interval`."""
-    if len(values) < FEWEST_FOR_INTERVAL or not _usable(values):
+    if len(values) < FEWEST_FOR_INTERVAL or not are_positive(values):
         return None
     low, high = _exp(*log_interval(np.log(values), share=share))
     return low, high
@@ -114,7 +114,7 @@ def ratio(
 ) -> Ratio | None:
     """Ratio of new to base, paired by round; None if their counts differ or are below three, or
     if a value is not a positive number. share, trials_a_round: see `log_interval`."""
-    if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not _usable(new, base):
+    if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not are_positive(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
     ends = log_interval(logs, share=share, trials_a_round=trials_a_round)
@@ -135,14 +135,14 @@ def ratio_or_range(
     nothing; None if the counts differ or a value is not a positive number."""
     if known := ratio(new, base, share=share):
         return known
-    if not new or len(new) != len(base) or not _usable(new, base):
+    if not new or len(new) != len(base) or not are_positive(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
     estimate, low, high = _exp(np.median(logs), logs.min(), logs.max())
     return Ratio(estimate=estimate, low=low, high=high, p_value=1.0, is_interval=False)
 
 
-def _usable(*lists: Sequence[float]) -> bool:
+def are_positive(*lists: Sequence[float]) -> bool:
     """True if all values are positive and finite, so that they have logarithms."""
     return all(0 < value < math.inf for values in lists for value in values)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
-from urllib.parse import unquote
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and newline, and halves of surrogate pairs: a terminal would obey
@@ -20,16 +18,6 @@ LONGEST_WORD = 240
 NUM_SHOWN = 40
 """Number of characters of a longer word that are printed."""
 
-ADDRESS_USER = re.compile(r"""(?<=://)[^\s/?#"'<>\\]*@|(?<=%3A%2F%2F)[^\s/?#"'<>\\]*?%40""", re.I)
-"""`user:secret@` of an address. The second form is percent-encoded: an address in the query of
-another one."""
-BEFORE_PASSWORD = r"""(?:(?<=://)|(?<=%3A%2F%2F))(?:[^\s/?#"'<>\\@]*:)?"""
-"""The `user:` of an address, or nothing, before a password that ADDRESS_USER does not recognize."""
-SECRET_PARAMETER = re.compile(r"""(?<=[?&])(password|passwd|pwd|token)=[^\s&"'<>\\]+""", re.I)
-ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
-SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Environment variables that hold an address with a password, or a password alone."""
-
 LINE_WIDTH = 96
 
 
@@ -39,8 +27,9 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text, with halves of surrogate pairs as escapes: UTF-8 has none. Python reads the bytes
-    of a name that is no UTF-8 as such halves.
+    """The text as UTF-8 can encode it: halves of surrogate pairs become escapes.
+
+    Python decodes the name of a file to such halves if its bytes are no UTF-8.
 
     >>> encodable("caf\udce9")
     'caf\\udce9'
@@ -63,52 +52,6 @@ def plain_reason(reason: str) -> str:
     Unusable data, and errors of the system such as a full disk, lose their class and number.
     """
     return shorten_words(ERROR_CLASS.sub("", reason))
-
-
-def without_passwords(text: str) -> str:
-    """A message without users and passwords of addresses, and without the secrets of MLflow's
-    variables.
-
-    >>> without_passwords("http://user:secret@host/?token=abcd")
-    'http://host/?token=***'
-    """
-    # The environment's secrets first: a message may name a password alone, without its address.
-    for secret in _secrets_of_environment():
-        text = re.sub(_pattern_of(secret), "***", re.sub(f"{_pattern_of(secret)}@", "", text))
-    return without_address_users(text)
-
-
-def without_address_users(text: str) -> str:
-    """A file's text without users and passwords of addresses.
-
-    Unlike in a message, other words stay as they are, also one that is a password by chance: the
-    file has to be read again. So a password counts only in an address, and not in a name such as
-    `store@loader.store`.
-    """
-    for secret in _secrets_of_environment():
-        text = re.sub(f"{BEFORE_PASSWORD}{_pattern_of(secret)}@", "", text)
-    return SECRET_PARAMETER.sub(r"\1=***", ADDRESS_USER.sub("", text))
-
-
-def _pattern_of(secret: str) -> str:
-    """The regular expression of a secret; a password such as `data` is no part of a longer word."""
-    escaped = re.escape(secret)
-    return rf"\b{escaped}\b" if secret.isalnum() else escaped
-
-
-def _secrets_of_environment() -> list[str]:
-    """Secrets of the environment, as they are written there and decoded; the longest first, so that
-    no part of one is replaced before the whole."""
-    secrets = {os.environ.get(name, "") for name in SECRETS}
-    for name in ADDRESSES:
-        # The user ends at the last @, unlike in ADDRESS_USER: a password may contain a slash, or an
-        # @ that nobody encoded.
-        user, found, _ = os.environ.get(name, "").partition("://")[2].rpartition("@")
-        if found and ":" in user:
-            secrets |= {user, user.partition(":")[2]}
-    secrets |= {unquote(secret) for secret in secrets}
-    # A shorter secret may be a part of any word, and replacing it would garble the text.
-    return sorted((secret for secret in secrets if len(secret) > 3), key=len, reverse=True)
 
 
 def align(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeVar
 
-from fastloop.core.spans import now_ns
+from fastloop.core.spans import now_ns, seconds_between
+
+T = TypeVar("T")
 
 SHORTEST_S = 0.05
 """Limits below this many seconds are raised to it: with alarms that follow each other at once, the
@@ -47,6 +50,34 @@ def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadli
     if seconds is None:
         return Deadline()
     return Deadline(end_ns=(now_ns() if begun_ns is None else begun_ns) + 1e9 * seconds)
+
+
+@dataclass(kw_only=True)
+class TimedPasses:
+    """Runs passes, and knows by the longest one so far whether there is time for another one."""
+
+    deadline: Deadline
+    longest_s: float
+
+    def have_time(self) -> bool:
+        """True if a pass as long as the longest one would end in time."""
+        return self.deadline.has_room(self.longest_s)
+
+    def run(self, run_pass: Callable[[], T]) -> T:
+        """The result of the pass."""
+        begun_ns = now_ns()
+        result = run_pass()
+        self.longest_s = max(self.longest_s, seconds_between(begun_ns, now_ns()))
+        return result
+
+    def run_all(self, wanted: Sequence[Callable[[], T]]) -> list[T] | None:
+        """The results of all these passes; None if there is no time for one of them."""
+        results = []
+        for run_pass in wanted:
+            if not self.have_time():
+                return None
+            results.append(self.run(run_pass))
+        return results
 
 
 # It is a BaseException, so that the user's `except Exception` does not swallow it.

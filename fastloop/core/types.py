@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
-from fastloop.core.text import shorten_words, without_passwords
+from fastloop.core.passwords import without_passwords
+from fastloop.core.text import shorten_words
 
 # --help imports this module, and must not wait for the import of torch.
 if TYPE_CHECKING:

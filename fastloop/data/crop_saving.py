@@ -9,7 +9,8 @@ from fastloop.core.spans import cpu_ns
 from fastloop.data.npy_store import spread_indices
 from fastloop.fastloader.columns.crops import RandomResizedCrop
 from fastloop.fastloader.columns.encoded_images import EncodedImages
-from fastloop.fastloader.columns.images import CroppedImages, choose_crop_decoder, pixel_format
+from fastloop.fastloader.columns.images import CroppedImages, choose_crop_decoder
+from fastloop.fastloader.columns.pixel_format import pixel_format
 
 SIDE, FLIP = 224, 0.5
 """The crops of the usual training on ImageNet."""

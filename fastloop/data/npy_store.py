@@ -19,6 +19,7 @@ from fastloop.data.rows import array_of, structure_text
 
 STRUCTURE = "structure.json"
 FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
+"""Names for messages: of this format, and of one that also holds the dtypes that numpy lacks."""
 
 IMAGES = "images.json"
 """Name of the file of figures in a store of encoded images."""

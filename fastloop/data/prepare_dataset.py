@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +27,8 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.time_limits import Stalled, limit_stalls
-from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
-from fastloop.data.cropped_dataset import CroppableDataset
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
     content_fingerprint,
@@ -39,24 +36,17 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
+from fastloop.data.image_size_advice import add_remedy
 from fastloop.data.ragged import is_ragged
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
-    LENGTHS,
     REFERENCE,
     ClassCounter,
     ObservingBatches,
     write_reference,
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
-
-SIZED_FILES = 16
-"""About the number of images that are read to name their sizes in an error message."""
-SHOWN_SIZES = 3
-"""Number of different sizes that an error message shows."""
-MOST_PIXELS = 224
-"""The largest side, in pixels, that an error message suggests."""
 
 ANNOUNCED_MIB = 64
 """Stores of this size or more are announced before they are written."""
@@ -154,7 +144,7 @@ def _prepare_reference(
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
         sample_nbytes=facts["sample_nbytes"],
-        num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
+        num_classes=resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, reason) for index, reason in facts["broken"]),
         random=facts["random"],
         returns_batches=facts["returns_batches"],
@@ -199,16 +189,6 @@ def find_damage(prepared: PreparedData) -> str:
     return ""
 
 
-def reference_hashes(prepared: PreparedData) -> np.ndarray:
-    """Hash of each sample of the dataset, by the same-data gate: (num_samples, 16) uint8."""
-    return np.load(prepared.reference / HASHES, allow_pickle=False)
-
-
-def sample_lengths(prepared: PreparedData) -> np.ndarray:
-    """Length of the longest leaf of each sample of a ragged dataset: (num_samples,) int64."""
-    return np.load(prepared.reference / LENGTHS, allow_pickle=False)
-
-
 def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
     """Prepare a streaming dataset: its first epoch becomes the reference.
 
@@ -236,11 +216,12 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
         num_samples=len(hashes),
         sample=leaves,
         sample_nbytes=row_nbytes(leaves),
-        num_classes=_resolve_num_classes(dataset.num_classes, classes.count),
+        num_classes=resolve_num_classes(dataset.num_classes, classes.count),
     )
 
 
-def _resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+def resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+    """The number of classes: the dataset's own number, or that of its labels if that is 0."""
     return by_labels if by_dataset == 0 else by_dataset
 
 
@@ -250,42 +231,6 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
     if declared and by_labels and by_labels > declared:
         reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
         raise BadData(f"{dataset.label}: {reason} (num_classes)")
-
-
-def add_remedy(message: str, dataset: Dataset) -> str:
-    """The message of a SamplesDiffer in one line, with a remedy if there is one."""
-    # An error of a DataLoader worker has a whole traceback, which ends with the class and message.
-    prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
-    line = message.strip().splitlines()[-1].removeprefix(prefix)
-    # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
-    # own sizes, which differ.
-    if getattr(dataset, "size", ...) is not None:
-        return line
-    sizes = _image_sizes(dataset)
-    side = min([MOST_PIXELS, *(side for size in sizes for side in size)])
-    names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
-    can_be_cropped = isinstance(dataset, CroppableDataset)
-    crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
-    size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
-    ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
-    # The images that were read have one size: they differ in later images, or in their labels.
-    if len(sizes) < 2:
-        return f"{line}; {ways}"
-    shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]
-    if len(sizes) > SHOWN_SIZES:
-        shown.append("…")
-    return f"images have different sizes ({', '.join(shown)}), so they can't be stacked; {ways}"
-
-
-def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
-    """The different (height, width) of images that can be read, spread evenly over the dataset."""
-    samples, sizes = dataset.open(), dict[tuple[int, int], None]()
-    step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))
-    for index in range(0, len(samples), step):
-        with suppress(BadData):
-            images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
-            sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
-    return [*sizes]
 
 
 def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:

@@ -11,6 +11,7 @@ import numpy as np
 import optree
 import torch
 
+from fastloop.core.plan import PreparedData
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, SamplesDiffer, Tree
 from fastloop.data.chunked_reader import ChunkedReader
@@ -72,6 +73,16 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
         "returns_batches": returns_batches(source.samples),
         "pixels_off": difference_to_pillow(source.dataset, skipped),
     }
+
+
+def reference_hashes(prepared: PreparedData) -> np.ndarray:
+    """Hash of each sample of the dataset: (num_samples, 16) uint8."""
+    return np.load(prepared.reference / HASHES, allow_pickle=False)
+
+
+def sample_lengths(prepared: PreparedData) -> np.ndarray:
+    """Length of the longest leaf of each sample of a ragged dataset: (num_samples,) int64."""
+    return np.load(prepared.reference / LENGTHS, allow_pickle=False)
 
 
 def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 import numpy as np
 import optree
 import torch
 
-from fastloop.core.types import Tree
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.dataloader import identity_collate, torch_epochs
 
 
 class BatchReader(Protocol):
@@ -60,6 +63,18 @@ class BatchRows:
         if self._reader is not None and self._process == os.getpid():
             self._reader.close()
         self._reader = None
+
+
+@contextmanager
+def reader_epochs(
+    open_reader: Callable[[], BatchReader], prepared: PreparedData, plan: Plan
+) -> Iterator[Epochs]:
+    """Epochs of the rows of a file, by a DataLoader with workers that open the file themselves."""
+    # A broken file is reported here, and not by a worker.
+    open_reader().close()
+    rows = BatchRows(open_reader, prepared.num_samples)
+    with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+        yield epochs
 
 
 class RowSamples:

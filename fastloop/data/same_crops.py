@@ -23,7 +23,7 @@ from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.decoder_agreement import TOLERANCE
 from fastloop.data.digest import Digest, describe_difference, digest, leaves_of
-from fastloop.data.prepare_dataset import reference_hashes
+from fastloop.data.reference import reference_hashes
 from fastloop.processes.rank_group import all_gather
 
 COMPARED_CROPS = 256

@@ -26,9 +26,9 @@ from fastloop.data.digest import (
     reference_digest,
     sample_hashes,
 )
-from fastloop.data.prepare_dataset import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.random_samples import SeededDataset
+from fastloop.data.reference import reference_hashes
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16

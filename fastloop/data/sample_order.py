@@ -12,7 +12,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder
 from fastloop.core.result import Shuffling
 from fastloop.core.types import Invalid, name_of
-from fastloop.data.prepare_dataset import reference_hashes
+from fastloop.data.reference import reference_hashes
 
 FEWEST_SAMPLES = 8
 """Epochs of fewer samples may be in the same order twice by chance: 8 samples have 40,320

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import MOST_THROTTLED, count_throttled, cpu_quota, usable_cores
+from fastloop.core.cgroup import (
+    MOST_THROTTLED,
+    QuotaPeriods,
+    count_periods,
+    cpu_quota,
+    usable_cores,
+)
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
@@ -64,7 +70,7 @@ class Beginning:
     """Facts about the surroundings that passes change, so they are read before any pass."""
 
     in_memory: float | None
-    periods: tuple[int, int]
+    periods: QuotaPeriods
 
 
 def look_before(files: Sequence[Path]) -> Beginning:
@@ -72,7 +78,7 @@ def look_before(files: Sequence[Path]) -> Beginning:
     paths = files_below(files)
     # -(-a // b) rounds up, so that at most MOST_FILES are left; without files the step is 1.
     looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
-    return Beginning(in_memory=resident_fraction(looked_at), periods=count_throttled())
+    return Beginning(in_memory=resident_fraction(looked_at), periods=count_periods())
 
 
 def look_after(
@@ -83,16 +89,13 @@ def look_after(
     alone: the times of its batches without workers. measured: None if the model misses the job, so
     that it predicts nothing.
     """
-    stopped, periods = (
-        now - before for now, before in zip(count_throttled(), beginning.periods, strict=True)
-    )
     quota, visible = cpu_quota(), _visible_cores()
     has_less = quota is not None and quota < visible
     return Surroundings(
         torch_threads=job.torch_threads or torch.get_num_threads(),
         visible_cores=visible,
         quota=quota,
-        throttled=stopped / periods if periods else 0.0,
+        throttled=count_periods().since(beginning.periods).share_throttled,
         in_memory=beginning.in_memory,
         gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
         machine_cores=os.cpu_count() or visible,

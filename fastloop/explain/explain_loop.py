@@ -265,6 +265,7 @@ def _check_output(output: Any) -> None:
 
 
 def _length(loader: LoaderOrFunction) -> int | None:
+    """Number of batches of an epoch, as the loader tells it; None if it does not."""
     if not isinstance(loader, Sized):
         return None
     try:

@@ -160,7 +160,7 @@ def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> 
     wait, epoch = ladder.wait_share, _show_seconds(ladder.epoch_s.value)
     noise = _describe_noise(ladder)
     answer = f"No answer yet: {noise[0].lower()}{noise[1:]}"
-    likely, most = (show_percent(max(0.0, share)) for share in (wait.value, wait.high))
+    likely, most = show_percent(max(0.0, wait.value)), show_percent(max(0.0, wait.high))
     least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
     guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
     leading = _leading_row(ladder)

@@ -79,7 +79,7 @@ class Reading:
     moments: DrawMoments
     is_unbatched: bool
     asks_for_lists: bool
-    """These two as the settings say them, see LoaderSettings."""
+    """Both are those of the settings with which the source was opened, see LoaderSettings."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle all but the source, which another process opens anew."""
@@ -278,7 +278,7 @@ class PythonEpochs:
                 by_processes = self.reading.processes is not None
                 tuning = slow_down(tuning, begin.lead, by_processes=by_processes)
                 return EpochPlan(source, paced, tuning, paced.draw_for)
-        planned, groups = _plan_reads(source, order, (begin.seeds.order, delivered), tuning)
+        planned, groups = _plan_reads(source, order, begin.seeds.order, delivered, tuning)
         if self.shows_views and planned is source and isinstance(source, ColumnSource):
             planned = replace(source, shows_views=True)
         # A group is drawn when it is asked for; the first one is asked for here.
@@ -286,17 +286,17 @@ class PythonEpochs:
 
 
 def _plan_reads(
-    source: BatchSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
+    source: BatchSource, order: LoaderOrder, seed: int, delivered: int, tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
     """The source of this rank's batches, with direct reads if they pay, and the batches' groups.
 
-    position: the seed of the epoch's order, and how many of its batches have been delivered.
+    seed: of the epoch's order. delivered: the number of its batches that have been delivered.
     """
     has_pieces = order.batch_sampler is None
     is_column_source = isinstance(source, ColumnSource)
     if not is_column_source or not has_pieces or not may_read_directly(source, order.shuffle):
-        return source, group_batches(order.batches(*position), tuning.group_rows)
-    pieces = map(list, order.batches_by_piece(*position))
+        return source, group_batches(order.batches(seed, delivered), tuning.group_rows)
+    pieces = map(list, order.batches_by_piece(seed, delivered))
     # Two pieces are looked at: the first may be the source's last block, which may be too short.
     early = list(islice(pieces, 2))
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))

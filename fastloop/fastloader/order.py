@@ -122,8 +122,11 @@ class LoaderOrder:
 
     @property
     def last_draw(self) -> int:
-        """The number, from 0 on, of the batch that brings a sampler of all samples to its end: the
-        last one if it is short, else the one after it, for which the sampler has no index."""
+        """The number, from 0 on, of the batch at which a sampler of all samples comes to its end.
+
+        That is the last batch if it is short. Otherwise the sampler is asked for one more batch,
+        for which it has no index.
+        """
         return self.num_samples // (self.batch_size or 1)
 
     def __len__(self) -> int:
@@ -286,21 +289,17 @@ def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
 
     Raises ValueError for ranks that are invalid, or that exclude the sampler.
     """
-    batch_size, sampler, batch_sampler = (
-        settings.batch_size,
-        settings.sampler,
-        settings.batch_sampler,
-    )
-    if settings.asks_for_lists:
-        # Each list of the BatchSampler is one item for the source, as in DataLoader.
-        batch_size, sampler, batch_sampler = 1, None, settings.sampler
+    # Each list of a BatchSampler that is given as the sampler is one item for the source, as in
+    # DataLoader.
+    by_lists = settings.asks_for_lists
+    batch_sampler: Any = settings.sampler if by_lists else settings.batch_sampler
     rank, world_size = resolve_rank(settings.rank, settings.world_size, settings.user_sampler)
     return LoaderOrder(
         num_samples=num_samples,
-        batch_size=batch_size,
+        batch_size=1 if by_lists else settings.batch_size,
         shuffle=settings.shuffle,
-        sampler=sampler,
-        batch_sampler=batch_sampler,  # pyright: ignore[reportArgumentType] - lists of its own
+        sampler=None if by_lists else settings.sampler,
+        batch_sampler=batch_sampler,
         drop_last=settings.drop_last,
         generator=settings.generator,
         seed=settings.plain_seed,

@@ -35,7 +35,7 @@ SPARE = 1.25
 next batches may be somewhat larger."""
 
 NumberLeaf = Callable[[Any], int | None]
-"""The position of an object among those that are kept; None: it is pickled."""
+"""Returns the number of an object that is kept out of a pickle; None: the object is pickled."""
 
 
 class Place(NamedTuple):

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
@@ -14,6 +15,12 @@ from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 OF_PASSES = (Part.START, Part.END, Part.GAP)
 """Events that belong to no batch."""
+OTHERS = 1
+"""The group in a picture of all makers of batches that are not named in GROUPS."""
+GROUPS = {LaneKind.WORKER: 0, LaneKind.LOOP: 3, LaneKind.DEVICE: 4}
+"""The groups of lanes in a picture, from the top down, by the kind of the process."""
+OF_SHARED_QUEUE = 2
+"""The group of the queue that all native threads fill: below the last of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,16 +152,32 @@ def _order(event: Event) -> tuple[int, int]:
     return event.start_ns, -event.stop_ns
 
 
-def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str, int]:
-    """The key for sorting: workers first, each with its queue below, then threads, the queue of all
-    native threads, the loop and its device."""
+class _Place(NamedTuple):
+    """The place of a lane in a picture. The lanes are sorted by the fields, from the first on."""
+
+    group: int
+    number: int
+    """The number of the worker, or of the thread if it belongs to none; 0: it has no number."""
+    process_id: int
+    is_queue: bool
+    """A queue is below the lane that fills it."""
+    name: str
+    row: int
+
+
+def _place(lane: Lane) -> _Place:
     is_queue = lane.key.kind is LaneKind.QUEUE
     maker = lane.key.of if is_queue and lane.key.of else lane.key
     is_shared = is_queue and maker.kind is LaneKind.NATIVE
-    ranks = {LaneKind.WORKER: 0, LaneKind.LOOP: 2, LaneKind.DEVICE: 3}
-    numbers = [each.number for each in (maker.process, maker) if each.number is not None]
-    place = ranks.get(maker.process.kind, 1), is_shared, next(iter(numbers), 0)
-    return *place, lane.process_id, is_queue, lane.key.name, lane.row
+    number = maker.number if maker.process.number is None else maker.process.number
+    return _Place(
+        group=OF_SHARED_QUEUE if is_shared else GROUPS.get(maker.process.kind, OTHERS),
+        number=number or 0,
+        process_id=lane.process_id,
+        is_queue=is_queue,
+        name=lane.key.name,
+        row=lane.row,
+    )
 
 
 def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:

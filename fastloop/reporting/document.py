@@ -9,12 +9,6 @@ from types import MappingProxyType
 
 from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result
-from fastloop.reporting.explanation_tables import (
-    explanations_of,
-    gains_table,
-    parts_table,
-    shares_table,
-)
 from fastloop.reporting.header import describe_setup, load_lines
 from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.pictures import Picture, picture_of_ladders, pictures
@@ -22,11 +16,15 @@ from fastloop.reporting.ranks_table import ranks_table
 from fastloop.reporting.report_tables import (
     Table,
     caveats_table,
+    explanations_of,
+    gains_table,
     machine_table,
     not_ranked_table,
     overview_tables,
+    parts_table,
     ranking_table,
     settings_table,
+    shares_table,
 )
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, JobGroup, summarize

@@ -70,7 +70,8 @@ def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
     """The comparisons of each table: as many as fit beside the longest name, but at least one."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    # If not even one fits beside it, longer names stand on lines of their own.
+    # If not even one fits beside it, the column stays narrow: each longer name gets a line of its
+    # own above its row.
     if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH
     tables: list[list[Comparison]] = []
@@ -99,7 +100,7 @@ def _why_width(comparison: Comparison) -> int:
 def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
-    # Names that are longer stand on lines of their own, and don't widen the column.
+    # A name that does not fit gets a line of its own, so it does not widen the column.
     widest = width - sum(_cell_width(comparison) + 1 for comparison in comparisons) + 1
     names = [len(label) + 1 for label in labels if len(label) < widest]
     column = max([NAME_WIDTH, *names])
@@ -118,11 +119,11 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
 def _formats(comparison: Comparison) -> list[str]:
     """Formats of mean and deviation, most precise first; a cell uses the first that fits.
 
-    The most precise one shows two digits of the fastest job, and at least one decimal.
+    The first one shows two digits of the fastest job, and at least one decimal.
     """
     unit = _unit(comparison)
     most = decimals([unit.of(row.median) for row in comparison.rows], digits=2)
-    # The last one fits always, whatever the time.
+    # The last one, such as 3e+05, fits whatever the time.
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
 
@@ -132,16 +133,20 @@ def _title(group: JobGroup) -> str:
     first = group.results[0]
     parts = [f"{samples} samples"] if (samples := describe_samples(first)) else []
     loaders = {result.loader for result in group.results}
-    parts += [f"loader {loaders.pop()}"] if len(group.results) > 1 == len(loaders) else []
+    if len(group.results) > 1 and len(loaders) == 1:
+        parts.append(f"loader {first.loader}")
     for name in ("batch_size", "epochs", "batches", "trials"):
         values = {_setting_of_all(result, name) for result in group.results} - {None}
-        parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
+        if len(values) == 1:
+            parts.append(f"{name} {values.pop()}")
     sizes = {world_size(result) for result in group.results}
-    parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []
+    if len(sizes) == 1 and sizes != {1}:
+        parts.append(f"{world_size(first)} processes")
     devices = {result.tags["device"] for result in group.results}
-    parts += [f"device {devices.pop()}"] if len(devices) == 1 else []
+    if len(devices) == 1:
+        parts.append(f"device {first.tags['device']}")
     if brings_data(first):
-        parts += ["compared only with its own first epoch"]
+        parts.append("compared only with its own first epoch")
     return f"{group.title}: {', '.join(parts)}"
 
 
@@ -150,11 +155,12 @@ def _setting_of_all(result: Result, name: str) -> object:
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
-    cells = [
-        f"{f'{comparison.benchmark[:12]}, {_unit(comparison).name}':>16} rank  limit"
-        + (f" {'why':<{width}}" if (width := _why_width(comparison)) else "")
-        for comparison in comparisons
-    ]
+    cells = []
+    for comparison in comparisons:
+        time = f"{comparison.benchmark[:12]}, {_unit(comparison).name}"
+        width = _why_width(comparison)
+        why = f" {'why':<{width}}" if width else ""
+        cells.append(f"{time:>16} rank  limit{why}")
     return (" " * column + " ".join(cells)).rstrip()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,34 +12,30 @@ from fastloop.core.alpha_spending import DIFFERENCES, LOOKS, MOST_ROUNDS, share_
 from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 
-FACTOR_TOLD = 1.05
+NO_SLOWER_BELOW = 1.05
 """A version is no slower if the interval of its ratio ends below this factor, or below the factor
 that `fail_above` allows if that is larger."""
 FEWEST_ROUNDS = LOOKS[0]
 """Least number of rounds after which a change is judged."""
-Told = Literal["slower", "no slower", ""]
-"""A judgement; empty: nothing is sure yet."""
+Judgement = Literal["slower", "no slower", ""]
+"""Whether the new version is slower; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
 """Seconds of the base and of the candidate, a value a round: the mean of its trials."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionChange:
-    """The change of one benchmark of one job."""
+def judge_change(change: CostChange, fail_above: float) -> Judgement:
+    """The judgement on one benchmark of one job.
 
-    change: CostChange
-
-    def tell(self, fail_above: float) -> Told:
-        """The judgement that is sure; "slower" means by more than `fail_above` percent."""
-        if self.change.is_regression(fail_above):
-            return "slower"
-        ratio = self.change.ratio
-        if ratio is None:
-            return ""
-        # A sure change counts as none if it is smaller than the allowed one.
-        is_sure = self.change.is_slower or self.change.is_faster
-        largest = max(FACTOR_TOLD, 1 + fail_above / 100)
-        return "no slower" if is_sure or ratio.high < largest else ""
+    "slower" means: by more than `fail_above` percent for sure.
+    """
+    if change.is_regression(fail_above):
+        return "slower"
+    if change.ratio is None:
+        return ""
+    # A change that is sure, but smaller than the allowed one, counts as none.
+    is_sure = change.is_slower or change.is_faster
+    largest = max(NO_SLOWER_BELOW, 1 + fail_above / 100)
+    return "no slower" if is_sure or change.ratio.high < largest else ""
 
 
 def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
@@ -52,25 +47,25 @@ def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
     return np.exp(np.log(seconds).reshape(-1, pairs).mean(axis=1)).tolist()
 
 
-def are_told(
+def needs_no_round(
     times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, pairs: int, fail_above: float
 ) -> bool:
     """True if no further round is needed: all jobs are judged, or MOST_ROUNDS rounds have run.
 
     pairs: the number of trials of each version in a round.
 
-    It is False between two looks of trials=auto: tests after every round would find differences
-    between equal versions too often.
+    Changes are judged only after the rounds of LOOKS: tests after every round would find
+    differences between equal versions too often.
     """
     if num_rounds not in LOOKS:
         return False
     changes = find_version_changes(times, pairs)
-    return num_rounds == MOST_ROUNDS or all(each.tell(fail_above) for each in changes)
+    return num_rounds == MOST_ROUNDS or all(judge_change(each, fail_above) for each in changes)
 
 
 def find_version_changes(
     times: Mapping[tuple[str, str], RoundTimes], pairs: int
-) -> list[VersionChange]:
+) -> list[CostChange]:
     """The changes by (job, benchmark), after a round in which trials=auto would look.
 
     pairs: the number of trials of each version in a round. A difference between two equal versions
@@ -93,19 +88,17 @@ def find_version_changes(
 
 def _change(
     key: tuple[str, str], times: RoundTimes, pairs: int, *, is_significant: bool
-) -> VersionChange:
+) -> CostChange:
     (job, benchmark), (base, new) = key, times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
         share = share_of_look(len(base))
         ratio = stats.ratio(new, base, share=share, trials_a_round=pairs)
-    return VersionChange(
-        change=CostChange(
-            job=job,
-            benchmark=benchmark,
-            base_s=stats.median(base),
-            new_s=stats.median(new),
-            ratio=ratio,
-            is_significant=is_significant,
-        )
+    return CostChange(
+        job=job,
+        benchmark=benchmark,
+        base_s=stats.median(base),
+        new_s=stats.median(new),
+        ratio=ratio,
+        is_significant=is_significant,
     )

@@ -16,7 +16,7 @@ from fastloop.reporting.comparison import (
     other_differences,
 )
 from fastloop.reporting.report_files import markdown_row
-from fastloop.reporting.version_changes import VersionChange
+from fastloop.reporting.version_changes import judge_change
 
 MARKER = "<!-- fastloop check -->"
 """First line of the Markdown, by which a workflow finds its own comment."""
@@ -38,7 +38,7 @@ class VersionOutcome:
     new_label: str
     base: Results
     new: Results
-    changes: Sequence[VersionChange]
+    changes: Sequence[CostChange]
     fail_above: float
     """Allowed regression in percent."""
     effort: str
@@ -51,13 +51,13 @@ class VersionOutcome:
         """The exit status."""
         if self.other_samples:
             return CheckStatus.OTHER_DATA
-        told = [each.tell(self.fail_above) for each in self.changes]
-        if self.broken or "slower" in told:
+        judgements = [judge_change(each, self.fail_above) for each in self.changes]
+        if self.broken or "slower" in judgements:
             return CheckStatus.SLOWER
         # A job that can't be judged keeps the check from passing.
-        is_complete = len({each.change.job for each in self.changes}) == len(self.base)
-        is_told = bool(told) and all(told)
-        return CheckStatus.NO_SLOWER if is_told and is_complete else CheckStatus.NOT_JUDGED
+        is_complete = len({each.job for each in self.changes}) == len(self.base)
+        is_judged = bool(judgements) and all(judgements)
+        return CheckStatus.NO_SLOWER if is_judged and is_complete else CheckStatus.NOT_JUDGED
 
     @property
     def other_samples(self) -> list[str]:
@@ -104,15 +104,15 @@ def _answer(found: VersionOutcome) -> str:
     if names := found.broken:
         reason = found.new[names[0]].status_reason
         return f"{names[0]} no longer finishes in {found.new_label}: {reason}."
-    told = {"slower": [], "no slower": [], "": []}
+    judged: dict[str, list[CostChange]] = {"slower": [], "no slower": [], "": []}
     for each in found.changes:
-        told[each.tell(found.fail_above)].append(each.change)
-    if told["slower"]:
-        worst = max(told["slower"], key=lambda each: each.new_s / each.base_s)
+        judged[judge_change(each, found.fail_above)].append(each)
+    if judged["slower"]:
+        worst = max(judged["slower"], key=lambda each: each.new_s / each.base_s)
         return f"{found.new_label} is slower than {found.base_label}: {_takes(worst)}."
     if found.status is CheckStatus.NOT_JUDGED:
-        return _no_answer(found, told[""])
-    nearest = max(told["no slower"], key=lambda each: each.new_s / each.base_s)
+        return _no_answer(found, judged[""])
+    nearest = max(judged["no slower"], key=lambda each: each.new_s / each.base_s)
     return f"{found.new_label} is no slower than {found.base_label}: {_takes(nearest)}."
 
 
@@ -152,9 +152,8 @@ def _samples(result: Result) -> str:
 
 def describe_versions(found: VersionOutcome) -> str:
     """Everything for a terminal, the answer first."""
-    changes = [each.change for each in found.changes]
     blocks = [answer_versions(found), *found.load]
-    if table := format_changes(changes, found.fail_above):
+    if table := format_changes(found.changes, found.fail_above):
         blocks.append(table.rstrip())
     blocks.append(
         f"base: {found.base_label}\nnew:  {found.new_label}\n"
@@ -171,7 +170,7 @@ def versions_markdown(found: VersionOutcome) -> str:
         ["job", "benchmark", "base", "new", "new / base", "95 %"],
         ["---", "---", *["---:"] * 4],
     ]
-    for change in (each.change for each in found.changes):
+    for change in found.changes:
         new, base = describe_times(change).split(" a sample against ")
         ratio = change.ratio
         shown = [f"{ratio.estimate:.3f}"] if ratio else ["-"]

@@ -270,7 +270,7 @@ def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
     reason = _why_null(slow) or _why_null(fast)
     if reason or slow is None or fast is None:
         return JudgedClaim(claim=claim, outcome="not measured", factor=None, reason=reason)
-    factor = stats.ratio_or_range(_seconds(slow), _seconds(fast))
+    factor = stats.ratio_or_range(slow.seconds, fast.seconds)
     outcome: Outcome = "undecided"
     if factor is None:
         return JudgedClaim(claim=claim, outcome=outcome, factor=None, reason=NOT_PAIRED)
@@ -291,10 +291,6 @@ def describe_judgement(judged: JudgedClaim) -> str:
         f"{claim.name}: {judged.outcome}: {measured}, claimed: {claim.least:g} or more: "
         f"{claim.says}"
     )
-
-
-def _seconds(cell: Cell) -> list[float]:
-    return [cell.windows[number].seconds for number in sorted(cell.windows)]
 
 
 def _why_null(cell: Cell | None) -> str:

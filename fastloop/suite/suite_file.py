@@ -95,6 +95,11 @@ class Cell:
     seals: dict[str, str] = field(default_factory=dict)
     """Name of each field above but the figures -> digest of its value, see `seals_of`."""
 
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of the timed windows, in the order of the rounds."""
+        return [self.windows[number].seconds for number in sorted(self.windows)]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WorkloadRecord:
@@ -201,7 +206,7 @@ def with_figures(document: SuiteFile) -> SuiteFile:
 
 
 def _rank(cells: Sequence[Cell]) -> Ranking:
-    ranked = {cell.label: _seconds(cell) for cell in cells if _may_have_rank(cell)}
+    ranked = {cell.label: cell.seconds for cell in cells if _may_have_rank(cell)}
     return rank_jobs(ranked)
 
 
@@ -209,18 +214,14 @@ def _may_have_rank(cell: Cell) -> bool:
     return bool(cell.windows) and not cell.null_reason and not cell.unranked_reason
 
 
-def _seconds(cell: Cell) -> list[float]:
-    return [cell.windows[number].seconds for number in sorted(cell.windows)]
-
-
 def _figures(cell: Cell, cells: dict[str, Cell], ranking: Ranking) -> Figures | None:
     if cell.null_reason or not cell.windows:
         return None
-    seconds, windows = _seconds(cell), cell.windows.values()
+    seconds, windows = cell.seconds, cell.windows.values()
     shares = [each.limit_fraction for each in windows if each.limit_fraction is not None]
     ratio = None
     if _may_have_rank(cell):
-        ratio = stats.ratio_or_range(seconds, _seconds(cells[ranking.order[0]]))
+        ratio = stats.ratio_or_range(seconds, cells[ranking.order[0]].seconds)
     is_first = ranking.order[:1] == (cell.label,)
     has_interval = ratio is not None and ratio.is_interval and not is_first
     rank = ranking.ranks.get(cell.label)

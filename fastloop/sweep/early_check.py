@@ -9,21 +9,26 @@ import numpy as np
 
 from fastloop.core.protocols import Dataset, Launcher, StreamingDataset
 from fastloop.core.text import plain_reason
-from fastloop.core.traits import CollateTraits, traits_of
+from fastloop.core.traits import CollateTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.core.types import (
     BadData,
     FailureKind,
     JobFailed,
     SamplesDiffer,
+    Tree,
     Unsupported,
     UsageError,
 )
 from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
-from fastloop.data.prepare_dataset import add_remedy
+from fastloop.data.cropped_dataset import CroppedDataset
+from fastloop.data.image_size_advice import add_remedy
+from fastloop.data.prepare_dataset import resolve_num_classes
 from fastloop.data.ragged import is_ragged
+from fastloop.data.reference import ClassCounter
 from fastloop.processes.environments import environment_for
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
+from fastloop.trial.job_start import find_model_input
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
@@ -103,3 +108,45 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
         collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
     except SamplesDiffer as error:
         raise BadData(add_remedy(str(error), dataset)) from error
+
+
+def refuse_unfit_model(request: JobRequest) -> None:
+    """Raise JobFailed if the model of the job can't take the samples of its dataset.
+
+    Preparing the data reads all of it; one sample shows whether a model can take it.
+    """
+    environment = environment_for(request.job.requirements)
+    # Libraries of an environment that is built later may be needed to read the sample.
+    if environment is None or environment.is_built:
+        request.launcher.call(check_model_input, request.job)
+
+
+def check_model_input(job: Job) -> None:
+    """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
+
+    Nothing is checked without a model, or if code of the user's makes the batches.
+    """
+    has_model = any(each.limit == "replay" for each in job.benchmark.values())
+    is_users = traits_of(LoaderTraits, job.loader).is_users
+    is_users = is_users or traits_of(CollateTraits, job.collate).defines_samples
+    # The size of a crop is fixed by the settings, and samples of several lengths have no model.
+    is_other = isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset)
+    if not has_model or is_users or is_other:
+        return
+    job.dataset.fetch()
+    samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
+    readable = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
+    sample = next((each for each in readable if each is not None), None)
+    classes, batch = ClassCounter(), _collate_one(sample)
+    classes.update(batch)
+    is_changed = not traits_of(TransformTraits, job.transform).is_identity
+    if is_changed and job.transform.where == "worker":
+        batch = _collate_one(job.transform.transform_sample(sample))
+    elif is_changed:
+        batch = job.transform.transform_batch(batch)
+    find_model_input(job, resolve_num_classes(job.dataset.num_classes, classes.count), batch)
+
+
+def _collate_one(sample: Tree) -> Tree:
+    """A batch of this sample; raises BadData for None, and for a sample that can't be collated."""
+    return collate_chunk([(0, sample, "")], ragged=False).batch

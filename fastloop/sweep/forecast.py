@@ -1,7 +1,7 @@
 """The plan of a command and a forecast of its time, printed before torch is imported.
 
-It rests on the composed configuration alone. The length of a window is known after the first round,
-on which the progress of the sweep then rests.
+The forecast is made from the composed configuration alone. After the first round it is known how
+long a window lasts, and the progress of the sweep is reckoned from that.
 """
 
 from __future__ import annotations

@@ -38,20 +38,32 @@ class Progress:
     """Functions that a sweep calls as it proceeds; by default they do nothing."""
 
     begin_step: Callable[[str], None] = lambda _: None
-    """A function that is called with the name of each step as it begins."""
+    """Called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
-    """A function that is called at the end of each round, with a line about it."""
+    """Called at the end of each round, with a line about it."""
     expect_steps: Callable[[int], None] = lambda _: None
-    """A function that is called with the number of steps that are still to begin, when a better
-    estimate is known."""
+    """Called when a better estimate is known of the number of steps that are still to begin."""
     tell: Callable[[str], None] = lambda _: None
-    """A function that is called with a line that stays on the terminal."""
+    """Called with a line that stays on the terminal."""
     show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
-    """A function that is called with the results and the seconds of the command's stages, once
-    nothing more is measured and before the results are logged."""
-
+    """Called with the results and the seconds of the command's stages, once nothing more is
+    measured and before the results are logged."""
     close: Callable[[], None] = lambda: None
-    """A function that takes the bar away, before other lines are printed."""
+    """Called before other lines are printed: removes the bar."""
+
+
+class _Spacing:
+    """The times of lines, of which there is at most one in LINE_INTERVAL_S."""
+
+    def __init__(self) -> None:
+        self.start_ns = self.last_ns = now_ns()
+
+    def is_due(self) -> bool:
+        """True if the last line, or the start, is long enough ago; counts as a line then."""
+        if seconds_between(self.last_ns, now_ns()) < LINE_INTERVAL_S:
+            return False
+        self.last_ns = now_ns()
+        return True
 
 
 class _Bar(tqdm):
@@ -123,17 +135,16 @@ def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
 
 def _step_lines(num_steps: int, label: str) -> Progress:
     """A progress that prints a line as a step begins, at most one in LINE_INTERVAL_S."""
-    start_ns = printed_ns = now_ns()
+    spacing = _Spacing()
     begun, total = 0, num_steps
 
     def begin_step(step: str) -> None:
-        nonlocal begun, total, printed_ns
+        nonlocal begun, total
         done, begun = begun, begun + 1
         total = max(total, begun)
-        if done and seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
-            printed_ns = now_ns()
+        if done and spacing.is_due():
             title = f"{label}: step {begun} of {total}, {step}"
-            _print_line(round_line(title, start_ns, done, total - done))
+            _print_line(round_line(title, spacing.start_ns, done, total - done))
 
     def expect_steps(count: int) -> None:
         nonlocal total
@@ -166,7 +177,7 @@ def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
         yield Progress(begin_step=begin_step, tell=_write_line, close=close)
 
 
-def _name_step(bar: tqdm, step: str) -> None:
+def _name_step(bar: Any, step: str) -> None:
     """Draw the bar with the name of the step that begins."""
     columns = shutil.get_terminal_size().columns
     bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
@@ -194,26 +205,24 @@ def round_reports(
 ) -> Iterator[Callable[[], None]]:
     """A function to call at the end of each round, which reports to stderr.
 
-    It advances a bar on a terminal. Elsewhere it prints a line, if the last line was printed, or
-    the first round began, at least LINE_INTERVAL_S ago; short measurements print nothing.
+    It moves a bar on a terminal. Elsewhere it prints a line, at most one in LINE_INTERVAL_S; short
+    measurements print nothing.
 
     label: the word before the rounds, such as `bench`. limit_s: time from which no further round
     begins; None: there is no limit.
     """
     if shows_bars():
         with _round_bar(rounds, label) as bar:
-            yield lambda: _advance(bar)
+            yield lambda: bar.update(1)
         return
-    start_ns = printed_ns = now_ns()
-    done = 0
+    spacing, done = _Spacing(), 0
 
     def end_round() -> None:
-        nonlocal done, printed_ns
+        nonlocal done
         done += 1
-        if done < rounds and seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
-            printed_ns = now_ns()
+        if done < rounds and spacing.is_due():
             title = f"{label}: round {done} of {rounds}"
-            _print_line(round_line(title, start_ns, done, rounds - done, limit_s))
+            _print_line(round_line(title, spacing.start_ns, done, rounds - done, limit_s))
 
     yield end_round
 
@@ -224,7 +233,8 @@ def announce_rounds(label: str, rounds: int, round_s: float) -> None:
     round_s: about the time of a round. label: as for round_reports.
     """
     if rounds * round_s >= LONG_S:
-        each, whole = (tqdm.format_interval(seconds) for seconds in (round_s, rounds * round_s))
+        each = tqdm.format_interval(round_s)
+        whole = tqdm.format_interval(rounds * round_s)
         ways = "seconds= and batches= shorten that"
         _print_line(f"{label}: {rounds} rounds of about {each}, {whole} in all; {ways}")
 
@@ -244,19 +254,16 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
         with _round_bar(PERCENT, label, percent) as bar:
 
             def name_step(step: str) -> None:
-                _advance(bar, percent() - int(bar.n))
-                columns = shutil.get_terminal_size().columns
-                bar.set_description_str(cut_middle(f"{label}: {step}", columns - BAR_WIDTH))
+                bar.update(percent() - int(bar.n))
+                _name_step(bar, f"{label}: {step}")
 
             yield name_step
         return
-    start_ns = printed_ns = now_ns()
+    spacing = _Spacing()
 
     def begin_step(step: str) -> None:
-        nonlocal printed_ns
-        if seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
-            printed_ns = now_ns()
-            elapsed = tqdm.format_interval(seconds_between(start_ns, printed_ns))
+        if spacing.is_due():
+            elapsed = tqdm.format_interval(seconds_between(spacing.start_ns, now_ns()))
             _print_line(f"{label}: {elapsed} elapsed, {percent()} % of the budget: {step}")
 
     yield begin_step
@@ -266,7 +273,8 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
     """A bar that ticks on a terminal, or a widget in a notebook.
 
-    count: position of the bar on a terminal, as it ticks; None: the position it was moved to.
+    count: the position of the bar on a terminal, asked for at each drawing; None: the bar moves by
+    `update` alone.
     """
     if in_notebook():
         with auto_tqdm(total=total, desc=label, leave=False) as bar:
@@ -290,10 +298,6 @@ def cut_middle(text: str, width: int) -> str:
     start = min(START_WIDTH, max(0, width - 1) // 2)
     end = max(0, width - 1 - start)
     return f"{text[:start]}…{text[len(text) - end :]}"
-
-
-def _advance(bar: Any, steps: int = 1) -> None:
-    bar.update(steps)
 
 
 def _write_line(line: str) -> None:

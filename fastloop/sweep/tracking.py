@@ -10,9 +10,9 @@ from shlex import quote
 
 from tqdm import tqdm
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.protocols import Tracker
 from fastloop.core.result import Result
-from fastloop.core.text import without_passwords
 from fastloop.core.types import UsageError
 
 

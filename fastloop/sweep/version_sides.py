@@ -24,12 +24,11 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import describe_exit
 from fastloop.core.types import UsageError
 from fastloop.processes.signals import exit_if_signalled
-from fastloop.reporting.comparison import seconds_per_sample
+from fastloop.reporting.comparison import CostChange, seconds_per_sample
 from fastloop.reporting.version_changes import (
     RoundTimes,
-    VersionChange,
-    are_told,
     find_version_changes,
+    needs_no_round,
     round_means,
 )
 from fastloop.reporting.version_text import find_other_samples
@@ -72,7 +71,7 @@ class Compared:
     new: Results
     times: dict[tuple[str, str], RoundTimes]
     """(job, benchmark) -> times of both versions, a value a round."""
-    changes: list[VersionChange]
+    changes: list[CostChange]
     rounds: int
     pairs: int
     """Trials of each version in a round."""
@@ -196,7 +195,7 @@ def compare_versions(
         # The first trial of a job compares its data, which takes time: it does not count.
         for side in sides.values():
             side.run_trial(0)
-        base, new = (sides[name].results() for name in (BASE, CANDIDATE))
+        base, new = sides[BASE].results(), sides[CANDIDATE].results()
         number_of_rounds, pairs = 0, 1
         # If the versions deliver other samples, their times can't be compared: none are measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
@@ -205,7 +204,7 @@ def compare_versions(
         for side in sides.values():
             side.end()
             exit_if_signalled()
-        base, new = (sides[name].results() for name in (BASE, CANDIDATE))
+        base, new = sides[BASE].results(), sides[CANDIDATE].results()
     times = round_times(base, new, number_of_rounds, pairs)
     return Compared(
         base=base,
@@ -238,8 +237,8 @@ def _run_rounds(sides: Mapping[str, Side], fail_above: float, seconds: float) ->
                 continue
             done = number // pairs
             end_round()
-            base, new = (sides[name].results() for name in (BASE, CANDIDATE))
-            if are_told(round_times(base, new, done, pairs), done, pairs, fail_above):
+            base, new = sides[BASE].results(), sides[CANDIDATE].results()
+            if needs_no_round(round_times(base, new, done, pairs), done, pairs, fail_above):
                 break
     return done, pairs
 

@@ -23,7 +23,7 @@ from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
-from fastloop.data.prepare_dataset import sample_lengths
+from fastloop.data.reference import sample_lengths
 from fastloop.data.same_data import check_placed
 from fastloop.trial.job import Job
 from fastloop.trial.prefetch.process import prefetch_by_process

@@ -132,7 +132,8 @@ class JobContext:
 
         unread: True if other batches may be memory-mapped, with bytes that nobody has read yet.
         """
-        sample, pair = self._describe_sample(self.step_delivery()(batch))
+        delivered = self.step_delivery()(batch)
+        sample, pair = find_model_input(self.job, self.prepared.num_classes, delivered)
         return Setup(
             model=self.job.model,
             sample=sample,
@@ -161,25 +162,6 @@ class JobContext:
         # Ranks with equally many batches need no join, which adds a collective operation to each
         # step.
         return session.ddp.join()
-
-    def _describe_sample(self, batch: Tree) -> tuple[Leaves, ExtractPair]:
-        """dtype and shape of each leaf of a sample, and a function that selects (input, target).
-
-        If a model runs, the leaves are its input and target only. Raises Unsupported if a benchmark
-        can't use the sample.
-        """
-        benchmarks = self.job.benchmark
-
-        def check(sample: Leaves) -> None:
-            for benchmark in benchmarks.values():
-                benchmark.check(self.job.model, self.prepared.num_classes, sample)
-
-        with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
-        if with_model:
-            return find_pair(with_model[0], batch, check)
-        sample = leaves_of(batch)
-        check(sample)
-        return sample, tuple
 
 
 def compares_crops(job: Job) -> bool:
@@ -217,6 +199,26 @@ def _rank_threads() -> int | None:
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return max(1, usable_cores() // local_world_size())
+
+
+def find_model_input(job: Job, num_classes: int | None, batch: Tree) -> tuple[Leaves, ExtractPair]:
+    """dtype and shape of each leaf of a sample, and a function that selects (input, target).
+
+    If a model runs, the leaves are its input and target only. Raises Unsupported if a benchmark of
+    the job can't use the sample.
+    """
+    benchmarks = job.benchmark
+
+    def check(sample: Leaves) -> None:
+        for benchmark in benchmarks.values():
+            benchmark.check(job.model, num_classes, sample)
+
+    with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
+    if with_model:
+        return find_pair(with_model[0], batch, check)
+    sample = leaves_of(batch)
+    check(sample)
+    return sample, tuple
 
 
 def find_pair(

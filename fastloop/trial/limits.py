@@ -3,6 +3,7 @@ of work that the job's loader does."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.limit import Limit, LimitOrigin
-from fastloop.core.spans import bandwidth
+from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree
@@ -168,3 +169,17 @@ def _copy_rate(row_nbytes: int, batch_size: int, device: torch.device) -> float:
         return host.nbytes
 
     return bandwidth(copy, device, PINNED_COPY_NS) / row_nbytes
+
+
+def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
+    """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
+    # This is a warm-up, because the first copy may allocate.
+    copy()
+    synchronize(device)
+    total, start = 0, now_ns()
+    while now_ns() - start < budget_ns:
+        # A synchronization costs as much as a small copy, so it is shared by eight.
+        for _ in range(8):
+            total += copy()
+        synchronize(device)
+    return total / seconds_between(start, now_ns())

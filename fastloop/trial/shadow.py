@@ -25,7 +25,7 @@ from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
 from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Invalid
-from fastloop.data.prepare_dataset import reference_hashes
+from fastloop.data.reference import reference_hashes
 from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job

@@ -54,6 +54,7 @@ class Spending:
     before_s: float = 0.0
     """Seconds that earlier sessions have spent."""
     begun_ns: int = 0
+    """Start of this session; 0: now."""
     ending_s: float = 0.0
     """Seconds that are reserved for the work after the race."""
     num_trials: int = 0

@@ -22,6 +22,7 @@ from fastloop.core.loading_settings import (
     as_override,
     worker_settings,
 )
+from fastloop.core.outputs_folder import nearest_existing
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.change import Change
 from fastloop.explain.what_ifs import ChangedJob
@@ -52,6 +53,7 @@ WORKERS_FOR_WAITING = (8, 16, 32)
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
 FROZEN = "the samples are random, and a store repeats one draw of them"
+"""The reason why a candidate with a new store is left out."""
 PREPARATION = 0.25
 """Largest share of the budget that writing one store may take."""
 
@@ -190,6 +192,7 @@ class _Crossing:
 
 
 def _reason(job: Job) -> str:
+    """The reason why the job can't be run here; empty if it can."""
     try:
         check_support(job)
     except Unsupported as error:
@@ -337,5 +340,4 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
 
 def _free_bytes(folder: Path) -> int:
     """Free bytes of the disk on which the folder is, or will be."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(nearest_existing(folder)).free

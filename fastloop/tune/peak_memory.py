@@ -12,19 +12,22 @@ more if it copies them into memory, as the mapped pages stay in use.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from fastloop.core.cgroup import usable_memory_bytes
 from fastloop.core.loading_settings import TORCH_PREFETCH
 from fastloop.core.plan import PreparedData
+from fastloop.core.time_limits import TimedPasses
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import Tree, UsageError
+from fastloop.core.types import JobFailed, Tree, UsageError
 from fastloop.data.digest import HELD_BATCHES
-from fastloop.explain.explained_job import count_batches
+from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
@@ -94,15 +97,108 @@ class MemoryProfile:
     """Rows that the present loader has mapped or copied; process_mib includes them."""
 
 
+def observe_memory(
+    short: ExplainedJob,
+    whole_batches: int,
+    workers: Set[int],
+    limit_mib: float,
+    passes: TimedPasses,
+) -> MemoryProfile | None:
+    """The memory of the present job without workers, with the fewest of `workers`, and with the
+    most of them that seem to stay within the limit.
+
+    None if memory can't be observed, or if there is no time for it.
+    """
+    alone = short.without_workers(short.job.torch_threads)
+    if not passes.have_time():
+        return None
+    process_mib = passes.run(partial(_peak_mib, alone))
+    if process_mib is None:
+        return None
+    prepared = short.prepared
+    added_mib = _observe_workers(short, workers, limit_mib - process_mib, process_mib, passes)
+    if added_mib is None:
+        return None
+    rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
+    return MemoryProfile(
+        process_mib=process_mib,
+        added_mib={short.job.start_method(): added_mib} if added_mib else {},
+        prefetch_factor=short.job.loading.batches_ahead,
+        batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
+        batches=short.job.batches or whole_batches,
+        rows_mib=rows_mib,
+        included_rows_mib=_count_rows_held(short.job, prepared) * rows_mib,
+    )
+
+
+def _observe_workers(
+    short: ExplainedJob, workers: Set[int], room_mib: float, process_mib: float, passes: TimedPasses
+) -> dict[int, float] | None:
+    """The memory that workers add, by their number: the fewest, and the most that seem to fit.
+
+    None if there is no time for these passes. room_mib: the memory that workers may add.
+    process_mib: the memory of a pass without workers.
+    """
+    alone = short.without_workers(short.job.torch_threads)
+    added_mib: dict[int, float] = {}
+    # Two numbers of workers are observed, because memory is not proportional to the number: the
+    # first worker also keeps the pages that the process has changed since the fork, and in a short
+    # epoch the last workers have little to do.
+    for choose in (min, max):
+        fitting = [n for n in workers if _extrapolate(added_mib, n) <= room_mib]
+        counts = [n for n in fitting if n not in added_mib]
+        if not counts:
+            break
+        if not passes.have_time():
+            return None
+        count = choose(counts)
+        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
+        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
+            added_mib[count] = max(0.0, peak_mib - process_mib)
+    return added_mib
+
+
+def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
+    """The MiB that this number of workers adds, in proportion to the most observed; 0 if none was
+    observed."""
+    most = max(added_mib, default=1)
+    return added_mib.get(most, 0.0) * workers / most
+
+
+def _count_rows_held(job: Job, prepared: PreparedData) -> float:
+    """Number of copies of all rows that an observed pass has in memory; a fraction if it has read
+    only some of the rows."""
+    if job.loader.store is None:
+        return 0.0
+    # Such a loader copies the rows into memory, and their mapped pages stay in memory, too.
+    if traits_of(LoaderTraits, job.loader).in_memory:
+        return 2.0
+    batches = job.batches or math.inf
+    return min(1.0, batches * job.loading.batch_size / prepared.num_samples)
+
+
+def _peak_mib(explained: ExplainedJob) -> float | None:
+    """Peak of the PSS in an observed pass; None if the system does not tell it, or the pass
+    failed."""
+    job = explained.job
+    explained.begin_step("observing memory")
+    try:
+        return explained.launcher.call(
+            observe_peak_mib, job, explained.prepared, timeout_s=job.trial_timeout_s
+        )
+    except JobFailed:
+        return None
+
+
 def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
     """The forecast peak of the PSS of the job's process and its workers."""
     loading = job.loading
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
     if workers := loading.num_workers:
-        ahead, usual = loading.batches_ahead, profile.prefetch_factor
         # The observed workers had batches in their queues, which are not added twice.
-        queued, included = (min(workers * each, profile.batches) for each in (ahead, usual))
+        queued = min(workers * loading.batches_ahead, profile.batches)
+        included = min(workers * profile.prefetch_factor, profile.batches)
         peak += _workers_mib(profile, job.start_method(), workers)
         peak += max(0, queued - included) * batch_mib
     if job.device_prefetch:

@@ -7,19 +7,17 @@ of the forecasts of memory. The pilot also prepares the data, before the race be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.time_limits import Deadline, deadline_after
-from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import FailureKind, JobFailed, UsageError
 from fastloop.explain.cause_names import WAITING
 from fastloop.explain.explained_job import (
@@ -38,14 +36,11 @@ from fastloop.explain.predict import (
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
-from fastloop.processes.resources import MIB
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
+from fastloop.tune.peak_memory import MemoryProfile, observe_memory
 from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +96,21 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class PilotStart:
-    """The beginning of a pilot: the prepared job and the times of its batches, without workers."""
+    """The beginning of a pilot: one pass of the present job without workers."""
 
     whole: ExplainedJob
+    """The present job, over whole epochs."""
     as_is: BatchTimes
+    """The times of the batches of the pass, with the job's own number of torch's threads."""
     pass_s: float
-    """Seconds that this pass took."""
+    """Seconds that the pass took."""
 
     @property
     def start_s(self) -> float:
-        """Seconds of the pass beside its timed batches. They are measured because a busy machine
-        makes them long, too."""
+        """Seconds that the process of a pass takes to start: the time beside the timed batches.
+
+        It is measured, because the start takes longer on a busy machine.
+        """
         return max(TRIAL_S, self.pass_s - sum(self.as_is.load_s) - sum(self.as_is.step_s))
 
     @property
@@ -170,7 +169,9 @@ def run_pilot(
     passes = TimedPasses(deadline=deadline_after(limits.seconds, begun_ns), longest_s=look.pass_s)
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     short = whole.cut(as_is)
-    observe = partial(_observe, short, whole_batches, counts - {0}, limits.memory_mib or math.inf)
+    observe = partial(
+        observe_memory, short, whole_batches, counts - {0}, limits.memory_mib or math.inf
+    )
     # A limit of memory that the user has set holds for short budgets, too, so these passes have no
     # limit of time.
     memory = None
@@ -194,40 +195,15 @@ def run_pilot(
     )
 
 
-@dataclass(kw_only=True)
-class TimedPasses:
-    """Runs passes, and knows by the longest one so far whether there is time for another one."""
-
-    deadline: Deadline
-    longest_s: float
-
-    def have_time(self) -> bool:
-        """True if a pass as long as the longest one would end in time."""
-        return self.deadline.has_room(self.longest_s)
-
-    def run(self, run_pass: Callable[[], T]) -> T:
-        """The result of the pass."""
-        begun_ns = now_ns()
-        result = run_pass()
-        self.longest_s = max(self.longest_s, seconds_between(begun_ns, now_ns()))
-        return result
-
-    def run_all(self, wanted: Sequence[Callable[[], T]]) -> list[T] | None:
-        """The results of all these passes; None if there is no time for one of them."""
-        results = []
-        for run_pass in wanted:
-            if not self.have_time():
-                return None
-            results.append(self.run(run_pass))
-        return results
-
-
 def _measure_for_model(
     whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int], passes: TimedPasses
 ) -> Measured | None:
-    """The model's input; None if there is no time for all of its passes."""
-    # One pass of each kind, unlike in explain: only the ranking of candidates depends on it, and
-    # the race corrects it.
+    """The model's input; None if there is no time for all of its passes.
+
+    There is one pass of each kind, unlike in explain: only the ranking of candidates depends on it,
+    and the race corrects it.
+    """
+    # The times of batches that are made with one thread of torch, as workers make them.
     single = as_is
     if as_is.torch_threads != 1:
         if not passes.have_time():
@@ -250,100 +226,6 @@ def _measure_for_model(
         timed = passes.run_all([partial(short.time_rung, Part.COPY, 0), *through])
         if timed is None:
             return None
-        hand_off = {
-            count: [(each, timed[0])] for count, each in zip(counts, timed[1:], strict=True)
-        }
+        ready, *handed_over = timed
+        hand_off = {count: [(each, ready)] for count, each in zip(counts, handed_over, strict=True)}
     return measure_for_model(short, (as_is, single), serial, hand_off, PartCosts())
-
-
-def _observe(
-    short: ExplainedJob,
-    whole_batches: int,
-    workers: Set[int],
-    limit_mib: float,
-    passes: TimedPasses,
-) -> MemoryProfile | None:
-    """The memory of the present job without workers, with the fewest of `workers`, and with the
-    most of them that seem to stay within the limit.
-
-    None if memory can't be observed, or if there is no time for it.
-    """
-    alone = short.without_workers(short.job.torch_threads)
-    if not passes.have_time():
-        return None
-    process_mib = passes.run(partial(_peak_mib, alone))
-    if process_mib is None:
-        return None
-    prepared = short.prepared
-    added_mib = _observe_workers(short, workers, limit_mib - process_mib, process_mib, passes)
-    if added_mib is None:
-        return None
-    rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
-    return MemoryProfile(
-        process_mib=process_mib,
-        added_mib={short.job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=short.job.loading.batches_ahead,
-        batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
-        batches=short.job.batches or whole_batches,
-        rows_mib=rows_mib,
-        included_rows_mib=_count_rows_held(short.job, prepared) * rows_mib,
-    )
-
-
-def _observe_workers(
-    short: ExplainedJob, workers: Set[int], room_mib: float, process_mib: float, passes: TimedPasses
-) -> dict[int, float] | None:
-    """The memory that workers add, by their number: the fewest, and the most that seem to fit.
-
-    None if there is no time for these passes. room_mib: the memory that workers may add.
-    process_mib: the memory of a pass without workers.
-    """
-    alone = short.without_workers(short.job.torch_threads)
-    added_mib: dict[int, float] = {}
-    # Two numbers of workers are observed, because memory is not proportional to the number: the
-    # first worker also keeps the pages that the process has changed since the fork, and in a short
-    # epoch the last workers have little to do.
-    for choose in (min, max):
-        fitting = [n for n in workers if _extrapolate(added_mib, n) <= room_mib]
-        counts = [n for n in fitting if n not in added_mib]
-        if not counts:
-            break
-        if not passes.have_time():
-            return None
-        count = choose(counts)
-        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
-        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
-            added_mib[count] = max(0.0, peak_mib - process_mib)
-    return added_mib
-
-
-def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that this number of workers adds, in proportion to the most observed; 0 if none was
-    observed."""
-    most = max(added_mib, default=1)
-    return added_mib.get(most, 0.0) * workers / most
-
-
-def _count_rows_held(job: Job, prepared: PreparedData) -> float:
-    """Number of copies of all rows that an observed pass has in memory; a fraction if it has read
-    only some of the rows."""
-    if job.loader.store is None:
-        return 0.0
-    # Such a loader copies the rows into memory, and their mapped pages stay in memory, too.
-    if traits_of(LoaderTraits, job.loader).in_memory:
-        return 2.0
-    batches = job.batches or math.inf
-    return min(1.0, batches * job.loading.batch_size / prepared.num_samples)
-
-
-def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Peak of the PSS in an observed pass; None if the system does not tell it, or the pass
-    failed."""
-    job = explained.job
-    explained.begin_step("observing memory")
-    try:
-        return explained.launcher.call(
-            observe_peak_mib, job, explained.prepared, timeout_s=job.trial_timeout_s
-        )
-    except JobFailed:
-        return None

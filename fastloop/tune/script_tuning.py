@@ -17,10 +17,10 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
+from fastloop.explain.attach.call_patch import patch_call
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
 from fastloop.explain.attach.further_runs import read_last_line, run_again
-from fastloop.explain.attach.try_changes import patch_call
 from fastloop.explain.change import Change
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
@@ -232,7 +232,7 @@ def describe_tuned(
     patch = ""
     if outcome.is_faster:
         change = find_change(settings[outcome.best], settings[YOURS])
-        call = patch_call(found, change)
+        call = patch_call(found.facts, change)
         patch = call.patch
         lines += [call.advice or f"change: {change.name}", *(f"{each}." for each in call.notes)]
     others = [each for each in findings.loops if each is not found]

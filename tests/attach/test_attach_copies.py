@@ -10,7 +10,7 @@ import pytest
 
 from fastloop.explain.attach.cut_plan import read_cut, write_cut
 from fastloop.explain.attach.findings import LoopFindings
-from fastloop.explain.attach.try_changes import ScriptRunner, _place_in_folder
+from fastloop.explain.attach.script_runner import ScriptRunner, _place_in_folder
 
 COPY = Path("/copies/mine")
 

@@ -35,10 +35,9 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
+from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.attach.try_changes import (
-    AS_IS,
     Attempt,
-    ScriptRunner,
     _choose_round,
     _run_once,
     try_changes,

@@ -14,13 +14,8 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import LINE_WIDTH
-from fastloop.explain.attach.findings import (
-    LoopFindings,
-    ScriptFindings,
-    describe_nothing,
-    format_findings,
-    to_json,
-)
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, to_json
+from fastloop.explain.attach.findings_text import describe_nothing, format_findings
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
@@ -226,7 +221,7 @@ def test_predictions_are_said_to_leave_out_what_workers_take_from_the_step(gains
 @pytest.mark.parametrize("gains", [(), (0.3,)])
 @pytest.mark.parametrize(("step", "others"), [(0.5, 0.0), (2.0, 0.0), (1.0, 1.5)])
 def test_predictions_say_that_workers_would_share_cores(monkeypatch, gains, step, others):
-    monkeypatch.setattr("fastloop.explain.attach.findings.usable_cores", lambda: 2)
+    monkeypatch.setattr("fastloop.explain.attach.findings_text.usable_cores", lambda: 2)
     found = findings_of(*gains)
     loop = replace(found.loops[0], step_cores=step, other_cores=others)
     text = " ".join(format_findings(replace(found, loops=(loop,))).split())

@@ -199,3 +199,24 @@ def test_steps_of_compiled_code_are_not_traced(monkeypatch):
     # Another thread is importing the module.
     monkeypatch.delattr(utils, "counters")
     assert trace_steps(rest)
+
+
+def test_code_that_a_traced_step_would_compile_is_compiled_once():
+    import torch
+    from torch._dynamo import utils
+
+    compiled = []
+
+    def note(module, _):
+        compiled.append(module)
+        return module.forward
+
+    torch._dynamo.reset()
+    utils.counters.clear()
+    double = torch.compile(lambda number: 2 * number, backend=note)
+    # The first step is not traced.
+    begin_trace("train.py:9")
+    facts = trace_steps(lambda: double(torch.ones(3)))
+    assert len(compiled) == 1
+    assert facts == {}
+    assert sys.gettrace() is None

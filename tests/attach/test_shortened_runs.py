@@ -16,13 +16,13 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
+from fastloop.explain.attach.findings_text import format_tried
+from fastloop.explain.attach.script_runner import AS_IS
 from fastloop.explain.attach.try_changes import (
-    AS_IS,
     Attempt,
     TriedChange,
     TriedLoop,
     _choose_round,
-    format_tried,
     try_changes,
 )
 from fastloop.explain.change import Change

@@ -146,6 +146,8 @@ def test_a_loader_of_other_data_is_not_explained(folder):
         (("prefetch_factor=2",), "unsupported: prefetch_factor=2 needs workers: num_workers is 0"),
         (("launcher=torchrun", "launcher.nproc_per_node=2"), "explain with 2 processes: allowed"),
         (("loader._target_=my_code.plain",), "my_code.plain brings its own data"),
+        # One sample shows this: no other one is read.
+        (("dataset._target_=slow_stages.WithoutClasses",), "benchmark=traversal takes any"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(overrides, message, folder):

@@ -19,7 +19,7 @@ from fastloop.core.machine_counters import process_begun_ns
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
-from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes
@@ -42,7 +42,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses, look_at
+from fastloop.tune.pilot import Pilot, PilotStart, look_at
 from fastloop.tune.planning import check_trial_time, look_within
 from fastloop.tune.short_budget import (
     check_least_time,

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from fastloop import FastLoader, converted
-from fastloop.fastloader.columns.images import pixel_format
+from fastloop.fastloader.columns.pixel_format import pixel_format
 
 NUMBERS = np.arange(12.0)
 SHAPES = {

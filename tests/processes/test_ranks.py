@@ -28,7 +28,8 @@ from fastloop.core.spans import now_ns
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported
-from fastloop.data.prepare_dataset import prepare, reference_hashes, sample_lengths
+from fastloop.data.prepare_dataset import prepare
+from fastloop.data.reference import reference_hashes, sample_lengths
 from fastloop.data.same_data import num_delivered
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher

@@ -25,6 +25,15 @@ class Samples(Dataset):
         return torch.full((4, 4), float(index)), index % 4
 
 
+class WithoutClasses(Samples):
+    """Samples that no model takes. Only the first one can be read."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, float]:
+        if index:
+            raise ValueError(f"sample {index} was read before the model was asked")
+        return torch.zeros(4, 4), 0.5
+
+
 class SlowTransform:
     def __init__(self, sleep_s: float) -> None:
         self.sleep_s = sleep_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastloop.core.cgroup import count_throttled, cpu_quotas
+from fastloop.core.cgroup import count_periods, cpu_quotas
 
 
 def write_quota(folder, cores: str | float) -> None:
@@ -32,9 +32,9 @@ def test_cpu_quotas_are_those_of_the_groups_above_too_in_both_versions(
 def test_periods_are_those_of_the_group_that_was_stopped_most(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("1:cpu,cpuacct:/job/step\n")
-    assert count_throttled(tmp_path, membership) == (0, 0)
+    assert count_periods(tmp_path, membership) == (0, 0)
     for folder, stopped in (("job/step", 2), ("job", 7), ("", 0)):
         path = tmp_path / "cpu" / folder
         path.mkdir(parents=True, exist_ok=True)
         (path / "cpu.stat").write_text(f"nr_periods 9\nnr_throttled {stopped}\n")
-    assert count_throttled(tmp_path, membership) == (7, 9)
+    assert count_periods(tmp_path, membership) == (7, 9)

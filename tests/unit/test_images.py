@@ -222,7 +222,7 @@ def test_image_folder_of_different_sizes_needs_a_size(outputs, tmp_path):
 def test_decoding_process_reports_different_sizes_in_one_line(outputs, tmp_path):
     from fastloop.core.types import SamplesDiffer
     from fastloop.data.chunked_reader import collate_chunks
-    from fastloop.data.prepare_dataset import add_remedy
+    from fastloop.data.image_size_advice import add_remedy
 
     root = write_class_folders(tmp_path / "images")
     write_files(root, {"cat/0.jpg": jpeg(crop(100, 90))})

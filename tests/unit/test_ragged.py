@@ -20,8 +20,9 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
 from fastloop.data.digest import sample_hashes
-from fastloop.data.prepare_dataset import prepare, reference_hashes, sample_lengths
+from fastloop.data.prepare_dataset import prepare
 from fastloop.data.ragged import collate_jagged, remove_padding
+from fastloop.data.reference import reference_hashes, sample_lengths
 from fastloop.data.same_data import check_data
 from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder

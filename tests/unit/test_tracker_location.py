@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 from commands import QUICK, run_fastloop
 
-from fastloop.core.text import without_address_users, without_passwords
+from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import check_database, tracker_place
 from fastloop.options.tracker.mlflow import MlflowTracker

@@ -11,7 +11,12 @@ from known_results import result_of
 from experiments.two_versions.run import simulate
 from fastloop.core.alpha_spending import LOOKS
 from fastloop.core.check_status import CheckStatus
-from fastloop.reporting.version_changes import are_told, find_version_changes, round_means
+from fastloop.reporting.version_changes import (
+    find_version_changes,
+    judge_change,
+    needs_no_round,
+    round_means,
+)
 from fastloop.reporting.version_text import (
     VersionOutcome,
     answer_versions,
@@ -65,14 +70,15 @@ def test_a_factor_of_one_point_zero_five_is_told_at_five_percent_noise():
 
 def test_nothing_is_told_between_looks_nor_before_the_first():
     for count in range(2, LOOKS[-1] + 1):
-        assert are_told(rounds_of(2, count=count), count, 1, 2.0) == (count in LOOKS)
+        assert needs_no_round(rounds_of(2, count=count), count, 1, 2.0) == (count in LOOKS)
     (few,) = find_version_changes(rounds_of(2, count=3), 1)
-    assert (few.tell(2.0), few.change.ratio) == ("", None)
+    assert (judge_change(few, 2.0), few.ratio) == ("", None)
 
 
 def test_a_difference_below_what_is_allowed_is_no_slower():
     (found,) = find_version_changes(rounds_of(1.2), 1)
-    assert [found.tell(allowed) for allowed in (2, 10, 30)] == ["slower", "slower", "no slower"]
+    judgements = [judge_change(found, allowed) for allowed in (2, 10, 30)]
+    assert judgements == ["slower", "slower", "no slower"]
 
 
 def test_a_trials_share_of_a_round_is_a_geometric_mean():

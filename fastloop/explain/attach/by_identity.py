@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Entry(Generic[T]):
+    """A value, and the reference that notices the end of its object."""
+
+    reference: ref[Any]
+    value: T
 
 
 class ByIdentity(Generic[T]):
@@ -16,7 +25,7 @@ class ByIdentity(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[ref[Any], T]] = {}
+        self._values: dict[int, _Entry[T]] = {}
 
     def __len__(self) -> int:
         return len(self._values)
@@ -27,13 +36,14 @@ class ByIdentity(Generic[T]):
     def __setitem__(self, owner: Any, value: T) -> None:
         number = id(owner)
         # The callback comes before another object can have the id.
-        self._values[number] = ref(owner, lambda _: self._values.pop(number, None)), value
+        reference = ref(owner, lambda _: self._values.pop(number, None))
+        self._values[number] = _Entry(reference, value)
 
     def get(self, owner: object) -> T | None:
         """The value of the object; None if it has none."""
         found = self._values.get(id(owner))
-        return found[1] if found else None
+        return found.value if found else None
 
     def values(self) -> list[T]:
         """The values of all objects."""
-        return [value for _, value in self._values.copy().values()]
+        return [each.value for each in self._values.copy().values()]

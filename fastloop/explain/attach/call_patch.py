@@ -16,7 +16,7 @@ from typing import Any
 
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.loader_places import ANY_NAME
+from fastloop.explain.attach.loader_places import ANY_NAME, is_library
 from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
@@ -36,6 +36,16 @@ LOADER = "DataLoader"
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
 """FastLoader's settings with which it reads the whole dataset in each process of a group, as
 DataLoader does."""
+LIBRARIES = {
+    "transformers": {
+        "num_workers": "TrainingArguments(dataloader_num_workers={})",
+        "persistent_workers": "TrainingArguments(dataloader_persistent_workers={})",
+        "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={})",
+    },
+    "timm": {"num_workers": "create_loader(num_workers={}), --workers of train.py"},
+    "ultralytics": {"num_workers": "workers={}"},
+}
+"""Arguments of libraries that make DataLoaders, by the name of the package."""
 FASTLOADER_WORD = "FastLoader"
 """A word of FastLoader's warnings about arguments that it drops, but not of those that DataLoader
 gives as well."""
@@ -46,8 +56,12 @@ def settings_beside(settings: Mapping[str, Any], given: Container[str]) -> dict[
     workers are set back to their defaults."""
     if settings.get("num_workers") != 0:
         return {**settings}
-    ended = {name: value for name, value in WITHOUT_WORKERS.items() if name in given}
-    return {**settings} | {**ended, **settings}
+    ended = {
+        name: value
+        for name, value in WITHOUT_WORKERS.items()
+        if name in given and name not in settings
+    }
+    return {**settings, **ended}
 
 
 @dataclass(frozen=True)
@@ -77,13 +91,61 @@ def patch_script(
     except UnicodeDecodeError:
         raise Unsupported(f"{path} is not in UTF-8") from None
     after = edit_call(before, line, change, takes)
-    # splitlines() would also split at a form feed, unlike git.
-    old, new = ([*filter(None, re.split(r"(?<=\n)", text))] for text in (before, after))
-    diff = difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}")
+    diff = difflib.unified_diff(_lines(before), _lines(after), f"a/{shown}", f"b/{shown}")
     # git marks a last line without an end, which difflib does not.
     return "".join(
         each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in diff
     )
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of the text, with their ends."""
+    # splitlines() would also split at a form feed, unlike git.
+    return [*filter(None, re.split(r"(?<=\n)", text))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchedCall:
+    """The change of a call: a patch, or advice if there can be none."""
+
+    patch: str = ""
+    """For `git apply`."""
+    advice: str = ""
+    """A sentence on the call to change by hand."""
+    notes: tuple[str, ...] = ()
+    """Sentences on values that the patch replaces."""
+
+
+def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
+    """The change of the call that makes a DataLoader. facts: those that were recorded about it."""
+    made_at, takes = facts["made_at"], facts.get("takes")
+    path, _, line = made_at.rpartition(":")
+    if is_library(path):
+        return PatchedCall(advice=_library_advice(Path(path), line, change))
+    try:
+        patch = patch_script(Path(path), int(line), change, Path.cwd(), takes)
+        options = find_options(Path(path).read_text("utf-8"), int(line), change, takes)
+    except (Unsupported, SyntaxError, OSError) as error:
+        advice = f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
+        return PatchedCall(advice=advice)
+    notes = tuple(
+        f"The call takes {name} from {expression}, which the patch replaces: if the script has an "
+        "option for it, that does without a patch"
+        for name, expression in options.items()
+    )
+    return PatchedCall(patch=patch, notes=notes)
+
+
+def _library_advice(path: Path, line: str, change: Change) -> str:
+    names = {name: LIBRARIES[name] for name in LIBRARIES if name in path.parts}
+    known = [
+        text.format(repr(change.settings[name]))
+        for arguments in names.values()
+        for name, text in arguments.items()
+        if name in change.settings
+    ]
+    made = f"The DataLoader is made inside of a library, at {path.name}:{line}"
+    return f"{made}: set {', '.join(known)}" if known else f"{made}: it needs {change.name}"
 
 
 def show_command(patch: Path) -> str:

@@ -27,8 +27,8 @@ FEWEST_BATCHES, MOST_BATCHES = 5, 2000
 FEWEST_PASSES, MOST_FACTOR = 2, 3
 """A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
 these passes take more than MOST_FACTOR times USUAL_S."""
-KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
-"""Number of changes in the first two rounds, and in the later ones."""
+KEPT = (MOST_CHANGES, 3, 2)
+"""Most changes in each of the first rounds; later rounds have as many as the last of these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
@@ -39,8 +39,9 @@ FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
 """Runs for one change: the first one, and the rounds."""
 MARGIN = 1.5
 """Later runs may take this many times as long as the first one, as on a busy machine."""
-PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
-"""Runs that the budget should contain: the first one, three rounds, and the comparison."""
+PLANNED_RUNS = 1 + sum(1 + count for count in KEPT) + COMPARED
+"""Runs that the budget should contain: the first one, three rounds, each with a run of the
+unchanged script, and the comparison."""
 
 
 def choose_worker_counts(found: LoopFindings) -> set[int]:

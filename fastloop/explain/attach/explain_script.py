@@ -14,11 +14,13 @@ from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
-    describe_causes,
     describe_loop,
+    to_json,
+)
+from fastloop.explain.attach.findings_text import (
+    describe_causes,
     describe_unseen,
     part_rows,
-    to_json,
     what_if_rows,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops

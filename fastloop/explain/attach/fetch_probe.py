@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.explain.attach.first_look import FirstRead
-from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
@@ -95,7 +97,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         if look:
             reason = look.end()
             log.add_fact(
-                samples_of=here.current.epoch, no_store=reason, tensors=count_tensors(batch)
+                samples_of=here.current.epoch, no_store=reason, tensors=_count_tensors(batch)
             )
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
@@ -180,6 +182,15 @@ def _find_transforms(dataset: Any) -> Any:
             return dataset
         dataset = names.get("dataset")
     return _Empty()
+
+
+def _count_tensors(batch: Any) -> int:
+    """Number of tensors of a batch."""
+    if isinstance(batch, torch.Tensor):
+        return 1
+    parts: Any = batch.values() if isinstance(batch, dict) else batch
+    is_nested = isinstance(batch, dict | list | tuple)
+    return sum(map(_count_tensors, parts)) if is_nested else 0
 
 
 class _Empty:

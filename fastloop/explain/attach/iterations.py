@@ -142,8 +142,8 @@ def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None
     starts = [piece.start_ns for piece in pieces]
     reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
     for each in passes:
-        bounds_ns = each.start_ns + each.iter_ns, each.stop_ns
-        begin, end = (bisect_left(starts, bound_ns) for bound_ns in bounds_ns)
+        begin = bisect_left(starts, each.start_ns + each.iter_ns)
+        end = bisect_left(starts, each.stop_ns)
         each.covered_ns = each.iter_ns + reached[end] - reached[begin]
 
 

@@ -31,6 +31,8 @@ MOST_NS = 10_000_000_000
 """A trace ends early after this time, as the script may have left the loop by `break`."""
 LEAST_SHARE = 0.05
 """Lines with a smaller share of the step are not written."""
+COMPILED = "_TorchDynamoContext.__call__."
+"""Beginning of the qualified name of the function through which torch.compile's code is called."""
 STANDARD = os.path.dirname(os.__file__) + os.sep
 """Beginning of the paths of Python's own modules."""
 Line = tuple[str, int]
@@ -144,8 +146,10 @@ class LineTrace:
         spent_ns = now_ns() - self.start_ns
         is_slowed = self.num_calls > FREE_CALLS and CALL_NS * self.num_calls > MOST_SHARE * spent_ns
         is_late = is_slowed or spent_ns > MOST_NS
+        # torch.compile would compile this code now, and once more after the trace has ended.
+        is_compiled = frame.f_code.co_qualname.startswith(COMPILED)
         # Another thread may have ended the trace; only this one can remove its trace function.
-        if is_late or not self.is_on:
+        if is_late or is_compiled or not self.is_on:
             self.stop()
             return None
         if self.inner is not None or frame is self.frame or self.called.is_full:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastloop.core.cgroup import MOST_THROTTLED, usable_memory_bytes
+from fastloop.core.cgroup import MOST_THROTTLED, QuotaPeriods, usable_memory_bytes
 from fastloop.core.explanation import Cause
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
@@ -73,11 +73,12 @@ def _cores(loop: Loop) -> list[Cause]:
 
 def _quota(loop: Loop) -> list[Cause]:
     steps = loop.usage.steps
-    stopped, periods = (sum(each["throttled"][place] for each in steps) for place in (0, 1))
+    stopped = sum(each["throttled_periods"] for each in steps)
+    periods = QuotaPeriods(stopped, sum(each["periods"] for each in steps))
     quota = steps[-1]["quota"] if steps else None
-    if quota is None or not periods or stopped / periods <= MOST_THROTTLED:
+    if quota is None or periods.share_throttled <= MOST_THROTTLED:
         return []
-    text = describe_quota(quota, stopped / periods)
+    text = describe_quota(quota, periods.share_throttled)
     advice = "raise the container's CPU limit, or use as few workers and threads as it allows"
     return _tell(CauseName.QUOTA, text, advice)
 
@@ -95,18 +96,18 @@ def _threads(loop: Loop) -> list[Cause]:
     cores = min(last["cores"], last["quota"] or last["cores"])
     if usage.demand < CROWDED * cores:
         return []
-    helpers = [_other_threads(facts) for facts in (usage.steps, usage.makes)]
-    if max(helpers) < CROWDED - 1:
+    of_loop, of_workers = _other_threads(usage.steps), _other_threads(usage.makes)
+    if max(of_loop, of_workers) < CROWDED - 1:
         return []
-    where, own = (
-        ("the loop", last) if helpers[0] >= helpers[1] else ("each worker", usage.makes[-1])
-    )
+    is_in_loop = of_loop >= of_workers
+    where = "the loop" if is_in_loop else "each worker"
+    own = last if is_in_loop else usage.makes[-1]
     text = (
         f"{own['torch_threads']} threads of torch in {where} and {usage.workers} workers: "
         f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
     )
     # The loop gets the cores that its workers leave; each worker needs one thread.
-    left = max(1, int(cores) - usage.workers) if own is last else 1
+    left = max(1, int(cores) - usage.workers) if is_in_loop else 1
     return _tell(CauseName.THREADS, text, f"call torch.set_num_threads({left}) in {where}")
 
 
@@ -268,13 +269,12 @@ def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 NEAR_FILES = 0.8
 """Share of the limit of file descriptors from which it counts as reached. It is lower than REACHED
 because descriptors are counted rarely, and their number grows from batch to batch."""
-_OF_FILES = "most_files", "open_files"
-"""Names of the limit and of the number of descriptors in the facts about a loop."""
 
 
 def _files(loop: Loop) -> list[Cause]:
     steps = loop.usage.steps
-    most, used = (max((each.get(name, 0) for each in steps), default=0) for name in _OF_FILES)
+    most = max((each.get("most_files", 0) for each in steps), default=0)
+    used = max((each.get("open_files", 0) for each in steps), default=0)
     failed = _has_error(loop, "Too many open files", "ancdata")
     if not failed and (not steps or used < NEAR_FILES * most):
         return []
@@ -341,8 +341,8 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     if not usage.workers or not usage.makes:
         return []
     faults = usage.share_of_makes("minor_faults") * mmap.PAGESIZE
-    unshared, after_ns = (sum(each["unshared"][place] for each in usage.makes) for place in (0, 1))
-    rate = unshared / after_ns
+    unshared = sum(each["unshared_bytes"] for each in usage.makes)
+    rate = unshared / sum(each["unshared_after_ns"] for each in usage.makes)
     # Memory that is new to a process causes page faults, too, and the loop's process also ends the
     # sharing of memory to which it writes. So only the share of the faults counts that copies of
     # shared memory explain.
@@ -351,7 +351,7 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     # of the share, as neither the copies nor the rest is longer by itself.
     runs = max(1e-9, 1 - usage.share_of_makes("delay_ns"))
     cost = _making_share(shares) * usage.share_of_makes("system_ns") / runs * of_copies
-    copied = max(each["unshared"][0] for each in usage.makes) * usage.workers
+    copied = max(each["unshared_bytes"] for each in usage.makes) * usage.workers
     if unshared <= 0 or (cost < LEAST_COST and copied < MOST_COPIED * usable_memory_bytes()):
         return []
     text = (

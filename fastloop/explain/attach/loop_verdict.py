@@ -111,7 +111,7 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
 
 
 def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
-    likely, most = (show_percent(max(0.0, each)) for each in (wait.value, wait.high))
+    likely, most = show_percent(max(0.0, wait.value)), show_percent(max(0.0, wait.high))
     return (
         f"No answer yet: these batches can't tell whether the loop over {loop.name} waits: "
         f"{likely} is likely, and anything up to {most} possible"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -121,9 +122,9 @@ def predict_changes(
     changes = _find_changes(_LoopTime(loop, model, steady_s / present_s), shares)
     changes += _persistent_workers(loop, shares)
     # FastLoader over the dataset itself is first: it needs no other setting, and no store.
-    gains = [(each.gain or 0.0, each) for each in changes]
-    worth = [(not each.is_native, -gain, each) for gain, each in gains if gain >= LEAST_GAIN]
-    return ratio, tuple(each for *_, each in sorted(worth, key=lambda row: row[:2]))
+    worth = [each for each in changes if each.gain and each.gain >= LEAST_GAIN]
+    worth.sort(key=lambda each: (not each.is_native, -(each.gain or 0.0)))
+    return ratio, tuple(worth)
 
 
 def model_loop(loop: Loop) -> LoopModel | None:
@@ -277,15 +278,10 @@ def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
         ways.append(({"persistent_workers": True}, loaders))
     found, best = [], 0.0
     for kept, starts in ways:
-        gain, least = (
-            time.gain(
-                workers,
-                time.model.prefetch,
-                time.starts_with(workers, factor * starts),
-                crowded_power=power,
-            )
-            for factor, power in ((1, CROWDED_POWER), (STARTS_UNSURE, WORST_CROWDED_POWER))
-        )
+        ahead, starts_s = time.model.prefetch, time.starts_with(workers, starts)
+        most_starts_s = time.starts_with(workers, STARTS_UNSURE * starts)
+        gain = time.gain(workers, ahead, starts_s)
+        least = time.gain(workers, ahead, most_starts_s, crowded_power=WORST_CROWDED_POWER)
         if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
             change = Change(settings={"num_workers": workers, **kept})
             found.append(LoopWhatIf(change=change, gain=gain))
@@ -296,19 +292,27 @@ def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
 def _changes_of_stores(time: _LoopTime) -> list[LoopWhatIf]:
     """Changes to a store. This run does not show the cost of reading it, so their gains are upper
     bounds."""
-    model, left = time.model, _remaining_share(time.loop)
-    found = []
-    for text, workers, prefetch, kept, starts_s in (
-        (STORE, model.workers, model.prefetch, left, time.starts_s),
-        # The share of loading that is left is 0.0 here, so the length of the queue has no effect.
-        (FAST_STORE, 1, DEEP_PREFETCH, 0.0, 0.0),
-    ):
-        # A bound is listed only if the store would be a gain even if it saved half as much.
-        least = time.gain(workers, prefetch, starts_s, (1 + kept) / 2)
-        gain = time.gain(workers, prefetch, starts_s, kept)
-        if least >= LEAST_GAIN:
-            found.append(LoopWhatIf(change=Change(text=text), gain=gain, is_bound=True))
-    return found
+    model = time.model
+
+    def gain_of_store(kept: float) -> float:
+        return time.gain(model.workers, model.prefetch, time.starts_s, kept)
+
+    def gain_of_fastloader(kept: float) -> float:
+        return time.gain(1, DEEP_PREFETCH, 0.0, kept)
+
+    return [
+        *_change_to_store(STORE, gain_of_store, _remaining_share(time.loop)),
+        # Nothing of loading is left here, so the length of the queue has no effect.
+        *_change_to_store(FAST_STORE, gain_of_fastloader, 0.0),
+    ]
+
+
+def _change_to_store(text: str, gain: Callable[[float], float], kept: float) -> list[LoopWhatIf]:
+    """The change to a store, if it is worth listing. gain: of the share of loading that is left."""
+    # A bound is listed only if the store would be a gain even if it saved half as much.
+    if gain((1 + kept) / 2) < LEAST_GAIN:
+        return []
+    return [LoopWhatIf(change=Change(text=text), gain=gain(kept), is_bound=True)]
 
 
 def _remaining_share(loop: Loop) -> float:

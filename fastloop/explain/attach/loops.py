@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,13 @@ ALIKE = (
     "num_workers",
 )
 """Facts that all passes of a loop have in common."""
-FoundPass = tuple[dict[str, Any], LoaderPass]
-"""The facts about a DataLoader, and a pass over it."""
+
+
+class FoundPass(NamedTuple):
+    """A pass over a DataLoader, and the facts about the DataLoader."""
+
+    facts: dict[str, Any]
+    loader_pass: LoaderPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,7 @@ class Loop:
         kind, place = self.facts["type"], self.facts["place"]
         where = f"{kind} at {place}" if place else kind
         if self.has_twin:
-            made_at, samples = (self.facts.get(name) for name in ("made_at", "num_samples"))
+            made_at, samples = self.facts.get("made_at"), self.facts.get("num_samples")
             where += f" (of line {made_at.rpartition(':')[2]}" if made_at else " ("
             where += f", {samples:,} samples)" if samples is not None else ")"
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
@@ -139,7 +144,7 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
                 # line of a function, as those of training and validation.
-                groups[tuple(facts.get(name) for name in ALIKE)].append((facts, each))
+                groups[tuple(facts.get(name) for name in ALIKE)].append(FoundPass(facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
     # Two loops have the same name if they share a line, as in zip(photos, paintings), or as
@@ -152,10 +157,14 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
 def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
     """Remove passes of a single batch, such as next(iter(loader)), if their DataLoader has a loop
     at another place."""
-    owners = {key: {(p.process_id, p.loader) for _, p in group} for key, group in groups.items()}
+    owners = {
+        key: {(found.loader_pass.process_id, found.loader_pass.loader) for found in group}
+        for key, group in groups.items()
+    }
     for key, group in list(groups.items()):
         others = set().union(*(owners[each] for each in groups if each != key))
-        if len(group) == 1 and len(group[0][1].batches) == 1 and owners[key] <= others:
+        is_glance = len(group) == 1 and len(group[0].loader_pass.batches) == 1
+        if is_glance and owners[key] <= others:
             del groups[key]
 
 
@@ -246,12 +255,15 @@ def _build_loop(
     group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
 ) -> Loop:
     """The loop of passes with the facts about their loaders."""
-    passes = tuple(each for _, each in group)
+    passes = tuple(found.loader_pass for found in group)
     makers = [makers_of_pass(each, records) for each in passes]
-    waits = [_move_start_up(attribute_waits(*pair)) for pair in zip(passes, makers, strict=True)]
-    made = tuple(batch for each in makers for maker in each for batch in maker.made)
+    waits = [
+        _move_start_up(attribute_waits(each, of_pass))
+        for each, of_pass in zip(passes, makers, strict=True)
+    ]
+    made = tuple(batch for of_pass in makers for maker in of_pass for batch in maker.made)
     return Loop(
-        facts=group[0][0],
+        facts=group[0].facts,
         passes=passes,
         waits_ns=np.concatenate(waits),
         steps_ns=np.concatenate([np.array(each.step_ns, np.int64) for each in passes]),
@@ -262,7 +274,9 @@ def _build_loop(
         no_store=_find_no_store(passes, records),
         usage=collect_usage(passes, records),
         step_lines=find_step_lines(passes, records),
-        blocked_ns=sum(time_behind_order(*pair) for pair in zip(passes, makers, strict=True)),
+        blocked_ns=sum(
+            time_behind_order(each, of_pass) for each, of_pass in zip(passes, makers, strict=True)
+        ),
         other_cores=other_cores,
     )
 
@@ -287,12 +301,13 @@ def _with_ranks(
 ) -> Loop:
     """The loop over the passes of all ranks; if there are several, with the loop of each rank."""
     loop = _build_loop(group, records, other_cores)
-    numbers = sorted({int(facts["rank"]) for facts, _ in group if facts["rank"] is not None})
+    ranks_of_passes = [found.facts["rank"] for found in group]
+    numbers = sorted({int(rank) for rank in ranks_of_passes if rank is not None})
     if len(numbers) < 2:
         return loop
     ranks = []
     for rank in numbers:
-        own = [each for each in group if each[0]["rank"] == str(rank)]
+        own = [found for found in group if found.facts["rank"] == str(rank)]
         ranks.append(replace(_build_loop(own, records, other_cores), rank=rank))
     return replace(loop, facts=loop.facts | {"rank": None}, ranks=tuple(ranks))
 

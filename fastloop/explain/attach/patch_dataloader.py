@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,10 @@ from fastloop.explain.attach.loader_places import (
     place_of_call,
 )
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
+from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import MEMORY_TURNS, PassUsage
-from fastloop.observe.event_log import EventLog
+from fastloop.explain.attach.usage_probe import PassUsage
+from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
 from fastloop.observe.warning_frames import skip_in_warnings
 
@@ -91,6 +93,15 @@ def follow_reset(
             begin(loader, iterator, start_ns)
 
     return _reset
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The making of an iterator."""
+
+    loader: LoaderState
+    start_ns: int
+    """Time before it was made."""
 
 
 class LoopProbe:
@@ -164,7 +175,7 @@ class LoopProbe:
             original(iterator, loader, *args, **named)
             # A derived class need not call DataLoader.__init__.
             self._follow_derived(loader)
-            setattr(iterator, ORIGIN, (self._describe_once(loader), start_ns))
+            setattr(iterator, ORIGIN, _Origin(self._describe_once(loader), start_ns))
 
         return __init__
 
@@ -226,12 +237,11 @@ class LoopProbe:
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
         """Begin the pass of an iterator that was made by a function that is not wrapped."""
-        origin: tuple[LoaderState, int] | None = getattr(iterator, ORIGIN, None)
+        origin: _Origin | None = getattr(iterator, ORIGIN, None)
         # A class that is derived from the iterators' class need not call their __init__.
         if origin is None:
             return None
-        loader, start_ns = origin
-        return self._record_pass(iterator, loader, 0, None, start_ns, now_ns())
+        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, now_ns())
 
     def _begin_again(self, iterator: Any, last: IterationState) -> IterationState:
         """Begin a pass that goes on with an iterator which the DataLoader has kept."""
@@ -277,35 +287,45 @@ class LoopProbe:
         if place != state.place:
             self.log.add_fact(iteration=state.number, place=place)
 
+    def _find_pass(self, iterator: Any) -> IterationState | None:
+        """The pass that asks the iterator for a batch; None if nothing is known of the iterator."""
+        state: IterationState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
+        if state is None:
+            return None
+        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
+        if state.loader.asked_ns:
+            state = self._begin_again(iterator, state)
+        if iterator._num_yielded == state.second:
+            self._correct_place(state)
+        return state
+
+    def _end_step(self, state: IterationState, here: ThreadLog) -> int:
+        """Record the step before this call of next(), if there is one; returns the time."""
+        # The CPU time of a step is known only if it was also read at its start.
+        cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
+        start_ns, has_step = now_ns(), state.batch != UNKNOWN
+        # A loop inside of the step has waits of its own.
+        is_alone = getattr(self.last, "state", None) is state
+        self.last.state = state
+        state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
+        # A loop in a worker, as of a dataset over another one, must not end the worker alone.
+        if self.counter is not None and has_step and get_worker_info() is None:
+            loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
+            self.counter.count_step(loop, step_ns, self.has_unused)
+        return start_ns
+
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
-        log, counter = self.log, self.counter
+        log = self.log
 
         @functools.wraps(original)
         @skip_in_warnings
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            state: IterationState | None = getattr(iterator, STATE, None)
+            state = self._find_pass(iterator)
             if state is None:
-                state = self._begin_late(iterator)
-                if state is None:
-                    return original(iterator)
-            # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
-            if state.loader.asked_ns:
-                state = self._begin_again(iterator, state)
-            if iterator._num_yielded == state.second:
-                self._correct_place(state)
+                return original(iterator)
             here = log.here()
-            # The CPU time of a step is known only if it was also read at its start.
-            cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
-            start_ns, has_step = now_ns(), state.batch != UNKNOWN
-            # A loop inside of the step has waits of its own.
-            is_alone = getattr(self.last, "state", None) is state
-            self.last.state = state
-            state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
-            # A loop in a worker, as of a dataset over another one, must not end the worker alone.
-            if counter is not None and has_step and get_worker_info() is None:
-                loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
-                counter.count_step(loop, step_ns, self.has_unused)
+            start_ns = self._end_step(state, here)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.

@@ -68,7 +68,7 @@ class StepLines:
         told = (outer or inner)[:MOST_TOLD]
         if not told:
             return ""
-        first, others = told[0], told[1:]
+        first, *others = told
         sentence = f"Its steps spend {show_percent(first.share)} of their time at {first.name}"
         if outer and first.share >= WHOLE and inner:
             return f"{sentence}, and inside of it {_join(inner)}"

@@ -154,7 +154,7 @@ class WatchedIterator(Generic[T]):
 
     def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
         self._iterator, self._loader = iterator, loader
-        self._bounds_ns = start_ns, now_ns()
+        self._start_ns, self._stop_ns = start_ns, now_ns()
         self._count = 0
         self._state: IterationState | None = None
 
@@ -167,7 +167,7 @@ class WatchedIterator(Generic[T]):
     def __next__(self) -> T:
         if self._state is None:
             # The pass begins with the first next(), which shows the line of the script's loop.
-            self._state = self._loader.begin(*self._bounds_ns)
+            self._state = self._loader.begin(self._start_ns, self._stop_ns)
         state, here = self._state, self._loader.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), is_alone=True)

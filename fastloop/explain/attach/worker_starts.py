@@ -22,7 +22,7 @@ queues of their own, a dataset and a seed, and their memory is copied as it is w
 
 def seconds_of_workers(count: int, start_method: str) -> float:
     """Seconds that `count` workers take to start and to end, without any batch."""
-    one_s, two_s = (_time_workers(each, start_method) for each in (1, 2))
+    one_s, two_s = _time_workers(1, start_method), _time_workers(2, start_method)
     # Workers start one after the other: each further worker takes as long as the second one.
     return max(one_s, one_s + (two_s - one_s) * (count - 1))
 

@@ -59,12 +59,13 @@ class ConvertedColumn:
         if arguments is None:
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
-        # With one item for each channel both layouts are the same, and this one is faster.
+        # With one item for each channel both layouts are the same, and channels last is faster.
         is_vector = pixels == 1
-        layout = self.source_layout == "HWC" or is_vector, spec.channels_last or is_vector
+        is_last = is_vector or self.source_layout == "HWC"
+        becomes_last = is_vector or spec.channels_last
         return arguments | {
             "types": (SOURCE_TYPES[rows.spec.dtype], SOURCE_TYPES[spec.dtype]),
-            "layout": (channels, pixels, *map(int, layout), len(self.factor)),
+            "layout": (channels, pixels, int(is_last), int(becomes_last), len(self.factor)),
             "factor": self.factor.numpy(),
             "offset": self.offset.numpy(),
         }
@@ -118,15 +119,20 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if min(stds) <= 0:
         raise ValueError(f"std={std}: allowed are numbers above 0")
     spec = SampleSpec(dtype, shape, channels_last)
+    # If one of them has a number for each channel and the other a single one, that counts for all.
     count = max(len(means), len(stds))
-    pairs = list(zip(means * (count // len(means)), stds * (count // len(stds)), strict=True))
+    means, stds = means * (count // len(means)), stds * (count // len(stds))
     # The computation uses float32 at least: in bfloat16, a mean of 120 is off by 0.3.
     compute_dtype = torch.promote_types(dtype, torch.float32)
-    factor, offset = (
-        torch.tensor(values, dtype=compute_dtype, device="cpu")
-        for values in ([scale / std for _, std in pairs], [-mean / std for mean, std in pairs])
+    factors = [scale / each for each in stds]
+    offsets = [-mean / std for mean, std in zip(means, stds, strict=True)]
+    return ConvertedColumn(
+        rows,
+        spec,
+        source_layout,
+        factor=torch.tensor(factors, dtype=compute_dtype, device="cpu"),
+        offset=torch.tensor(offsets, dtype=compute_dtype, device="cpu"),
     )
-    return ConvertedColumn(rows, spec, source_layout, factor, offset)
 
 
 def _channel_values(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +16,7 @@ from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.rows_of_open_file import BatchRows
+from fastloop.data.rows_of_open_file import reader_epochs
 
 
 @option
@@ -32,15 +31,10 @@ class Hdf5Loader:
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     even_shares: ClassVar[bool] = True
 
-    @contextmanager
-    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; every worker opens the file itself."""
+    def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
+        """The epochs; every worker opens the file itself."""
         open_reader = partial(_DatasetReader, self.store, prepared.folder)
-        # A broken file is reported here, and not by a worker.
-        open_reader().close()
-        rows = BatchRows(open_reader, prepared.num_samples)
-        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
-            yield epochs
+        return reader_epochs(open_reader, prepared, plan)
 
 
 class _DatasetReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +17,7 @@ from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.rows_of_open_file import BatchRows
+from fastloop.data.rows_of_open_file import reader_epochs
 from fastloop.data.tfrecord_format import example_class, import_crc32c, mask_crc
 
 HEAD = struct.Struct("<QI")
@@ -45,15 +44,10 @@ class TfRecordLoader:
     even_shares: ClassVar[bool] = True
     check_crc: bool
 
-    @contextmanager
-    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; every worker opens the file itself."""
+    def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
+        """The epochs; every worker opens the file itself."""
         open_reader = partial(_RecordReader, self.store, prepared.folder, self.check_crc)
-        # A broken file is reported here, and not by a worker.
-        open_reader().close()
-        rows = BatchRows(open_reader, prepared.num_samples)
-        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
-            yield epochs
+        return reader_epochs(open_reader, prepared, plan)
 
 
 class _RecordReader:

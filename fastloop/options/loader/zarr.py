@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +17,7 @@ from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.rows_of_open_file import BatchRows
+from fastloop.data.rows_of_open_file import reader_epochs
 
 LIBRARY = Library("zarr", "loader=zarr", "pip install zarr")
 
@@ -36,15 +35,10 @@ class ZarrLoader:
         """Raise Unsupported without zarr."""
         LIBRARY.check()
 
-    @contextmanager
-    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; every worker opens the group itself."""
+    def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
+        """The epochs; every worker opens the group itself."""
         open_reader = partial(_ArrayReader, self.store, prepared.folder)
-        # If the group is broken, this reports it here, and not in a worker.
-        open_reader().close()
-        rows = BatchRows(open_reader, prepared.num_samples)
-        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
-            yield epochs
+        return reader_epochs(open_reader, prepared, plan)
 
 
 class _ArrayReader:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from fastloop.core.outputs_folder import outputs_folder
-from fastloop.core.text import without_passwords
+from fastloop.core.passwords import without_passwords
 from fastloop.core.types import UsageError
 
 LOCK_TIMEOUT_S = 10.0

@@ -23,10 +23,10 @@ import psutil
 from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.outputs_folder import outputs_folder
+from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
-from fastloop.core.text import without_address_users, without_passwords
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import UsageError, option
 from fastloop.options.tracker._charts_view import (

@@ -37,15 +37,23 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
-    # `room` holds a token for each batch that the thread may load, `ready` the loaded batches
+    # `room` holds a token for each batch that the thread may load, `ready` the loaded batches.
     room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
     for _ in range(ahead):
         room.put(None)
     # iter() is called here, not in the thread: when a thread ends, the kernel kills the workers it
     # has started, persistent ones included, see processes/parent_death.py.
-    args = stream.deliver_each(stream.start_epoch(epochs, epoch), deliver), room, stopped, ready
-    thread = threading.Thread(target=_fill, args=args, daemon=True)
-    del args
+    thread = threading.Thread(
+        target=_fill,
+        # This frame must not keep the iterator alive, so no name in it refers to it.
+        args=(
+            stream.deliver_each(stream.start_epoch(epochs, epoch), deliver),
+            room,
+            stopped,
+            ready,
+        ),
+        daemon=True,
+    )
     thread.start()
     try:
         while True:
@@ -62,7 +70,7 @@ def _prefetch_epoch(
             room.put(None)
             yield stream.receive(*pending)
     finally:
-        # the token wakes the thread, which then sees `stopped`
+        # The token wakes the thread, which then sees `stopped`.
         stopped.set()
         room.put(None)
         thread.join()

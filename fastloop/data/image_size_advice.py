@@ -1,0 +1,53 @@
+"""The advice for images of different sizes, which can't be stacked to a batch."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fastloop.core.protocols import Dataset
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import BadData, SamplesDiffer
+from fastloop.data.cropped_dataset import CroppableDataset
+
+SIZED_FILES = 16
+"""About the number of images that are read to name their sizes in an error message."""
+SHOWN_SIZES = 3
+"""Number of different sizes that an error message shows."""
+MOST_SIDE = 224
+"""The largest side, in pixels, that an error message suggests."""
+
+
+def add_remedy(message: str, dataset: Dataset) -> str:
+    """The message of a SamplesDiffer in one line, with a remedy if there is one."""
+    # An error of a DataLoader worker has a whole traceback, which ends with the class and message.
+    prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
+    line = message.strip().splitlines()[-1].removeprefix(prefix)
+    # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
+    # own sizes, which differ.
+    if getattr(dataset, "size", ...) is not None:
+        return line
+    sizes = _image_sizes(dataset)
+    side = min([MOST_SIDE, *(side for size in sizes for side in size)])
+    names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
+    can_be_cropped = isinstance(dataset, CroppableDataset)
+    crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
+    size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
+    ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
+    # The images that were read have one size: they differ in later images, or in their labels.
+    if len(sizes) < 2:
+        return f"{line}; {ways}"
+    shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]
+    if len(sizes) > SHOWN_SIZES:
+        shown.append("…")
+    return f"images have different sizes ({', '.join(shown)}), so they can't be stacked; {ways}"
+
+
+def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
+    """The different (height, width) of images that can be read, spread evenly over the dataset."""
+    samples, sizes = dataset.open(), dict[tuple[int, int], None]()
+    step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))
+    for index in range(0, len(samples), step):
+        with suppress(BadData):
+            images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
+            sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
+    return [*sizes]

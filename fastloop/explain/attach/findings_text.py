@@ -1,0 +1,212 @@
+"""The findings about a script, and the changes that were tried, as they are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.machine_load import describe_load
+from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
+from fastloop.core.parts import Part
+from fastloop.core.text import align, describe_exit, wrap
+from fastloop.explain.attach.call_patch import show_command
+from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
+from fastloop.explain.attach.loop_verdict import LEAST_TOLD, rank_rows
+from fastloop.explain.attach.try_changes import TriedChange, TriedLoop
+from fastloop.explain.change import FASTLOADER
+from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
+from fastloop.explain.verdict import verdict_lines
+
+CROWDED = 1.1
+"""Workers are said to share cores if loading, the step and other programs want this many times the
+cores that there are."""
+TOLD_CORES = 0.1
+"""Other programs that use fewer cores are not mentioned."""
+
+
+def format_findings(findings: ScriptFindings) -> str:
+    """The text that is printed: whether the machine was quiet, and each loop's verdict, parts,
+    what-ifs and ranks."""
+    load = wrap(describe_load(findings.machine_load, "run", "runs"))
+    lines = [f"fastloop: {findings.command}", *load]
+    for loop in findings.loops:
+        lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop))]
+        lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
+        if loop.ranks:
+            lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
+    if unseen := describe_unseen(findings):
+        lines += ["", *wrap(unseen)]
+    if findings.seconds is not None:
+        lines += ["", *wrap([describe_savings(findings, findings.seconds)])]
+    return "\n".join(lines)
+
+
+def describe_causes(loop: LoopFindings) -> list[str]:
+    """A sentence for each cause: its measure, and the change that removes it."""
+    return [f"Cause: {each.name}: {each.text}; {each.advice}." for each in loop.causes]
+
+
+def describe_savings(findings: ScriptFindings, seconds: float) -> str:
+    """The sentence about the script as a whole, which takes so many seconds: the time that the best
+    predicted change of each loop saves, and the time outside of loops."""
+    saved_s, places, is_bound = 0.0, [], False
+    for loop in findings.loops:
+        loop_s = loop.seconds / num_ranks(loop)
+        best = next((each for each in loop.what_ifs if each.gain is not None), None)
+        if best and best.gain is not None:
+            saved_s += best.gain * loop_s
+            is_bound = is_bound or best.is_bound
+            gain = show_time(best.gain * loop_s)
+            places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
+    outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
+    whole = f"Of the script's {show_time(seconds)},"
+    if not places:
+        return f"{whole} {outside}; no change of a loader is predicted to save time."
+    most = "at most " if is_bound else ""
+    return f"{whole} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+
+
+def describe_unseen(findings: ScriptFindings) -> list[str]:
+    """Sentences about loops that only began, and about DataLoaders that were made but not seen;
+    empty if there are none."""
+    names = ", ".join(findings.unseen)
+    unseen = [f"DataLoaders over which no loop was seen: {names}."] if names else []
+    return [*(f"{sentence}." for sentence in findings.begun), *unseen]
+
+
+def describe_nothing(findings: ScriptFindings) -> str:
+    """The lines that are printed instead of findings if there is no loop."""
+    status, answer = findings.status, "no DataLoader was iterated over"
+    if findings.begun:
+        answer = "no loop over a DataLoader got beyond its first batch"
+    if status:
+        ended = describe_exit(status)
+        way = f"failed ({ended})" if status > 0 else f"was {ended}"
+        when = (
+            "in the first batch of a loop over a DataLoader"
+            if findings.begun
+            else "before it had worked on a batch of a DataLoader"
+        )
+        answer = f"the script {way} {when}"
+    lines = [f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)]
+    # The script's batches may come from a function of its own instead.
+    if not status and len(lines) == 1:
+        lines.append("A loop over other batches is seen if it is over fastloop.watch(batches).")
+    return "\n".join(lines)
+
+
+def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
+    """The parts of a loop's time as text, below a heading."""
+    rows = [("part", "ms a batch", "share of the time")]
+    for part, share in loop.shares.items():
+        # A part of exactly zero was not seen in this loop, for example a transform inside decode.
+        if share.value:
+            each_ms = 1e3 * share.value * loop.seconds / loop.batches
+            rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))
+    return rows
+
+
+def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
+    """The changes and their predicted gains as text, below a heading."""
+    rows = [("what if", "predicted gain")]
+    for each in loop.what_ifs:
+        bound = "at most " if each.is_bound else ""
+        gain = "not predicted" if each.gain is None else show_percent(each.gain)
+        rows.append((each.change.name, bound + gain))
+    return rows
+
+
+def _note_on_cores(loop: LoopFindings) -> str:
+    """The end of the note if workers would have to share their cores; empty if some are free."""
+    cores = usable_cores()
+    wanted = num_ranks(loop) * (loop.load_cores + loop.step_cores) + loop.other_cores
+    has_workers = any(each.change.settings.get("num_workers") for each in loop.what_ifs)
+    if loop.facts.get("num_workers") or not has_workers or wanted <= CROWDED * cores:
+        return ""
+    others = ""
+    if loop.other_cores >= TOLD_CORES:
+        others = f", and other programs {significant(loop.other_cores, 2)}"
+    return (
+        f"; workers would share {cores} cores with the step, which keeps "
+        f"{significant(loop.step_cores, 2)} busy{others}: the predictions contain that"
+    )
+
+
+def _what_if_lines(loop: LoopFindings) -> list[str]:
+    if loop.facts.get("is_watched"):
+        return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
+    if loop.model_ratio is None:
+        return ["no batch was recorded as it was made, so nothing is predicted"]
+    miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))
+    if miss > 100 * (MOST_MISSED_OF_SCRIPT - 1):
+        note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
+    elif loop.what_ifs:
+        note = f"the predictions may be {miss} % off"
+    else:
+        note = "no other setting of its loader is predicted to save 2 % of its time"
+    contention = loop.shares.get(Part.CONTENTION)
+    # The model takes steps to last as long as beside the present workers.
+    if contention and contention.value >= LEAST_TOLD:
+        note += "; fewer workers would leave its step more cores, which no prediction contains: "
+        note += "--try measures them"
+    elif loop.what_ifs:
+        note += _note_on_cores(loop)
+    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), *wrap([note])]
+
+
+def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
+    """The text that is printed: the answer, a row for each change, and the patch."""
+    rows = [("tried", "the loop's time", "predicted to save")]
+    for each in tried.changes:
+        saved = _show_gain(each)
+        predicted = "" if each.predicted is None else show_percent(each.predicted)
+        rows.append((each.change, saved, predicted))
+    lines = [*wrap([_answer(tried)]), "", *align(rows)]
+    if tried.same_samples is not None:
+        same = "the same samples as" if tried.same_samples else "other samples than"
+        is_fast = tried.best is not None and tried.best.startswith(FASTLOADER)
+        crops = (
+            "; FastLoader decodes images and draws random crops by code of its own"
+            if is_fast
+            else ""
+        )
+        other = "" if tried.same_samples else crops
+        lines += wrap([f"With the change the first pass has {same} without it{other}."])
+    elif tried.best:
+        reason = "the script draws other samples in each run, or the time was over"
+        lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
+    lines += wrap([f"{note}." for note in tried.notes])
+    if tried.advice:
+        lines += ["", *wrap([f"{tried.advice}."])]
+    if patch_path:
+        lines += ["", show_command(patch_path), "", tried.patch.rstrip("\n")]
+    return "\n".join(lines)
+
+
+def _answer(tried: TriedLoop) -> str:
+    loop = f"the loop at {tried.place}"
+    if tried.best is None:
+        known = [each for each in tried.changes if each.gain]
+        if not known:
+            return f"No change helps {loop}: none of them runs."
+        first = known[0]
+        if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
+            least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
+            return (
+                f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
+                f"--minutes={tried.least_minutes:.1f} or more will tell."
+            )
+        return f"No change helps {loop} for certain: the best, {first.change}, {_show_gain(first)}."
+    (best,) = [each for each in tried.changes if each.change == tried.best]
+    batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
+    return f"{tried.best} {_show_gain(best)} of the time of {loop}, {batches}."
+
+
+def _show_gain(tried: TriedChange) -> str:
+    if tried.gain is None:
+        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+    if tried.gain.value < 0:
+        times = significant(1 - tried.gain.value)
+        return f"takes {times} times as long" if times != "1" else "takes as long as it does now"
+    return f"saves {show_estimate(tried.gain, show_percent)}"

@@ -1,0 +1,44 @@
+"""The time that the probe may spend on readings of counters and of memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastloop.core.spans import cpu_ns, now_ns
+
+MOST_COST = 0.002
+"""Share of a process's time that each kind of reading may take in the long run. All readings and
+the events of each batch together must take less than 2 % of a script."""
+
+
+class Allowance:
+    """The time that this process may spend on readings."""
+
+    def __init__(self, most_ns: int) -> None:
+        """most_ns: the most that a single reading counts for, and that may be spent at once."""
+        self.most_ns = most_ns
+        self.process_id = self.start_ns = self.spent_ns = 0
+
+    def has_left(self, times: int = 1) -> bool:
+        """True if there may be another reading. times: so many times most_ns may be spent at
+        once."""
+        # A fork has an allowance of its own, which it has not spent yet.
+        if self.process_id != os.getpid():
+            self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
+        return self.spent_ns < times * self.most_ns + MOST_COST * (now_ns() - self.start_ns)
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        """A context that counts its time as spent; it ends early if a reading fails."""
+        start_ns = cpu_ns()
+        try:
+            yield
+        # A reading fails, for example, if the process has no file descriptor left.
+        except OSError:
+            pass
+        finally:
+            # Python may collect garbage meanwhile, which takes 40 ms in a process that has imported
+            # torch, and is none of the reading's cost.
+            self.spent_ns += min(cpu_ns() - start_ns, self.most_ns)
