@@ -162,9 +162,10 @@ def _find_places(dataset: Any) -> np.ndarray | None:
         return None
     try:
         own = np.asarray(dataset.indices, np.int64).reshape(len(dataset.indices))
-        within = _find_places(dataset.dataset)
+        parent: Any = dataset.dataset
+        within = _find_places(parent)
         # As the Subset itself does: negative numbers count from the end.
-        return np.arange(len(dataset.dataset))[own] if within is None else within[own]
+        return np.arange(len(parent))[own] if within is None else within[own]
     except (IndexError, TypeError, ValueError) as error:
         raise UnrecognisedError(f"the indices of its Subset: {error}") from error
 
