@@ -28,6 +28,7 @@ PIECES = [
     transforms.Normalize((0.1307,), (0.3081,)),
     transforms.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
     transforms.RandomHorizontalFlip(1.0),
+    v2.RandomCrop((7, 5)),
     v2.ToImage(),
     TO_FLOAT,
     v2.ToDtype(torch.float64),
@@ -120,6 +121,55 @@ def test_any_composition_makes_what_torchvision_makes(kind, order):
         assert_same(next(iter(loader)), theirs)
 
 
+CROPS = [
+    transforms.RandomCrop((5, 3), padding=(2, 1)),
+    transforms.RandomCrop((6, 7), padding=(1, 0, 2, 3)),
+    transforms.RandomCrop(4),
+    v2.RandomCrop((7, 6), padding=[1, 2, 3, 0]),
+    v2.RandomCrop((7, 5)),
+]
+
+
+def moved(*moves: Any) -> transforms.Compose:
+    return transforms.Compose([*moves, transforms.ToTensor(), PIECES[4]])
+
+
+def patterns(images: torch.Tensor) -> set[tuple[float, ...]]:
+    return {tuple(image.flatten().tolist()) for image in images}
+
+
+@pytest.mark.parametrize("kind", [datasets.MNIST, datasets.CIFAR10])
+@pytest.mark.parametrize("crop", CROPS)
+def test_random_crops_and_flips_are_those_that_torchvision_can_make(kind, crop):
+    """All positions come, and no others, each about as often."""
+    flip, count = transforms.RandomHorizontalFlip(0.3), 3000
+    # The flip may come first if the margins on the left and on the right are equal.
+    is_equal = crop in (CROPS[0], CROPS[2], CROPS[4])
+    dataset = dataset_of(kind, moved(flip, crop) if is_equal else moved(crop, flip))
+    repeated = Subset(dataset, [3] * count)
+    (ours, labels), (theirs, _) = (
+        next(iter(make(repeated, count))) for make in (FastLoader, DataLoader)
+    )
+    assert is_native(FastLoader(repeated, 4))
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    assert {*labels.tolist()} == {int(dataset.targets[3])}
+    assert patterns(ours) == patterns(theirs)
+    # The mean is that of torchvision's within five standard errors of a difference.
+    errors = 5 * (2 / count) ** 0.5 * theirs.std(0) + 1e-6
+    assert ((ours.mean(0) - theirs.mean(0)).abs() <= errors).all()
+
+
+def test_random_moves_depend_on_the_seed_the_epoch_and_the_sample():
+    dataset = dataset_of(datasets.CIFAR10, moved(CROPS[0], transforms.RandomHorizontalFlip()))
+    loaders = [FastLoader(dataset, size, seed=3, shuffle=False) for size in (8, 5)]
+    epochs = [torch.cat([batch[0] for batch in each]) for each in (*loaders, *loaders)]
+    assert torch.equal(epochs[0], epochs[1])
+    assert torch.equal(epochs[2], epochs[3])
+    assert not torch.equal(epochs[0], epochs[2])
+    other = torch.cat([batch[0] for batch in FastLoader(dataset, 8, seed=4, shuffle=False)])
+    assert not torch.equal(epochs[0], other)
+
+
 class Changed(datasets.MNIST):
     """Has samples of its own."""
 
@@ -136,6 +186,15 @@ class Named(datasets.MNIST):
     [
         (dataset_of(datasets.MNIST, None), "no transform"),
         (dataset_of(datasets.MNIST, transforms.Resize(9)), "Resize can't be done by a table"),
+        (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(4, fill=3))), "zeros"),
+        (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(8))), "images of (7, 5)"),
+        (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(9, pad_if_needed=True))), "zeros"),
+        (dataset_of(datasets.MNIST, moved(CROPS[0], CROPS[0])), "second RandomCrop"),
+        (dataset_of(datasets.MNIST, moved(PIECES[6], CROPS[1])), "unequal margins"),
+        (
+            dataset_of(datasets.MNIST, transforms.Compose([NORMALIZED, CROPS[0]])),
+            "RandomCrop after Normalize",
+        ),
         (dataset_of(datasets.MNIST, torch.from_numpy), "from_numpy can't be done by a table"),
         (dataset_of(datasets.MNIST, target_transform=float), "target_transform"),
         (dataset_of(datasets.MNIST, data=torch.zeros(COUNT, 7, 5)), "float32"),
