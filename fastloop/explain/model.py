@@ -2,16 +2,24 @@
 
 Workers get batches in turn, with at most `prefetch` of them ahead of the loop for each worker, and
 the loop takes them in order. Cores are shared, and so is the interpreter's lock among threads: if
-the running phases want more than there is, all of them slow down by the same factor.
+the running phases want more than there is, all of them slow down by the same factor, and a phase in
+several threads that wait for each other by a power of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 LOCK_CAPACITY = 1.0
 """The interpreter's lock is held by one thread at a time."""
+CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 3.0
+"""If there are f times as many threads as cores, work in one thread takes f times as long, and work
+in two or more of OpenMP's threads f ** (1 + power) times: they wait for each other after each
+operation, so one that lost its core holds up all. Usual and worst values. Steps of four models in
+two threads on two cores had 0.28 to 0.48 of their speed beside a busy process (experiments/attach).
+"""
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
@@ -51,6 +59,8 @@ class Machinery:
     """Number of cores that other programs keep busy."""
     start_s: float = 0.0
     """Time from the epoch's begin until a worker begins its first batch."""
+    crowded_power: float = CROWDED_POWER
+    """How much work in several threads suffers if cores are short."""
 
 
 def is_close(ratio: float, most_missed: float = MOST_MISSED) -> bool:
@@ -175,10 +185,28 @@ class _Simulation:
 
     def _slow_downs(self, phases: Sequence[Phase]) -> list[float]:
         """The factor by which each of the phases that run now is slower."""
-        by_cores = _slow_down(phases, self.machinery)
+        machinery = self.machinery
+        by_cores = _slow_down(phases, machinery)
         by_lock = max(1.0, sum(phase.lock for phase in phases) / LOCK_CAPACITY)
+        own_cores = sum(phase.cores for phase in phases)
         # A wait is slowed by nothing, and the lock slows only phases that need it.
         return [
-            max(by_cores if phase.cores else 1.0, by_lock if phase.lock else 1.0)
+            max(
+                _slow_down_threads(phase, by_cores, own_cores, machinery) if phase.cores else 1.0,
+                by_lock if phase.lock else 1.0,
+            )
             for phase in phases
         ]
+
+
+def _slow_down_threads(
+    phase: Phase, by_cores: float, own_cores: float, machinery: Machinery
+) -> float:
+    """The factor for a phase that computes. own_cores: those that all present phases want."""
+    threads = math.ceil(phase.cores)
+    if threads < 2:
+        return by_cores
+    # In the rest of its time one thread works. The others, which wait then, are not counted.
+    share = (phase.cores - 1) / (threads - 1)
+    crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
+    return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)

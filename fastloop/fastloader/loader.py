@@ -108,7 +108,8 @@ class FastLoader(Generic[T_co]):
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays if the order is the source's own
             (no shuffle, sampler, ranks or device): writing to one writes to the source.
-        native: False reads torchvision's image folders as they are written, not as `Images`.
+        native: False reads torchvision's image folders, and datasets such as MNIST, as they are
+            written, not as `Images` and rows.
         device: device of the delivered batches, such as "cuda". The threads copy them there from
             pinned buffers; no synchronization is needed. None: the CPU.
         source: another name of dataset.

@@ -37,6 +37,7 @@ from fastloop.fastloader.dataset_source import (
 )
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
+from fastloop.fastloader.recognise_image_arrays import recognise_arrays
 from fastloop.fastloader.recognise_image_folders import recognise_images
 
 ARRAYS = torch.Tensor | np.ndarray
@@ -130,7 +131,9 @@ def _columns_of_samples(settings: LoaderSettings) -> Any:
         return list(source.tensors)
     if settings.is_unbatched:
         return None
-    images = recognise_images(source) if settings.native else None
+    images = None
+    if settings.native:
+        images = recognise_images(source) or recognise_arrays(source)
     return images or columns_of_hf_dataset(source)
 
 

@@ -9,7 +9,7 @@ GPU, see sample_draws.py.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fastloop.core.spans import now_ns
+from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batch_stages import (
     ApplyTransform,
@@ -177,17 +177,16 @@ class Work:
         # The first group of the loader shows which generators the samples draw from.
         if self.draws.shared is None:
             return self._find_and_map(groups)
+        num_threads, pace = self.tuning.num_threads, self.pace
         # The loop makes all batches itself if there are no threads, or if threads would have to
         # share these generators.
-        if not self.tuning.num_threads or self.draws.shared:
+        if num_threads and not self.draws.shared and pace is not None:
+            if not pace.is_decided:
+                return self._map_in_turns(pace, groups)
+            num_threads = pace.num_threads
+        if not num_threads or self.draws.shared:
             return self._map(self._finish_globally, groups, 0)
-        if self.pace is None:
-            return self._map(self._finish_privately, groups, self.tuning.num_threads)
-        if not self.pace.num_threads:
-            return self._map_at_pace(self.pace, groups)
-        # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
-        num_threads = min(self.pace.num_threads, self.tuning.most_threads)
-        return self._map(self._finish_privately, groups, num_threads)
+        return self._map_by_threads(num_threads, groups)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
         ahead = self.tuning.prefetch_factor
@@ -205,8 +204,17 @@ class Work:
                 yield from rest
             return
 
-    def _map_at_pace(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
-        """The loop's thread makes groups until threads would save time."""
+    def _map_in_turns(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
+        """Groups that the loop's thread makes, or threads if they save time; they take turns."""
+        is_left = True
+        while is_left:
+            way = self._turn_of_threads if pace.num_threads else self._turn_of_loop
+            is_left = yield from way(pace, groups)
+
+    def _turn_of_loop(
+        self, pace: Pace, groups: Iterator[StagedGroup]
+    ) -> Generator[StagedGroup, None, bool]:
+        """Groups that the loop's thread makes; returns True if some are left to threads."""
         tuning = replace(self.tuning, num_threads=0, waiting_threads=0)
         here, is_long = replace(self, tuning=tuning), True
         for group in groups:
@@ -215,28 +223,61 @@ class Work:
             begun = read_clocks() if is_long else None
             begin_ns = now_ns()
             staged = here._finish_globally(group)
-            reading_ns = now_ns() - begin_ns
-            is_long = reading_ns > HANDOVER_NS
-            read = None
+            delivered_ns = now_ns()
+            is_long = delivered_ns - begin_ns > HANDOVER_NS
+            read, step_begin_cpu_ns = None, 0
             if begun is not None and is_long:
-                read = measure_reading(begun, reading_ns, sum(map(len, group.group)))
+                read = measure_reading(begun, delivered_ns - begin_ns, sum(map(len, group.group)))
                 # Counting takes longer than reading if batches are of many small parts.
                 if read.waits:
                     read = replace(read, nbytes=count_nbytes(staged.made))
-            delivered_ns = now_ns()
+                delivered_ns, step_begin_cpu_ns = now_ns(), process_cpu_ns()
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
-            if not is_long:
+            if read is not None:
+                step_ns, step_cpu_ns = now_ns() - delivered_ns, process_cpu_ns() - step_begin_cpu_ns
+                pace.note(read.reading_ns + step_ns)
+                pace.begin_turn(
+                    replace(read, step_ns=step_ns, step_cpu_ns=step_cpu_ns), self.tuning
+                )
+            elif not is_long:
                 # Its hand-over by a thread would take longer than reading it.
                 pace.num_saving = 0
-            elif read and pace.note(replace(read, step_ns=now_ns() - delivered_ns), self.tuning):
-                break
-        else:
-            return
-        rest = self.map(groups)
-        with closing(rest):
-            yield from rest
+                if pace.batches_left:
+                    pace.note(now_ns() - begin_ns)
+            if pace.num_threads:
+                return True
+        return False
+
+    def _turn_of_threads(
+        self, pace: Pace, groups: Iterator[StagedGroup]
+    ) -> Generator[StagedGroup, None, bool]:
+        """Groups that threads make; returns True if some are left to the loop."""
+
+        def draw() -> Iterator[StagedGroup]:
+            # The threads get no more groups once their turn has ended.
+            while pace.num_threads and (group := next(groups, None)) is not None:
+                yield group
+
+        results = self._map_by_threads(pace.num_threads, draw())
+        with closing(results):
+            begin_ns = now_ns()
+            for staged in results:
+                yield staged
+                # Otherwise this frame would hold the batches while it waits for the next ones.
+                del staged
+                end_ns = now_ns()
+                # The batches that are ready at the end of a turn come faster than they are made.
+                if pace.num_threads:
+                    pace.note(end_ns - begin_ns)
+                begin_ns = end_ns
+        return not pace.num_threads
+
+    def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
+        # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
+        num_threads = min(num_threads, self.tuning.most_threads)
+        return self._map(self._finish_privately, groups, num_threads)
 
     def divide(self, source: ColumnSource, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group of slow columns; each thread makes a part of the group.

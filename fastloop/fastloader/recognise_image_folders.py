@@ -58,16 +58,16 @@ def read_transform(transform: Any) -> ImageSteps:
     Raises UnrecognisedError for anything that `Images` would not do in the same way.
     """
     steps = ImageSteps()
-    for part in _parts(transform):
+    for part in transform_parts(transform):
         add = READERS.get(torchvision_name(part))
         try:
             following = None if add is None else add(steps, part)
         except (AttributeError, TypeError, ValueError) as error:
-            raise UnrecognisedError(f"{_describe(part)}: {error}") from error
+            raise UnrecognisedError(f"{describe_part(part)}: {error}") from error
         if add is None:
-            raise UnrecognisedError(f"{_describe(part)} can't be done natively")
+            raise UnrecognisedError(f"{describe_part(part)} can't be done natively")
         if following is None:
-            name = _describe(part)
+            name = describe_part(part)
             raise UnrecognisedError(f"{name} can't be done natively after the steps before it")
         steps = following
     if steps.crop is None or not steps.is_tensor:
@@ -85,7 +85,7 @@ def torchvision_name(part: Any) -> str:
     return kind.__name__ if kind in [getattr(m, kind.__name__, None) for m in modules] else ""
 
 
-def _parts(transform: Any) -> Iterator[Any]:
+def transform_parts(transform: Any) -> Iterator[Any]:
     """The transforms of nested compositions, in order."""
     if torchvision_name(transform) != "Compose" or not isinstance(
         transform.transforms, list | tuple
@@ -93,7 +93,7 @@ def _parts(transform: Any) -> Iterator[Any]:
         yield transform
         return
     for part in transform.transforms:
-        yield from _parts(part)
+        yield from transform_parts(part)
 
 
 def _add_preset(steps: ImageSteps, part: Any) -> ImageSteps | None:
@@ -211,7 +211,8 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _describe(part: Any) -> str:
+def describe_part(part: Any) -> str:
+    """The name of a transform, or of its class."""
     return getattr(part, "__name__", type(part).__name__)
 
 
@@ -269,10 +270,10 @@ def recognise_images(dataset: Any) -> list[Any] | None:
     try:
         columns = _open_columns(dataset, folder)
     except UnrecognisedError as reason:
-        _log_once(f"{name} is read through its own __getitem__: {reason}")
+        log_once(f"{name} is read through its own __getitem__: {reason}")
         return None
     natively = f"{name} is read natively, as fastloop.Images(paths, {columns[0].steps})"
-    _log_once(f"{natively}; FastLoader(..., native=False) calls its own __getitem__")
+    log_once(f"{natively}; FastLoader(..., native=False) calls its own __getitem__")
     return columns
 
 
@@ -348,5 +349,6 @@ def _open_images(paths: Sequence[str], steps: ImageSteps) -> Images:
 
 
 @cache
-def _log_once(message: str) -> None:
+def log_once(message: str) -> None:
+    """Log a message if it is not the same as one before."""
     LOG.info(message)

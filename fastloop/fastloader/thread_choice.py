@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,18 @@ each (experiments/suite, ragged_text)."""
 WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
 """If reading uses a smaller share of a core than this, the samples wait for a disk or a network.
 Their threads hardly need the cores, so there may be more of them: at most this number."""
-CONFIRMED = 3
-"""Threads begin once they would have saved time for this number of batches in a row. A single batch
-may be slow because a file was opened, or because the machine was busy."""
+CONFIRMED = 5
+"""Threads get a turn once they should have saved time for this number of batches in a row. A single
+batch may be slow because a file was opened, or because the machine was busy."""
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
-"""If they would have saved more time than this, fewer batches are enough."""
+"""If they should have saved more time than this, fewer batches are enough."""
+TURN = 11
+"""Batches of a turn, after which the loop's time for a batch and that of the threads are compared.
+A way that has led twice, three times, ... has turns that are 4, 16, ... times as long."""
+DECIDED = 2.0
+"""The loop and the threads take turns until the sum of the logarithms of the ratios of their times
+exceeds this: after one comparison if one is 7.4 times as fast, after eight if 1.3 times. A
+machine that is busy for a moment decides nothing."""
 NUMBER_NBYTES = 32
 """About the bytes of a number of Python."""
 
@@ -56,8 +64,8 @@ class Tuning:
       millisecond, as long as starting a thread and waiting for it.
     - No thread if Python copies rows, without the native core.
     - A Dataset that is not thread-safe, and an iterable, have one thread at most.
-    - The threads of a Dataset begin if they save time (Pace), and are up to waiting_threads if its
-      samples wait.
+    - The threads of a Dataset take turns with the loop if they should save time (Pace), and are up
+      to waiting_threads if its samples wait.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. The native core limits bytes instead, see native_stream.py; a number that is given
@@ -72,6 +80,8 @@ class Tuning:
     """True: the threads begin only if they save time, see Pace."""
     waiting_threads: int = 0
     """Maximum number of threads that read samples that wait; 0: num_threads."""
+    num_cores: int = field(default_factory=usable_cores)
+    """Cores that the threads and the loop's step share."""
 
     @property
     def most_threads(self) -> int:
@@ -135,6 +145,8 @@ class ReadTimes:
     """Bytes of the batch; None if they are not known."""
     step_ns: int = 0
     """Time from the delivery of the batch until the next one was asked for."""
+    step_cpu_ns: int = 0
+    """CPU time of the process meanwhile."""
 
     @property
     def waits(self) -> bool:
@@ -143,14 +155,18 @@ class ReadTimes:
         uses_little = self.cpu_ns < WAITING_SHARE * self.reading_ns
         return uses_little and 2 * self.pauses >= self.num_samples
 
-    def find_saving_ns(self, num_threads: int) -> float:
+    def find_saving_ns(self, num_threads: int, num_cores: int) -> float:
         """The time that so many threads would have saved, if they read as fast as the loop.
 
-        They read the next batches during the step, and all at once. Each hand-over of a batch costs
-        time, and with several threads each sample.
+        They read the next batches during the step, on the cores that it leaves to them, and all at
+        once. Each hand-over of a batch costs time, and with several threads each sample.
         """
-        at_best_ns = max(self.reading_ns / num_threads, self.step_ns)
         busy_ns = self.cpu_ns if self.waits else self.reading_ns
+        # A step in several threads of OpenMP makes no progress on fewer cores than threads, as they
+        # wait for each other: reading that does not fit beside it lasts as long as before.
+        spare_ns = max(0, num_cores * self.step_ns - self.step_cpu_ns)
+        unhidden_ns = max(0, busy_ns - spare_ns) / min(num_threads, num_cores)
+        at_best_ns = max(self.reading_ns / num_threads, self.step_ns + unhidden_ns)
         costs_ns = HANDOVER_NS + HANDOVER_SHARE * busy_ns
         if num_threads > 1:
             costs_ns += LOCK_NS * self.num_samples
@@ -172,26 +188,81 @@ def measure_reading(begun: ThreadClocks, reading_ns: int, num_samples: int) -> R
 class Pace:
     """The number of threads that save time if they read ahead, by the batches of a loader so far.
 
-    If samples are cheap, or the loop only traverses them, the loop reads faster itself. Batches are
-    the same in all cases.
+    If samples are cheap, or the loop only traverses them, the loop reads faster itself. If threads
+    should save time, they take turns with the loop until one of the two ways has proven faster:
+    threads may still take the cores, or Python's lock, from a step that needs them. Batches are the
+    same in all cases.
     """
 
     num_threads: int = 0
-    """0 until threads save time: the loop reads."""
+    """Threads that read now; 0: the loop does."""
     num_saving: int = 0
-    """Batches in a row for which threads would have saved time."""
+    """Batches in a row for which threads should have saved time."""
+    batches_left: int = 0
+    """Batches until this turn ends; 0: the loop reads until threads should save time."""
+    turn_threads: int = 0
+    """Threads that have had a turn last."""
+    loop_ns: tuple[int, ...] = ()
+    """Times from one batch to the next that the loop has read itself: the last ones."""
+    threads_ns: tuple[int, ...] = ()
+    """The same for threads."""
+    num_comparisons: int = 0
+    evidence: float = 0.0
+    """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
+    threads lead if it is positive."""
 
-    def note(self, times: ReadTimes, tuning: Tuning) -> int:
-        """Note the times of a batch, and return the number of threads to read by from now on."""
+    @property
+    def is_decided(self) -> bool:
+        """True once one of the two ways has proven faster, and is used from now on."""
+        return abs(self.evidence) > DECIDED
+
+    def note(self, between_ns: int) -> None:
+        """Note the time from a batch to the next one, which was read in the way of this turn."""
+        if self.num_threads:
+            self.threads_ns = (*self.threads_ns, between_ns)[-TURN:]
+        else:
+            self.loop_ns = (*self.loop_ns, between_ns)[-TURN:]
+        self.batches_left = max(0, self.batches_left - 1)
+        threads_lead = self.evidence > 0
+        is_turn = self.num_threads > 0 or threads_lead
+        if self.batches_left or self.is_decided or not is_turn:
+            return
+        if self.num_threads and threads_lead:
+            # The leading way's turn is over. If the loop leads, threads get their next turn once
+            # they should save time again.
+            self.num_threads, self.loop_ns, self.batches_left = 0, (), TURN
+        else:
+            self._compare()
+
+    def _compare(self) -> None:
+        self.evidence += math.log(_usual_ns(self.loop_ns) / _usual_ns(self.threads_ns))
+        self.num_comparisons += 1
+        self.num_threads = self.turn_threads if self.evidence > 0 else 0
+        self.batches_left = TURN << 2 * self.num_comparisons
+
+    def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
+        """Give the threads a turn if they should have saved time for some batches, of which this is
+        the last."""
+        if self.batches_left or self.num_threads or self.is_decided:
+            return
         numbers = {1, tuning.num_threads}
         if times.waits and tuning.waiting_threads and times.nbytes is not None:
             fitting = AHEAD_BYTES // max(1, tuning.prefetch_factor * times.nbytes)
             numbers.add(max(tuning.num_threads, min(tuning.waiting_threads, fitting)))
-        saved_ns, num_threads = max((times.find_saving_ns(each), each) for each in numbers)
+        saved_ns, num_threads = max(
+            (times.find_saving_ns(each, tuning.num_cores), each) for each in numbers
+        )
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
-            self.num_threads = num_threads
-        return self.num_threads
+            self.num_threads = self.turn_threads = num_threads
+            self.num_saving, self.threads_ns, self.batches_left = 0, (), TURN
+
+
+def _usual_ns(between_ns: tuple[int, ...]) -> float:
+    """The mean time without the longest one. The median would be too short: batches of several
+    threads come in groups."""
+    usual = sorted(between_ns)[: max(1, len(between_ns) - 1)]
+    return max(1.0, sum(usual) / len(usual))
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,16 @@ from commands import run_fastloop
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
+from fastloop.core.stats import estimate
 from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.attach import changes_to_try
 from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.changes_to_try import (
     FEWEST_ROUNDS,
     check_minutes,
     choose_batches,
     choose_changes,
+    divide_cores,
     find_fastloader,
     find_prediction,
 )
@@ -31,6 +34,7 @@ from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.attach.try_changes import (
     Attempt,
@@ -219,6 +223,9 @@ class KnownLoop:
     passes: int = 2
     loaders: int = 1
     samples_wait: bool = False
+    load_cores: float = 1.0
+    step_cores: float = 1.0
+    shares: dict = field(default_factory=dict)
 
 
 def known_loop(**facts):
@@ -393,8 +400,36 @@ def test_changes_fit_the_loop():
 
 
 @pytest.mark.parametrize(
+    ("cores", "facts", "step_cores", "expected"),
+    [
+        # loading takes a core for 60 % of the time, the step its cores for 40 %
+        (2, {}, 1.8, Change(settings={"num_workers": 1}, torch_threads=1)),
+        (8, {}, 7.5, Change(settings={"num_workers": 1}, torch_threads=7)),
+        (8, {"most_workers": 0}, 7.5, None),
+        (8, {"num_workers": 3}, 7.5, Change(torch_threads=5)),
+        (8, {"num_workers": 8}, 7.5, Change(torch_threads=1)),
+        (8, {}, 6.9, None),  # a core is left
+        (8, {"torch_threads": 1}, 7.5, None),
+        (1, {}, 1.0, None),
+    ],
+)
+def test_cores_are_divided_between_workers_and_torchs_threads(
+    cores, facts, step_cores, expected, monkeypatch
+):
+    monkeypatch.setattr(changes_to_try, "usable_cores", lambda: cores)
+    shares = dict.fromkeys(PARTS, estimate([0.0]))
+    shares |= {Part.DECODE: estimate([0.6]), Part.STEP: estimate([0.4])}
+    loop = known_loop(**({"torch_threads": cores} | facts))
+    loop = replace(loop, step_cores=step_cores, shares=shares)
+    assert divide_cores(cast("LoopFindings", loop), {}) == expected
+    assert divide_cores(cast("LoopFindings", replace(loop, samples_wait=True)), {}) is None
+    assert expected is None or expected in choose_changes(replace(loop, loaders=2))
+
+
+@pytest.mark.parametrize(
     ("change", "gain"),
     [
+        (Change(settings={"num_workers": 1}, torch_threads=1), None),
         (Change(settings={"num_workers": 2, "persistent_workers": True}), 0.3),
         (Change(settings={"num_workers": 1, "persistent_workers": True}), 0.1),  # of workers alone
         (Change(settings={"num_workers": 4}), None),

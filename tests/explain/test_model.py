@@ -52,11 +52,28 @@ def test_other_programs_take_their_share_of_the_cores(others):
     assert seconds == pytest.approx(COUNT * 0.004 * max(1.0, (2 + others) / 2), rel=0.01)
 
 
-def test_a_step_in_two_threads_leaves_no_core_to_a_worker():
-    machinery = Machinery(workers=1, cores=2)
+@pytest.mark.parametrize(
+    ("power", "expected_s"),
+    [
+        # Three threads want two cores. If the step's threads did not wait for each other, both
+        # would run at 2/3 of their speed.
+        (0.0, 0.006),
+        # In the worker's 6 ms the step does 6 / 1.5 ** 2 of its 4 ms, and then the rest alone.
+        (1.0, 0.006 + 0.004 - 0.006 / 1.5**2),
+        (20.0, 0.010),  # the step stands still
+    ],
+)
+def test_step_in_two_threads_is_held_up_by_a_worker(power, expected_s):
+    machinery = Machinery(workers=1, cores=2, crowded_power=power)
     seconds = epoch_seconds(batches(0.004), batches(0.004, cores=2), machinery)
-    # 3 cores' worth of work for 2 cores: both run at 2/3, or the step alone at its own speed
-    assert seconds == pytest.approx(COUNT * 0.006, rel=0.03)
+    assert seconds == pytest.approx(COUNT * expected_s, rel=0.01)
+
+
+@pytest.mark.parametrize("cores", [1.0, 1.25, 2.0])
+def test_step_is_not_held_up_if_its_threads_have_cores(cores):
+    machinery = Machinery(workers=1, cores=3, crowded_power=20.0)
+    seconds = epoch_seconds(batches(0.004), batches(0.004, cores=cores), machinery)
+    assert seconds == pytest.approx(COUNT * 0.004, rel=0.01)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])

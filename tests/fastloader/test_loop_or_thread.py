@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import Pace, ReadTimes, Tuning, count_nbytes
+from fastloop.fastloader.thread_choice import TURN, Pace, ReadTimes, Tuning, count_nbytes
 
 MS = 1_000_000
+TWO_CORES = Tuning(1, 2, num_cores=2)
 
 
 class Threads(Dataset):
@@ -56,6 +57,55 @@ def test_cheap_samples_are_read_by_the_loop(wrap, thread_safe):
     for _ in range(2):
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(400))
     assert {*dataset.readers} == {threading.get_ident()}
+
+
+class SlowInThreads(Threads):
+    """Samples that take longer in a thread than in the loop, as if the thread took its core."""
+
+    def __getitem__(self, index: int) -> int:
+        if threading.get_ident() != self.owner:
+            time.sleep(8 * self.seconds)
+        return super().__getitem__(index)
+
+    def __init__(self, count: int, seconds: float) -> None:
+        super().__init__(count, seconds)
+        self.owner = threading.get_ident()
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
+def test_loop_reads_again_after_a_turn_in_which_a_thread_was_slower(wrap):
+    dataset = SlowInThreads(60, seconds=0.01)
+    loader = FastLoader(wrap(dataset), 1)
+    batches = []
+    for batch in loader:
+        batches += batch.tolist()
+        time.sleep(0.01)
+    assert batches == [*range(60)]
+    by_loop = [reader == dataset.owner for reader in dataset.readers]
+    turn = [place for place, own in enumerate(by_loop) if not own]
+    assert turn == [*range(turn[0], turn[0] + len(turn))], "one turn"
+    # A thread makes two batches ahead of the loop, also of the last one of its turn.
+    assert TURN <= len(turn) <= TURN + 2
+    assert by_loop[-10:] == [True] * 10
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.7, 1.4, 5.0])
+@pytest.mark.parametrize("busy", [(), range(3, 15), range(20, 31)], ids=str)
+def test_turns_find_the_faster_way(ratio, busy):
+    """Also on a machine that is busy for some batches, which take five times as long."""
+    pace, ways = Pace(), []
+    for place in range(20_000):
+        by_threads = bool(pace.num_threads)
+        ways.append(by_threads)
+        ns = (10 * MS + 10 * MS) * (5 if place in busy else 1)
+        pace.note(int(ns * ratio) if by_threads else ns)
+        if not by_threads:
+            pace.begin_turn(busy_batch(10, 10), TWO_CORES)
+    assert (pace.num_threads > 0) == (ratio < 1)
+    slower = [each for each in ways if each == (ratio > 1)]
+    # A busy turn is outvoted by later ones, of which the leading way's get longer and longer.
+    assert len(slower) <= (4000 if busy else 8 * TURN)
+    assert busy or pace.is_decided
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
@@ -120,20 +170,31 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
         ([(50, 50)] * 2, 1, 1),
         ([(50, 0.01)] * 20, 1, 0),  # the loop only traverses
         ([(0.1, 50)] * 20, 1, 0),  # reading takes no time
-        ([(5, 5)] * 2, 1, 0),  # not confirmed yet
-        ([(5, 5)] * 3, 1, 1),
-        ([(5, 5), (5, 0), (5, 5), (5, 5)], 1, 0),
+        ([(5, 5)] * 4, 1, 0),  # not confirmed yet
+        ([(5, 5)] * 5, 1, 1),
+        ([(5, 5)] * 3 + [(5, 0)] + [(5, 5)] * 4, 1, 0),
         ([(0.2, 0.01)] * 20, 4, 0),  # cheap samples: the threads would wait for Python's lock
         ([(50, 0.01)] * 20, 4, 4),  # several threads read at the same time
         ([(500, 0.01)] * 2, 4, 4),
-        ([(1, 5)] * 3, 4, 1),  # one thread hides this behind the step
+        ([(1, 5)] * 5, 4, 1),  # one thread hides this behind the step
     ],
 )
 def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, expected):
     pace = Pace()
     for reading_ms, step_ms in times:
-        num_threads = pace.note(busy_batch(reading_ms, step_ms), Tuning(most_threads, 2))
-    assert num_threads == pace.num_threads == expected
+        pace.begin_turn(busy_batch(reading_ms, step_ms), Tuning(most_threads, 2, num_cores=4))
+    assert pace.num_threads == expected
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "step_cores", "expected"),
+    [(2, 1.0, 1), (2, 1.8, 0), (4, 1.8, 1), (4, 3.9, 0), (1, 0.1, 1), (1, 1.0, 0)],
+)
+def test_thread_begins_if_the_step_leaves_it_a_core(num_cores, step_cores, expected):
+    pace, times = Pace(), replace(busy_batch(10, 12), step_cpu_ns=int(12 * MS * step_cores))
+    for _ in range(20):
+        pace.begin_turn(times, Tuning(1, 2, num_cores=num_cores))
+    assert pace.num_threads == expected
 
 
 def busy_batch(reading_ms: float, step_ms: float) -> ReadTimes:
@@ -164,9 +225,11 @@ def busy_batch(reading_ms: float, step_ms: float) -> ReadTimes:
 def test_many_threads_read_samples_that_wait(changes, expected):
     waiting = replace(busy_batch(100, 1), cpu_ns=2 * MS, pauses=10)
     times = replace(waiting, **changes)
-    for tuning, most in ((Tuning(4, 2, waiting_threads=16), expected), (Tuning(4, 2), 4)):
+    for waiting_threads, most in ((16, expected), (0, 4)):
         pace = Pace()
-        assert [pace.note(times, tuning) for _ in range(2)] == [0, most]
+        for _ in range(2):
+            pace.begin_turn(times, Tuning(4, 2, waiting_threads=waiting_threads, num_cores=4))
+        assert pace.num_threads == most
 
 
 class Seldom(Dataset):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_time
+from fastloop.core.parts import Part
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS
 from fastloop.explain.attach.findings import LoopFindings
@@ -29,6 +31,8 @@ KEPT = (MOST_CHANGES, 3, 2)
 """Most changes in each of the first rounds; later rounds have as many as the last of these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
+LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
+"""The parts that workers take from the loop."""
 COMPARED = 2
 """Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
@@ -89,8 +93,10 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
         changes.insert(_place_fastloader(found, fastloader, changes), fastloader)
-    # The model predicts nothing for torch's threads, so one thread is tried third in any case.
-    if found.facts["torch_threads"] > 1:
+    # The model predicts nothing for torch's threads, so fewer threads are tried in any case.
+    if divided := divide_cores(found, kept):
+        changes.insert(1, divided)
+    elif found.facts["torch_threads"] > 1:
         changes.insert(2, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
 
@@ -106,6 +112,29 @@ def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[
     # Over a Dataset in Python its gain is not predicted. If there is little time, changes with a
     # predicted gain have it.
     return sum(find_prediction(found, each) is not None for each in others)
+
+
+def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
+    """Workers, and threads of torch for the cores that the workers leave; None if the step leaves a
+    core to a worker anyway, or if samples wait and need none.
+
+    kept: settings that new workers get. If the loop has no workers, the cores are divided by the
+    CPU time that loading and the step take.
+    """
+    cores, facts = usable_cores(), found.facts
+    fits = found.step_cores <= cores - 1 or facts["torch_threads"] < 2
+    if fits or found.samples_wait or cores < 2 or facts["most_workers"] == 0:
+        return None
+    if facts["num_workers"]:
+        return Change(torch_threads=max(1, cores - facts["num_workers"]))
+    load = found.load_cores * sum(
+        found.shares[part].value for part in LOADING if part in found.shares
+    )
+    step = found.step_cores * found.shares[Part.STEP].value
+    most = min(cores - 1, facts["most_workers"] or cores)
+    workers = max(1, min(most, round(cores * load / (load + step))))
+    settings = {"num_workers": workers, **kept}
+    return Change(settings=settings, torch_threads=cores - workers)
 
 
 @dataclass(frozen=True)
@@ -182,9 +211,11 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)
-    # A change without settings is one of torch's threads, which the model does not follow.
+    # The model does not follow torch's threads.
+    if change.torch_threads is not None:
+        return None
     for settings in (change.settings, dict([*change.settings.items()][:1])):
         for each in found.what_ifs:
-            if settings and each.change.settings == settings:
+            if each.change.settings == settings:
                 return each.gain
     return None

@@ -17,8 +17,10 @@ from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
 from fastloop.explain.model import (
+    CROWDED_POWER,
     MOST_MISSED_OF_SCRIPT,
     MOST_SIMULATED,
+    WORST_CROWDED_POWER,
     Machinery,
     Phase,
     epoch_seconds,
@@ -30,8 +32,11 @@ WORKERS = (0, 1, 2, 4, 8)
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 STARTS_UNSURE = 2
-"""Workers may take this many times as long to start as the tries took. A loop without workers gets
-a change to some only if it is a gain even then."""
+"""Workers may take this many times as long to start as the tries took, and may hold up a step in
+several threads by more than is usual. Numbers of workers are listed only if they gain even then."""
+KEPT_OF_ROWS = 0.05
+"""Share of loading that is left if images in memory, such as MNIST's, are read as rows instead of
+one by one. FastLoader took 1 to 4 % of DataLoader's time for them (docs/fastloader.md)."""
 LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
@@ -74,14 +79,24 @@ class LoopModel:
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
 
-    def seconds(self, workers: int, prefetch: int, kept: float = 1.0) -> float:
+    def seconds(
+        self,
+        workers: int,
+        prefetch: int,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
         """Seconds of these batches with other settings. kept: share of loading that is left."""
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
         hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
         received = [Phase(seconds=hand_off_s)] if workers else []
         steps = [[*received, *row] for row in self.steps]
         machinery = Machinery(
-            workers=workers, prefetch=prefetch, cores=self.cores, other_cores=self.other_cores
+            workers=workers,
+            prefetch=prefetch,
+            cores=self.cores,
+            other_cores=self.other_cores,
+            crowded_power=crowded_power,
         )
         return epoch_seconds(loads, steps, machinery)
 
@@ -177,9 +192,16 @@ class _LoopTime:
     scale: float
     """Seconds of the measured loop, without starts, for each second of the model."""
 
-    def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
+    def gain(
+        self,
+        workers: int,
+        prefetch: int,
+        start_s: float,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
         """Share of the loop's time that is saved. start_s: seconds of all starts together."""
-        steady_s = self.scale * self.model.seconds(workers, prefetch, kept)
+        steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
         return 1 - (steady_s + start_s) / self.loop.seconds
 
     @property
@@ -219,9 +241,12 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
-    # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to decode
-    # in as many threads as there are cores.
-    found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
+    if loop.facts.get("is_in_memory"):
+        found += _native_change(loop, time.gain(0, TORCH_PREFETCH, 0.0, KEPT_OF_ROWS))
+    else:
+        # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to
+        # decode in as many threads as there are cores.
+        found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
         found += _changes_of_stores(time)
     return found
@@ -253,10 +278,10 @@ def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoopWhatIf]:
         ways.append(({"persistent_workers": True}, loaders))
     found, best = [], 0.0
     for kept, starts in ways:
-        starts_s = time.starts_with(workers, starts)
+        ahead, starts_s = time.model.prefetch, time.starts_with(workers, starts)
         most_starts_s = time.starts_with(workers, STARTS_UNSURE * starts)
-        gain = time.gain(workers, time.model.prefetch, starts_s)
-        least = time.gain(workers, time.model.prefetch, most_starts_s)
+        gain = time.gain(workers, ahead, starts_s)
+        least = time.gain(workers, ahead, most_starts_s, crowded_power=WORST_CROWDED_POWER)
         if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
             change = Change(settings={"num_workers": workers, **kept})
             found.append(LoopWhatIf(change=change, gain=gain))

@@ -372,6 +372,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "is_derived": _is_derived(loader),
         "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
         "is_native": is_native,
+        "is_in_memory": is_native and _is_array_dataset(loader.dataset),
         "without_effect": _without_effect(loader) if is_native else None,
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),
@@ -453,11 +454,25 @@ def _count_most_workers(loader: DataLoader[Any]) -> int | None:
 
 
 def _is_read_natively(loader: DataLoader[Any]) -> bool:
-    """True for an image folder that FastLoader decodes natively."""
-    # The import takes time, so it is made only for a script that has such a dataset.
+    """True for a dataset of images that FastLoader decodes natively, or reads as rows."""
+    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
+    return is_usual and (_is_native_folder(loader.dataset) or _is_array_dataset(loader.dataset))
+
+
+def _is_native_folder(dataset: Any) -> bool:
+    # This import, and the one below, take time, so they are made only for a script that has such a
+    # dataset.
     if "torchvision.datasets.folder" not in sys.modules:
         return False
     from fastloop.fastloader.recognise_image_folders import has_native_steps
 
-    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
-    return is_usual and has_native_steps(loader.dataset)
+    return has_native_steps(dataset)
+
+
+def _is_array_dataset(dataset: Any) -> bool:
+    """True for a dataset with images in memory, such as MNIST, that FastLoader reads as rows."""
+    if "torchvision.datasets.mnist" not in sys.modules:
+        return False
+    from fastloop.fastloader.recognise_image_arrays import is_array_dataset
+
+    return is_array_dataset(dataset)

@@ -1,0 +1,355 @@
+"""Finds out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
+read as arrays.
+
+Its samples are made of images of Pillow, one by one. If the transform changes each value of a pixel
+by itself, a batch has the same numbers if its rows are looked up in a table of the 256 results. A
+random crop of the padded image, and a random flip, may come before that. torchvision is never
+imported here: a program that has its datasets has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset
+
+from fastloop.core.seeds import mix_seed, splitmix64
+from fastloop.fastloader.columns.column import Column, SampleSpec
+from fastloop.fastloader.recognise_image_folders import (
+    UnrecognisedError,
+    describe_part,
+    log_once,
+    torchvision_name,
+    transform_parts,
+)
+
+POINTWISE = frozenset(
+    {"ToTensor", "PILToTensor", "ToImage", "ConvertImageDtype", "ToDtype", "Normalize"}
+    | {"ToPureTensor"}
+)
+"""Transforms of torchvision that change each value of a pixel by itself, and draw nothing."""
+CROP, FLIP = "RandomCrop", "RandomHorizontalFlip"
+"""Transforms that draw at random, and move pixels without changing them."""
+FAMILIES = ("torchvision.datasets.mnist", "MNIST"), ("torchvision.datasets.cifar", "CIFAR10")
+"""The base classes of datasets with images in memory: their modules and names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomMoves:
+    """A crop at random of images with a margin of zeros, and a flip at random."""
+
+    size: tuple[int, int] | None = None
+    """(height, width) of the crop; None: the whole image."""
+    margins: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Zeros on the left, at the top, on the right and at the bottom."""
+    flip: float = 0.0
+    """The probability that left and right change places."""
+
+    def sides(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the images with their margins."""
+        left, top, right, bottom = self.margins
+        return top + height + bottom, left + width + right
+
+    def move(self, pixels: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
+        """The moved images of (n, height, width, ...); numbers are drawn by a sample's index."""
+        height, width = self.sides(*pixels.shape[1:3])
+        rows, columns = self.size or (height, width)
+        if any(self.margins):
+            left, top, right, bottom = self.margins
+            of_channels = [(0, 0)] * (pixels.ndim - 3)
+            pixels = np.pad(pixels, [(0, 0), (top, bottom), (left, right), *of_channels])
+        tops, lefts, flips = (_draw(indices, seed, number) for number in range(3))
+        tops = (tops * (height - rows + 1)).astype(np.int64)
+        lefts = (lefts * (width - columns + 1)).astype(np.int64)
+        across = np.arange(columns)
+        kept = np.where(flips[:, None] < self.flip, across[::-1], across)
+        return pixels[
+            np.arange(len(pixels))[:, None, None],
+            (tops[:, None] + np.arange(rows))[:, :, None],
+            (lefts[:, None] + kept)[:, None, :],
+        ]
+
+
+def _draw(indices: np.ndarray, seed: int, number: int) -> np.ndarray:
+    """Numbers from 0 to 1, without 1: of 53 random bits, as torch draws doubles."""
+    return (splitmix64(indices, mix_seed(seed, number)) >> np.uint64(11)) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The work of a transform on an image in memory."""
+
+    moves: RandomMoves | None
+    table: np.ndarray
+    """The result for each value of a pixel: (channels, 256)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRows:
+    """Rows of bytes, moved and converted as the dataset's transform says when an epoch begins."""
+
+    dataset: Any
+    places: np.ndarray | None
+    """The places of a Subset's samples in the dataset; None: all, in order."""
+    pixels: np.ndarray
+    """uint8, of shape (num_images, height, width) or (num_images, height, width, 3)."""
+    steps: Steps
+    seed: int = 0
+    """The seed of an epoch."""
+
+    def __len__(self) -> int:
+        return len(self.pixels if self.places is None else self.places)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """Dtype and shape of the samples."""
+        moves, table = self.steps.moves, self.steps.table
+        height_width = self.pixels.shape[1:3]
+        if moves is not None:
+            height_width = moves.size or moves.sides(*height_width)
+        return SampleSpec(torch.from_numpy(table[:0]).dtype, (len(table), *height_width))
+
+    def with_seed(self, seed: int) -> Column:
+        """The column of an epoch with this seed, by the dataset's present images and transform.
+
+        Raises ValueError if it has been given a transform that is not recognised.
+        """
+        try:
+            rows = _open_rows(self.dataset, self.places, len(self))
+            return replace(rows, seed=seed)
+        except UnrecognisedError as reason:
+            problem = f"the dataset was changed, and is not read natively any more: {reason}"
+            raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Write the converted images at `indices` to `out`."""
+        pixels = self.pixels[indices if self.places is None else self.places[indices]]
+        if self.steps.moves is not None:
+            pixels = self.steps.moves.move(pixels, indices, self.seed)
+        images = self.spec.view_tensor(out).numpy()
+        for channel, values in enumerate(self.steps.table):
+            rows = pixels if pixels.ndim == 3 else pixels[..., channel]
+            # All bytes are within the table. Without a mode, numpy would write to a copy first.
+            np.take(values, rows, out=images[:, channel], mode="clip")
+
+
+@dataclass(frozen=True, eq=False)
+class ImageLabels:
+    """The labels that a dataset has when an epoch begins."""
+
+    dataset: Any
+    places: np.ndarray | None
+    """The places of a Subset's samples in the dataset; None: all, in order."""
+    labels: np.ndarray
+
+    spec = SampleSpec(torch.int64, ())
+
+    def __len__(self) -> int:
+        return len(self.labels if self.places is None else self.places)
+
+    def with_seed(self, seed: int) -> Column:  # noqa: ARG002 - nothing is drawn
+        """The column of an epoch, by the dataset's present labels."""
+        try:
+            return _open_labels(self.dataset, self.places, len(self))
+        except UnrecognisedError as reason:
+            problem = f"the dataset was changed, and is not read natively any more: {reason}"
+            raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Write the labels at `indices` to `out`."""
+        places = indices if self.places is None else self.places[indices]
+        out.view(np.int64)[:, 0] = self.labels[places]
+
+
+def recognise_arrays(dataset: Any) -> list[Any] | None:
+    """The columns [images, labels] of a dataset with images in memory, or of a Subset of one, that
+    deliver the batches of its samples as default_collate makes them; None for everything else.
+
+    The log says once that it is read natively, or why not.
+    """
+    images = _base_of(dataset)
+    if not _has_images(images):
+        return None
+    name = f"{type(images).__name__} of {len(images):,} images"
+    try:
+        places = _find_places(dataset)
+        count = len(dataset)
+        columns = [_open_rows(images, places, count), _open_labels(images, places, count)]
+    except UnrecognisedError as reason:
+        log_once(f"{name} is read through its own __getitem__: {reason}")
+        return None
+    log_once(
+        f"{name} is read natively, as rows of bytes; FastLoader(..., native=False) calls its own "
+        "__getitem__"
+    )
+    return columns
+
+
+def is_array_dataset(dataset: Any) -> bool:
+    """True for a dataset with images in memory, or a Subset of one, that is read natively."""
+    images = _base_of(dataset)
+    try:
+        return _has_images(images) and len(_read_steps(images, *images.data.shape[1:3]).table) > 0
+    except (AttributeError, UnrecognisedError):
+        return False
+
+
+def _base_of(dataset: Any) -> Any:
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def _has_images(dataset: Any) -> bool:
+    """True for torchvision's MNIST and CIFAR10, and classes that read their samples likewise."""
+    for module_name, name in FAMILIES:
+        base = getattr(sys.modules.get(module_name), name, None)
+        if base is None or not isinstance(dataset, base):
+            continue
+        kind = type(dataset)
+        # A derived class with its own way to read a sample is read as it is written.
+        has_own = kind.__getitem__ is not base.__getitem__ or kind.__len__ is not base.__len__
+        return not has_own and not hasattr(dataset, "__getitems__")
+    return False
+
+
+def _find_places(dataset: Any) -> np.ndarray | None:
+    """The places of a Subset's samples in its dataset; None for the dataset itself."""
+    if type(dataset) is not Subset:
+        return None
+    try:
+        own = np.asarray(dataset.indices, np.int64).reshape(len(dataset.indices))
+        parent: Any = dataset.dataset
+        within = _find_places(parent)
+        # As the Subset itself does: negative numbers count from the end.
+        return np.arange(len(parent))[own] if within is None else within[own]
+    except (IndexError, TypeError, ValueError) as error:
+        raise UnrecognisedError(f"the indices of its Subset: {error}") from error
+
+
+def _open_rows(dataset: Any, places: np.ndarray | None, count: int) -> ImageRows:
+    """The images; raises UnrecognisedError if they, or the transform, are not read natively."""
+    pixels = _as_array(dataset.data)
+    if pixels.dtype != np.uint8 or pixels.ndim != _channel_dims(dataset):
+        raise UnrecognisedError(f"its images are {pixels.dtype} of shape {pixels.shape[1:]}")
+    _check_places(len(pixels), places, count)
+    return ImageRows(dataset, places, pixels, _read_steps(dataset, *pixels.shape[1:3]))
+
+
+def _open_labels(dataset: Any, places: np.ndarray | None, count: int) -> ImageLabels:
+    """The labels; raises UnrecognisedError if they are not read natively."""
+    if dataset.target_transform is not None:
+        raise UnrecognisedError("it has a target_transform")
+    targets = dataset.targets
+    if isinstance(targets, list) and not all(type(target) is int for target in targets):
+        raise UnrecognisedError("its labels are not all whole numbers")
+    labels = _as_array(targets)
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise UnrecognisedError("its labels are not all whole numbers")
+    _check_places(len(labels), places, count)
+    return ImageLabels(dataset, places, labels.astype(np.int64, copy=False))
+
+
+def _check_places(length: int, places: np.ndarray | None, count: int) -> None:
+    highest = -1 if places is None or not len(places) else int(places.max())
+    if highest >= length or (places is None and length != count):
+        raise UnrecognisedError(f"it has {length:,} images, and had more or fewer before")
+
+
+def _as_array(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UnrecognisedError(f"its data is no array: {error}") from error
+
+
+def _channel_dims(dataset: Any) -> int:
+    """Dimensions of the array of images: MNIST's have no channels."""
+    return 3 if isinstance(dataset, sys.modules["torchvision.datasets"].MNIST) else 4
+
+
+def _read_steps(dataset: Any, height: int, width: int) -> Steps:
+    """The steps of the dataset's transform on its images; raises UnrecognisedError for others."""
+    if dataset.transform is None:
+        raise UnrecognisedError("it has no transform")
+    moves, parts = None, []
+    for part in transform_parts(dataset.transform):
+        name = torchvision_name(part)
+        if name in (CROP, FLIP):
+            # A margin of zeros is no zero any more after Normalize.
+            if any(torchvision_name(each) == "Normalize" for each in parts):
+                raise UnrecognisedError(f"{name} after Normalize can't be done natively")
+            moves = _add_move(moves or RandomMoves(), name, part, height, width)
+        elif name in POINTWISE:
+            parts.append(part)
+        else:
+            raise UnrecognisedError(f"{describe_part(part)} can't be done by a table")
+    return Steps(moves, _look_up(parts, 1 if _channel_dims(dataset) == 3 else 3))
+
+
+def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int) -> RandomMoves:
+    try:
+        if name == FLIP and not moves.flip:
+            return replace(moves, flip=float(part.p))
+        if name == CROP and moves.size is None:
+            return _add_crop(moves, part, height, width)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnrecognisedError(f"{name}: {error}") from error
+    raise UnrecognisedError(f"a second {name} can't be done natively")
+
+
+def _add_crop(moves: RandomMoves, part: Any, height: int, width: int) -> RandomMoves:
+    if part.pad_if_needed or part.fill != 0 or part.padding_mode != "constant":
+        raise UnrecognisedError(f"{CROP} can't be done natively unless it pads with zeros")
+    margins = _margins(part)
+    # The flip is done after the crop here, which makes no difference if the margins are alike.
+    if moves.flip and margins[0] != margins[2]:
+        raise UnrecognisedError(f"{CROP} with unequal margins after {FLIP} can't be done natively")
+    cropped = replace(moves, size=(part.size[0], part.size[1]), margins=margins)
+    sides = cropped.sides(height, width)
+    if min(margins) < 0 or part.size[0] > sides[0] or part.size[1] > sides[1]:
+        raise UnrecognisedError(f"{CROP} of {tuple(part.size)} from images of {sides}")
+    return cropped
+
+
+def _margins(crop: Any) -> tuple[int, int, int, int]:
+    """The margins on the left, at the top, on the right and at the bottom."""
+    padding = 0 if crop.padding is None else crop.padding
+    if isinstance(padding, int):
+        return padding, padding, padding, padding
+    # The second version of the transforms stores (left, right, top, bottom).
+    if type(crop).__module__.startswith("torchvision.transforms.v2"):
+        left, right, top, bottom = padding
+        return left, top, right, bottom
+    left, top, right, bottom = [*padding] * (4 // len(padding))
+    return left, top, right, bottom
+
+
+def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
+    """The results of these transforms for all values of a pixel: (channels, 256)."""
+    # Pillow makes images of mode L of two dimensions, and of RGB of three, as the datasets do.
+    values = np.arange(256, dtype=np.uint8)[None]
+    fromarray = sys.modules["PIL.Image"].fromarray
+    image = fromarray(values if channels == 1 else np.stack([values] * channels, axis=-1))
+    try:
+        for part in parts:
+            image = part(image)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UnrecognisedError(f"its transform fails: {error}") from error
+    if not isinstance(image, torch.Tensor) or image.shape != (channels, 1, 256):
+        raise UnrecognisedError("its transform does not end in a tensor of an image")
+    return _table_of(image)
+
+
+def _table_of(result: torch.Tensor) -> np.ndarray:
+    try:
+        # A subclass of Tensor, such as torchvision's Image, collates to a plain tensor.
+        return result.as_subclass(torch.Tensor)[:, 0].contiguous().numpy()
+    except (RuntimeError, TypeError) as error:
+        # numpy lacks some dtypes of torch, and can't show a tensor of another device.
+        raise UnrecognisedError(f"its transform's result: {error}") from error
