@@ -219,7 +219,7 @@ def _places(images: torch.Tensor) -> tuple[np.ndarray, ...]:
 
 
 def assert_as_written(dataset, reason: str, caplog, **settings) -> None:
-    recognise_image_folders._log_once.cache_clear()
+    recognise_image_folders.log_once.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.INFO, "fastloop"):
         loader = FastLoader(dataset, 4, **settings)
@@ -322,7 +322,7 @@ def test_derived_folders_and_single_samples(root):
 
 
 def test_the_log_says_once_what_is_read_natively(root, caplog):
-    recognise_image_folders._log_once.cache_clear()
+    recognise_image_folders.log_once.cache_clear()
     with caplog.at_level(logging.INFO, "fastloop"):
         for _ in range(3):
             FastLoader(folder(root), 4)
