@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import (
+    OTHER_ORDER,
     collect_notes,
     edit_call,
     find_options,
+    patch_call,
     patch_script,
     show_command,
 )
@@ -213,3 +215,23 @@ def test_class_of_the_scripts_own_gets_only_arguments_that_it_takes():
     assert edit_call(packed, 1, WITHOUT, ["samples", "num_workers"]) == (
         "loader = MyLoader(samples, **{**settings, 'num_workers': 0})\n"
     )
+
+
+def orders_of_passes(**settings):
+    torch.manual_seed(0)
+    loader = DataLoader(range(64), batch_size=64, shuffle=True, num_workers=1, **settings)
+    return [next(iter(loader)).tolist() for _ in range(2)]
+
+
+def test_other_order_of_workers_that_stay_is_told(tmp_path, monkeypatch):
+    now, kept = orders_of_passes(), orders_of_passes(persistent_workers=True)
+    assert now[0] == kept[0]
+    assert now[1] != kept[1]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("loader = DataLoader(a, shuffle=True)\n")
+    change = Change(settings={"num_workers": 1, "persistent_workers": True})
+    for sampler, is_told in (("RandomSampler", True), ("SequentialSampler", False)):
+        facts = {"made_at": f"{tmp_path}/train.py:1", "sampler": sampler}
+        call = patch_call(facts, change)
+        assert call.patch
+        assert (OTHER_ORDER in call.notes) is is_told

@@ -33,6 +33,10 @@ WITHOUT_WORKERS: Mapping[str, Any] = {
 UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
 """Expressions that a dictionary unpacks as they are; others need brackets."""
 LOADER = "DataLoader"
+OTHER_ORDER = (
+    "With workers that stay, DataLoader draws a number less from torch's generator in each later "
+    "pass, so that a seeded script shuffles those passes otherwise than now"
+)
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
 """FastLoader's settings with which it reads the whole dataset in each process of a group, as
 DataLoader does."""
@@ -133,6 +137,9 @@ def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
         "option for it, that does without a patch"
         for name, expression in options.items()
     )
+    # DataLoader draws a seed of its workers as it starts them, from the generator that shuffles.
+    if change.settings.get("persistent_workers") and facts.get("sampler") == "RandomSampler":
+        notes += (OTHER_ORDER,)
     return PatchedCall(patch=patch, notes=notes)
 
 
