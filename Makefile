@@ -14,7 +14,7 @@ BUILT_OF := pyproject.toml hatch_build.py $(wildcard $(NATIVE)/*.[ch] $(NATIVE)/
 DOWNLOADS = Installing fastloop and its libraries in $(VENV): pip downloads up to $(1) now, most of which \
 is torch with CUDA's libraries, unless it has them already. That takes minutes.
 
-.PHONY: run test gpu ui docs check lint soak format clean
+.PHONY: run test gpu ui docs check every-test lint soak format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about a minute
 	$(BIN)/python -m fastloop.run experiment=quickstart
@@ -37,7 +37,9 @@ docs: $(VENV)/.installed-dev            ## docs/options.md from conf/, then the 
 	$(BIN)/python -m fastloop.config.help docs/options.md
 	$(BIN)/sphinx-build -W --keep-going -q -c docs . docs/_build/html
 
-check: lint docs                        ## what CI runs: all of this, and every test there is
+check: lint docs every-test             ## what CI runs: all of this, and every test there is
+
+every-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --hypothesis-profile ci
 
 lint: $(VENV)/.installed-dev            ## format, lint, floors and types
@@ -57,15 +59,20 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache
 
-# pip shows what it downloads and how far it is, after a line that says how much that will be.
+# pip shows what it downloads and how far it is, after a line that says how much that will be. It
+# would compile 22,000 modules one after the other; some of them are for other versions of Python.
+COMPILE = "$(BIN)/python" -m compileall -qq --workers 0 "$(VENV)/lib" || true
+
 $(VENV)/.installed: $(BUILT_OF)
 	@echo "$(call DOWNLOADS,3.3 GB)"
 	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --editable .
+	"$(BIN)/python" -m pip install --no-compile --editable .
+	$(COMPILE)
 	touch "$@"
 
 $(VENV)/.installed-dev: $(BUILT_OF)
 	@echo "$(call DOWNLOADS,4 GB)"
 	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --editable ".[dev]"
+	"$(BIN)/python" -m pip install --no-compile --editable ".[dev]"
+	$(COMPILE)
 	touch "$@" "$(VENV)/.installed"

@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.catalogue import overridable_names, resource_folder, settings
-from fastloop.config.combined_choices import combine_choices, plain_choices
+from fastloop.config.combined_choices import combine_choices, parts_that_differ, plain_choices
 from fastloop.config.command_line import (
     CommandLine,
     expand_homes,
@@ -293,7 +293,14 @@ def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
     if choices is None or len(choices) < 2:
         return None
     chosen = {group: _compose_unresolved(of_group) for group, of_group in choices.items()}
-    return combine_choices(_compose_unresolved(()), chosen)
+    parts = {group: _parts_of(of_group) | {group} for group, of_group in choices.items()}
+    return combine_choices(_compose_unresolved(()), chosen, parts)
+
+
+@cache
+def _parts_of(overrides: tuple[str, ...]) -> frozenset[str]:
+    """The parts of the default configuration that these overrides change."""
+    return parts_that_differ(_compose_unresolved(()), _compose_unresolved(overrides))
 
 
 def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:

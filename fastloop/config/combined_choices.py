@@ -37,13 +37,15 @@ def plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | None
     return choices
 
 
-def combine_choices(base: DictConfig, chosen: Mapping[str, DictConfig]) -> DictConfig | None:
+def combine_choices(
+    base: DictConfig, chosen: Mapping[str, DictConfig], parts: Mapping[str, frozenset[str]]
+) -> DictConfig | None:
     """The configuration with all choices; None if two of them change the same part.
 
     base: the configuration without choices.
     chosen: group -> the configuration with the choices from this group and its parts alone.
+    parts: group -> the names at the top level that these choices change.
     """
-    parts = {group: _parts_that_differ(base, cfg) | {group} for group, cfg in chosen.items()}
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):
         return None
     # A choice that adds a part, or removes one, changes their order.
@@ -57,14 +59,14 @@ def combine_choices(base: DictConfig, chosen: Mapping[str, DictConfig]) -> DictC
     return combined
 
 
-def _parts_that_differ(base: DictConfig, changed: DictConfig) -> set[str]:
+def parts_that_differ(base: DictConfig, changed: DictConfig) -> frozenset[str]:
     """Names at the top level with another content, before interpolations are resolved."""
     before, after = (OmegaConf.to_container(cfg, resolve=False) for cfg in (base, changed))
     assert isinstance(before, dict)
     assert isinstance(after, dict)
     # The text of values tells 1 and True apart, and dicts of another order.
-    return {
+    return frozenset(
         str(name)
         for name in before.keys() | after.keys()
         if repr(before.get(name, ...)) != repr(after.get(name, ...))
-    }
+    )

@@ -60,6 +60,7 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
             _add_imported(imported, name if is_package else name.rpartition(".")[0], files)
 
 
+@cache
 def is_own(path: Path) -> bool:
     """True for a file of the user's: neither installed, nor Python's, nor fastloop's."""
     # The names of folders show libraries, too: a .pth file or PYTHONPATH may add the libraries

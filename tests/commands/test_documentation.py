@@ -47,7 +47,7 @@ FAST_SETTINGS = (
     "report=false",  # the pages' own `fastloop report` writes one
 )
 """Settings appended to commands that measure."""
-EXPLAIN_SETTINGS = ("try=0", "trials=1", "min_window_s=0", "isolation=inline")
+EXPLAIN_SETTINGS = ("try=0", "trials=1", "batches=8", "min_window_s=0", "isolation=inline")
 """Settings of commands that explain a job, in place of the page's own."""
 
 
