@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ def serve_side(connection: Connection) -> None:
     handle_signals_silently()
     requests, reason = _compose(plan["words"])
     reason = reason or _foreign_module(plan["elsewhere"], plan["tree"])
+    reason = reason or _foreign_package(plan.get("package", ""), plan.get("number", ""))
     if reason:
         _send(connection, {"error": reason.strip().splitlines()[-1]})
         return
@@ -66,6 +68,13 @@ def _foreign_module(elsewhere: str, tree: str) -> str:
         if is_other and "site-packages" not in path.parts:
             return f"{name} is imported from {path} and not from this version"
     return ""
+
+
+def _foreign_package(package: str, number: str) -> str:
+    """A line if this process sees another version of the package; empty if it does not."""
+    if not number or (found := version(package)) == number:
+        return ""
+    return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
 
 
 def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connection) -> None:

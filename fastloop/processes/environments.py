@@ -326,7 +326,10 @@ def _reason(output: str) -> str:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
     errors = [line for line in lines if line.lower().startswith("error:")]
     line = (errors or lines[-1:] or ["pip has failed without a word"])[0]
-    return shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
+    reason = shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
+    # pip says of an index that it can't reach only that it has no such package.
+    is_unreached = any("connection broken by" in each for each in lines)
+    return f"{reason}: pip can't reach its index" if is_unreached else reason
 
 
 def _main_packages() -> list[str]:

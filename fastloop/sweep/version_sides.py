@@ -61,6 +61,10 @@ class Version:
     elsewhere: str = ""
     """A folder from which this version may import nothing, except from its own tree in it; empty:
     it may import from anywhere."""
+    package: str = ""
+    """The package that this is a version of; empty: it is one of the user's modules."""
+    number: str = ""
+    """The number of the package's version that its processes have to see; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +156,7 @@ def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator
             theirs.close()
             side = Side(version=version, folder=folder, process=process, connection=ours, log=log)
             plan = {"words": [*words], "folder": str(folder)}
+            plan |= {"package": version.package, "number": version.number}
             side._send(plan | {"tree": version.tree, "elsewhere": version.elsewhere})
             yield side
         finally:

@@ -136,10 +136,11 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
 
 def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
     """top, tree: the folder that holds the user's code, and the one that takes its place."""
-    path = _import_path(here)
     if source.package:
-        return _package_versions(source, path, tree)
-    return _code_versions(source, path, top.resolve(), tree.resolve())
+        # An environment adds the folders of the main one's .pth files by itself, behind its own
+        # packages, which such a folder would hide if it came first.
+        return _package_versions(source, _import_path(here, ()), tree)
+    return _code_versions(source, _import_path(here, sys.path), top.resolve(), tree.resolve())
 
 
 def _package_versions(
@@ -166,11 +167,11 @@ def _code_versions(
     return {BASE: base, CANDIDATE: Version(label="the working folder", path=path)}
 
 
-def _import_path(here: Path) -> tuple[str, ...]:
-    """The folders on the import path, the working folder first, except those of Python itself and
-    of installed packages."""
+def _import_path(here: Path, others: Sequence[str]) -> tuple[str, ...]:
+    """The working folder, the folders of PYTHONPATH and those of `others`, except those of Python
+    itself and of installed packages."""
     given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    own = [each for each in sys.path if each and Path(each).is_dir()]
+    own = [each for each in others if each and Path(each).is_dir()]
     folders = [Path(each).resolve() for each in [here, *given, *own]]
     return (*dict.fromkeys(str(each) for each in folders if not _is_of_python(each)),)
 
@@ -213,8 +214,14 @@ def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Ve
         raise UsageError(f"against={source.against}: {error}") from None
     if is_own:
         path = [each for each in path if not (Path(each) / OWN / "__init__.py").exists()]
-    python = str(built.folder / "bin" / "python")
-    return Version(label=source.label, python=python, path=tuple(path))
+    names = {canonicalize_name(name): number for name, number in built.packages.items()}
+    return Version(
+        label=source.label,
+        python=str(built.folder / "bin" / "python"),
+        path=tuple(path),
+        package=source.package,
+        number=names.get(canonicalize_name(source.package), ""),
+    )
 
 
 def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:

@@ -204,6 +204,21 @@ def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(re
     assert [*(repository / "outputs/environments").glob("*/environment.json")]
 
 
+@pytest.mark.heavy
+def test_package_that_hides_the_version_of_the_environment_is_refused(repository, monkeypatch):
+    wheel = write_wheel(repository, "0.0.1", "iniconfig")
+    # As a folder of `pip install --target` on PYTHONPATH.
+    info = repository / "hiding" / "iniconfig-0.0.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: iniconfig\nVersion: 0.0.2\n")
+    process = run_fastloop(
+        f"against={wheel.name}", cwd=repository, command="check", PYTHONPATH=str(info.parent)
+    )
+    assert (process.returncode, process.stdout) == (4, "")
+    last = process.stderr.strip().splitlines()[-1]
+    assert last.startswith("iniconfig-0.0.1-py3-none-any.whl: iniconfig 0.0.2 is imported: PYTHON")
+
+
 def _start_check(repository: Path):
     write_dataset(repository, 0.05)
     module, arguments = module_and_arguments("check", ("against=HEAD",))

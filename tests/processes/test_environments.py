@@ -148,6 +148,16 @@ def test_a_failed_build_leaves_nothing_and_says_why_in_one_line(index):
 
 
 @pytest.mark.heavy
+def test_an_index_that_can_not_be_reached_is_the_reason(index, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # no server listens there
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(Unsupported, match="absent_package: pip can't reach its index"):
+        build_environment(Environment(requirements=("absent_package",)))
+    assert not left_over()
+
+
+@pytest.mark.heavy
 def test_requirements_that_exclude_each_other_fail(index):
     with pytest.raises(Unsupported, match=r"pins_demo==1\.0 and pins_demo==2\.0"):
         build_environment(Environment(requirements=("pins_demo==1.0", "pins_demo==2.0")))
