@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from fastloop.core.atomic_files import remove_partial
 from fastloop.core.fingerprints import fingerprint, stable_repr
+from fastloop.core.optional_libraries import HasInstallCheck
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import (
@@ -47,6 +48,7 @@ from fastloop.data.reference import (
     write_reference,
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
+from fastloop.processes.environments import is_inside
 
 ANNOUNCED_MIB = 64
 """Stores of this size or more are announced before they are written."""
@@ -243,6 +245,10 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
     # Stores with other settings have folders of their own, as one sweep may measure several.
     settings = [*_class_of(store), *_settings(store)]
+    # An environment may have another version of the library that writes the store, and a version
+    # may be unable to read the files of another one.
+    if isinstance(store, HasInstallCheck) and is_inside():
+        settings.append(Path(sys.prefix).name)
     if settings:
         root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
     code = getattr(store, "format_version", None) or source_fingerprint(store)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 from commands import fill_disk
-from options import CONF, REPOSITORY
+from options import CONF, MYDATASET, REPOSITORY, compose_job, require_library
 from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
 
@@ -110,6 +110,18 @@ def test_libraries_of_the_main_environment_are_not_installed_again(index):
     write_wheel(index, "1.0", name="needs_torch", needs="torch>=2")
     built = build_environment(Environment(requirements=("needs_torch",)))
     assert built.packages == {"needs_torch": "1.0"}
+
+
+@pytest.mark.heavy
+def test_an_environment_has_stores_of_its_own_if_a_library_writes_them(index):
+    require_library("webdataset")
+    built = build_environment(Environment(requirements=("pins_demo==1.0",)))
+    for loader, is_shared in (("np_memmap", True), ("webdataset", False)):
+        request = compose_job(f"loader={loader}", *MYDATASET).data_request
+        here, context = request.prepare().folder, multiprocessing.get_context("spawn")
+        with spawn_from(built.folder), ProcessPoolExecutor(1, context) as pool:
+            there = pool.submit(request.prepare).result().folder
+        assert (here == there) == is_shared
 
 
 @pytest.mark.heavy
