@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.number_text import TimeUnit, show_time, significant, unit_of_all
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    TimeUnit,
+    show_time,
+    significant,
+    unit_of_all,
+)
 from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements, outcome
 from fastloop.core.types import UsageError
@@ -144,10 +150,17 @@ def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
     if ratio is None:
         figures += f"{change.new_s / change.base_s:>8.3f}   too few trials"
     else:
-        figures += f"{ratio.estimate:>8.3f}   {ratio.low:.3f} to {ratio.high:.3f}"
+        figures += f"{ratio.estimate:>8.3f}   {show_bounds(ratio)}"
         figures += f" {_direction(change, fail_above)}"
     name = change.job if len(change.job) < 31 else f"{change.job}\n"
     return (f"{name:<31}" if "\n" not in name else name + " " * 31) + figures.rstrip()
+
+
+def show_bounds(ratio: stats.Ratio) -> str:
+    """The interval of a ratio; words if it is so wide that its numbers would tell nothing."""
+    if ratio.high < WIDEST_INTERVAL * ratio.low:
+        return f"{ratio.low:.3f} to {ratio.high:.3f}"
+    return f"wider than a factor of {WIDEST_INTERVAL:g}"
 
 
 def _direction(change: CostChange, fail_above: float) -> str:

@@ -14,6 +14,7 @@ from fastloop.reporting.comparison import (
     format_changes,
     no_longer_finishes,
     other_differences,
+    show_bounds,
 )
 from fastloop.reporting.report_files import markdown_row
 from fastloop.reporting.version_changes import judge_change
@@ -142,8 +143,8 @@ def _takes(change: CostChange) -> str:
     if change.ratio is None:
         return f"{change.benchmark} of {change.job} takes {times}"
     ratio, job = change.ratio, f"{change.benchmark} of {change.job}"
-    bounds = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}"
-    return f"{job} takes {ratio.estimate:.3f} times as long ({times}; {bounds})"
+    bounds = f"{times}; 95 %: {show_bounds(ratio)}"
+    return f"{job} takes {ratio.estimate:.3f} times as long ({bounds})"
 
 
 def _samples(result: Result) -> str:
@@ -174,7 +175,7 @@ def versions_markdown(found: VersionOutcome) -> str:
         new, base = describe_times(change).split(" a sample against ")
         ratio = change.ratio
         shown = [f"{ratio.estimate:.3f}"] if ratio else ["-"]
-        shown += [f"{ratio.low:.3f} to {ratio.high:.3f}"] if ratio else ["-"]
+        shown += [show_bounds(ratio)] if ratio else ["-"]
         rows.append([change.job, change.benchmark, base, new, *shown])
     first = next(iter([*found.new.values(), *found.base.values()]), None)
     machine = first.environment if first else {}

@@ -20,6 +20,7 @@ from fastloop.reporting.version_changes import (
 from fastloop.reporting.version_text import (
     VersionOutcome,
     answer_versions,
+    describe_versions,
     versions_markdown,
 )
 
@@ -66,6 +67,13 @@ def test_at_most_five_percent_of_two_hundred_equal_versions_are_told_apart(pairs
 def test_a_factor_of_one_point_zero_five_is_told_at_five_percent_noise():
     found = simulate(1.05, pairs=8, correlation=0.0, campaigns=200)
     assert found["slower"] >= 190
+
+
+def test_interval_that_tells_nothing_has_no_numbers():
+    few = find_version_changes(rounds_of(1.0, noise=4.0, count=4), 1)
+    found = outcome_of(1.0, changes=few)
+    for text in (answer_versions(found), describe_versions(found), versions_markdown(found)):
+        assert "wider than a factor of 10" in text
 
 
 def test_nothing_is_told_between_looks_nor_before_the_first():
