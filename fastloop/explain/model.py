@@ -8,7 +8,6 @@ several threads that wait for each other by a power of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -203,10 +202,11 @@ def _slow_down_threads(
     phase: Phase, by_cores: float, own_cores: float, machinery: Machinery
 ) -> float:
     """The factor for a phase that computes. own_cores: those that all present phases want."""
-    threads = math.ceil(phase.cores)
-    if threads < 2:
+    # Alone, a phase takes as long as it was measured, whatever its threads.
+    if phase.cores <= 1 or own_cores <= phase.cores:
         return by_cores
-    # In the rest of its time one thread works. The others, which wait then, are not counted.
-    share = (phase.cores - 1) / (threads - 1)
+    # A phase that keeps 1.5 cores busy works half of its time in two threads, and of the other one,
+    # which waits then, nothing is counted.
+    share, threads = min(1.0, phase.cores - 1), min(max(2.0, phase.cores), machinery.cores)
     crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
     return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)

@@ -207,8 +207,11 @@ class Work:
     def _map_in_turns(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
         """Groups that the loop's thread makes, or threads if they save time; they take turns."""
         is_left = True
+        pace.begin_epoch()
         while is_left:
-            way = self._turn_of_threads if pace.num_threads else self._turn_of_loop
+            # Threads can't share the generators that a later sample turned out to draw from.
+            by_threads = pace.num_threads and self.draws and not self.draws.shared
+            way = self._turn_of_threads if by_threads else self._turn_of_loop
             is_left = yield from way(pace, groups)
 
     def _turn_of_loop(
@@ -216,7 +219,7 @@ class Work:
     ) -> Generator[StagedGroup, None, bool]:
         """Groups that the loop's thread makes; returns True if some are left to threads."""
         tuning = replace(self.tuning, num_threads=0, waiting_threads=0)
-        here, is_long = replace(self, tuning=tuning), True
+        here, is_long, asked_ns = replace(self, tuning=tuning), True, now_ns()
         for group in groups:
             # These clocks are only read if the batch before was long: that takes several
             # microseconds, as long as reading some batches.
@@ -235,18 +238,18 @@ class Work:
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
+            begin_ns, asked_ns = asked_ns, now_ns()
+            if is_long or pace.batches_left:
+                # With the drawing of the indices, which is a part of the threads' times as well.
+                pace.note(asked_ns - begin_ns)
             if read is not None:
-                step_ns, step_cpu_ns = now_ns() - delivered_ns, process_cpu_ns() - step_begin_cpu_ns
-                pace.note(read.reading_ns + step_ns)
-                pace.begin_turn(
-                    replace(read, step_ns=step_ns, step_cpu_ns=step_cpu_ns), self.tuning
-                )
+                step_cpu_ns = process_cpu_ns() - step_begin_cpu_ns
+                step = {"step_ns": asked_ns - delivered_ns, "step_cpu_ns": step_cpu_ns}
+                pace.begin_turn(replace(read, **step), self.tuning)
             elif not is_long:
                 # Its hand-over by a thread would take longer than reading it.
                 pace.num_saving = 0
-                if pace.batches_left:
-                    pace.note(now_ns() - begin_ns)
-            if pace.num_threads:
+            if pace.num_threads and self.draws and not self.draws.shared:
                 return True
         return False
 
@@ -254,11 +257,17 @@ class Work:
         self, pace: Pace, groups: Iterator[StagedGroup]
     ) -> Generator[StagedGroup, None, bool]:
         """Groups that threads make; returns True if some are left to the loop."""
+        is_left = False
 
         def draw() -> Iterator[StagedGroup]:
-            # The threads get no more groups once their turn has ended.
-            while pace.num_threads and (group := next(groups, None)) is not None:
+            # The threads get no more groups once their turn has ended, as another pass over the
+            # same loader may have ended it.
+            nonlocal is_left
+            while pace.num_threads:
+                if (group := next(groups, None)) is None:
+                    return
                 yield group
+            is_left = True
 
         results = self._map_by_threads(pace.num_threads, draw())
         with closing(results):
@@ -269,10 +278,10 @@ class Work:
                 del staged
                 end_ns = now_ns()
                 # The batches that are ready at the end of a turn come faster than they are made.
-                if pace.num_threads:
+                if pace.num_threads and not is_left:
                     pace.note(end_ns - begin_ns)
                 begin_ns = end_ns
-        return not pace.num_threads
+        return is_left
 
     def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
         # A sampler that must not be read far ahead may allow fewer threads than other epochs had.

@@ -10,7 +10,8 @@ imported here: a program that has its datasets has imported it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,6 +95,7 @@ class ImageRows:
     """Rows of bytes, moved and converted as the dataset's transform says when an epoch begins."""
 
     dataset: Any
+    """The dataset, or a Subset of it."""
     places: np.ndarray | None
     """The places of a Subset's samples in the dataset; None: all, in order."""
     pixels: np.ndarray
@@ -103,7 +105,12 @@ class ImageRows:
     """The seed of an epoch."""
 
     def __len__(self) -> int:
-        return len(self.pixels if self.places is None else self.places)
+        return len(self.dataset)
+
+    @property
+    def slow(self) -> bool:
+        """True if images are moved: threads then share each batch, as those of image folders."""
+        return self.steps.moves is not None
 
     @property
     def spec(self) -> SampleSpec:
@@ -117,14 +124,10 @@ class ImageRows:
     def with_seed(self, seed: int) -> Column:
         """The column of an epoch with this seed, by the dataset's present images and transform.
 
-        Raises ValueError if it has been given a transform that is not recognised.
+        Raises ValueError if it is not recognised any more.
         """
-        try:
-            rows = _open_rows(self.dataset, self.places, len(self))
-            return replace(rows, seed=seed)
-        except UnrecognisedError as reason:
-            problem = f"the dataset was changed, and is not read natively any more: {reason}"
-            raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
+        with _told_to_read_as_written():
+            return replace(_open_rows(self.dataset), seed=seed)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the converted images at `indices` to `out`."""
@@ -143,6 +146,7 @@ class ImageLabels:
     """The labels that a dataset has when an epoch begins."""
 
     dataset: Any
+    """The dataset, or a Subset of it."""
     places: np.ndarray | None
     """The places of a Subset's samples in the dataset; None: all, in order."""
     labels: np.ndarray
@@ -150,20 +154,29 @@ class ImageLabels:
     spec = SampleSpec(torch.int64, ())
 
     def __len__(self) -> int:
-        return len(self.labels if self.places is None else self.places)
+        return len(self.dataset)
 
     def with_seed(self, seed: int) -> Column:  # noqa: ARG002 - nothing is drawn
-        """The column of an epoch, by the dataset's present labels."""
-        try:
-            return _open_labels(self.dataset, self.places, len(self))
-        except UnrecognisedError as reason:
-            problem = f"the dataset was changed, and is not read natively any more: {reason}"
-            raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
+        """The column of an epoch, by the dataset's present labels.
+
+        Raises ValueError if they are not recognised any more.
+        """
+        with _told_to_read_as_written():
+            return _open_labels(self.dataset)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the labels at `indices` to `out`."""
         places = indices if self.places is None else self.places[indices]
         out.view(np.int64)[:, 0] = self.labels[places]
+
+
+@contextmanager
+def _told_to_read_as_written() -> Iterator[None]:
+    try:
+        yield
+    except UnrecognisedError as reason:
+        problem = f"the dataset was changed, and is not read natively any more: {reason}"
+        raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
 
 
 def recognise_arrays(dataset: Any) -> list[Any] | None:
@@ -177,9 +190,7 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
         return None
     name = f"{type(images).__name__} of {len(images):,} images"
     try:
-        places = _find_places(dataset)
-        count = len(dataset)
-        columns = [_open_rows(images, places, count), _open_labels(images, places, count)]
+        columns = [_open_rows(dataset), _open_labels(dataset)]
     except UnrecognisedError as reason:
         log_once(f"{name} is read through its own __getitem__: {reason}")
         return None
@@ -191,12 +202,21 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
 
 
 def is_array_dataset(dataset: Any) -> bool:
-    """True for a dataset with images in memory, or a Subset of one, that is read natively."""
+    """True for a dataset with images in memory, or a Subset of one, that is read natively.
+
+    Nothing of the user's is called but the attributes of the dataset; no error is raised.
+    """
     images = _base_of(dataset)
     try:
-        return _has_images(images) and len(_read_steps(images, *images.data.shape[1:3]).table) > 0
-    except (AttributeError, UnrecognisedError):
+        if not _has_images(images):
+            return False
+        pixels = _find_pixels(images)
+        _open_labels(dataset)
+        _divide_transform(images.transform, *pixels.shape[1:3])
+    except Exception:
+        # A property of a user's class may raise anything.
         return False
+    return True
 
 
 def _base_of(dataset: Any) -> Any:
@@ -223,42 +243,54 @@ def _find_places(dataset: Any) -> np.ndarray | None:
     if type(dataset) is not Subset:
         return None
     try:
-        own = np.asarray(dataset.indices, np.int64).reshape(len(dataset.indices))
-        parent: Any = dataset.dataset
+        own, parent = np.asarray(dataset.indices), dataset.dataset
+        if own.dtype.kind not in "iu" and len(own):
+            raise UnrecognisedError(f"the indices of its Subset are {own.dtype}")
         within = _find_places(parent)
         # As the Subset itself does: negative numbers count from the end.
-        return np.arange(len(parent))[own] if within is None else within[own]
+        within = np.arange(len(parent)) if within is None else within  # pyright: ignore
+        return within[own.astype(np.int64).reshape(-1)]
     except (IndexError, TypeError, ValueError) as error:
         raise UnrecognisedError(f"the indices of its Subset: {error}") from error
 
 
-def _open_rows(dataset: Any, places: np.ndarray | None, count: int) -> ImageRows:
+def _open_rows(dataset: Any) -> ImageRows:
     """The images; raises UnrecognisedError if they, or the transform, are not read natively."""
-    pixels = _as_array(dataset.data)
-    if pixels.dtype != np.uint8 or pixels.ndim != _channel_dims(dataset):
+    images, places = _base_of(dataset), _find_places(dataset)
+    pixels = _find_pixels(images)
+    _check_places(len(pixels), places, dataset)
+    moves, parts = _divide_transform(images.transform, *pixels.shape[1:3])
+    channels = 1 if pixels.ndim == 3 else 3
+    return ImageRows(dataset, places, pixels, Steps(moves, _look_up(parts, channels)))
+
+
+def _find_pixels(images: Any) -> np.ndarray:
+    pixels = _as_array(getattr(images, "data", None))
+    shape = pixels.shape[3:] if _is_grey(images) else pixels.shape[4:]
+    channels = () if _is_grey(images) else (3,)
+    if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels or shape:
         raise UnrecognisedError(f"its images are {pixels.dtype} of shape {pixels.shape[1:]}")
-    _check_places(len(pixels), places, count)
-    return ImageRows(dataset, places, pixels, _read_steps(dataset, *pixels.shape[1:3]))
+    return pixels
 
 
-def _open_labels(dataset: Any, places: np.ndarray | None, count: int) -> ImageLabels:
+def _open_labels(dataset: Any) -> ImageLabels:
     """The labels; raises UnrecognisedError if they are not read natively."""
-    if dataset.target_transform is not None:
+    images, places = _base_of(dataset), _find_places(dataset)
+    if images.target_transform is not None:
         raise UnrecognisedError("it has a target_transform")
-    targets = dataset.targets
-    if isinstance(targets, list) and not all(type(target) is int for target in targets):
-        raise UnrecognisedError("its labels are not all whole numbers")
-    labels = _as_array(targets)
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise UnrecognisedError("its labels are not all whole numbers")
-    _check_places(len(labels), places, count)
+    labels = _as_array(images.targets)
+    # MNIST makes an int of each label, and CIFAR10 leaves it as it is.
+    is_whole = labels.dtype.kind in "iu" if _is_grey(images) else labels.dtype == np.int64
+    if not is_whole or labels.ndim != 1:
+        raise UnrecognisedError(f"its labels are {labels.dtype} of {labels.ndim} dimensions")
+    _check_places(len(labels), places, dataset)
     return ImageLabels(dataset, places, labels.astype(np.int64, copy=False))
 
 
-def _check_places(length: int, places: np.ndarray | None, count: int) -> None:
-    highest = -1 if places is None or not len(places) else int(places.max())
-    if highest >= length or (places is None and length != count):
-        raise UnrecognisedError(f"it has {length:,} images, and had more or fewer before")
+def _check_places(length: int, places: np.ndarray | None, dataset: Any) -> None:
+    count = len(dataset) if places is None else int(places.max(initial=-1)) + 1
+    if count > length:
+        raise UnrecognisedError(f"it has {count:,} samples, and {length:,} images or labels")
 
 
 def _as_array(values: Any) -> np.ndarray:
@@ -268,18 +300,22 @@ def _as_array(values: Any) -> np.ndarray:
         raise UnrecognisedError(f"its data is no array: {error}") from error
 
 
-def _channel_dims(dataset: Any) -> int:
-    """Dimensions of the array of images: MNIST's have no channels."""
-    return 3 if isinstance(dataset, sys.modules["torchvision.datasets"].MNIST) else 4
+def _is_grey(images: Any) -> bool:
+    """True for MNIST, which makes grey images; CIFAR10's have three channels."""
+    return isinstance(images, sys.modules["torchvision.datasets"].MNIST)
 
 
-def _read_steps(dataset: Any, height: int, width: int) -> Steps:
-    """The steps of the dataset's transform on its images; raises UnrecognisedError for others."""
-    if dataset.transform is None:
+def _divide_transform(
+    transform: Any, height: int, width: int
+) -> tuple[RandomMoves | None, list[Any]]:
+    """The moves, and the pointwise transforms; raises UnrecognisedError for others."""
+    if transform is None:
         raise UnrecognisedError("it has no transform")
     moves, parts = None, []
-    for part in transform_parts(dataset.transform):
+    for part in transform_parts(transform):
         name = torchvision_name(part)
+        if _has_own_call(part):
+            raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in (CROP, FLIP):
             # A margin of zeros is no zero any more after Normalize.
             if any(torchvision_name(each) == "Normalize" for each in parts):
@@ -289,7 +325,13 @@ def _read_steps(dataset: Any, height: int, width: int) -> Steps:
             parts.append(part)
         else:
             raise UnrecognisedError(f"{describe_part(part)} can't be done by a table")
-    return Steps(moves, _look_up(parts, 1 if _channel_dims(dataset) == 3 else 3))
+    return moves, parts
+
+
+def _has_own_call(part: Any) -> bool:
+    """True if hooks, or a method that was replaced in this one object, do more than the class."""
+    own = getattr(part, "__dict__", {})
+    return any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "forward"))
 
 
 def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int) -> RandomMoves:
@@ -339,7 +381,7 @@ def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
     try:
         for part in parts:
             image = part(image)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
         raise UnrecognisedError(f"its transform fails: {error}") from error
     if not isinstance(image, torch.Tensor) or image.shape != (channels, 1, 256):
         raise UnrecognisedError("its transform does not end in a tensor of an image")

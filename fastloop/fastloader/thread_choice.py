@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,13 @@ LONG_NS, CONFIRMED_LONG = 20_000_000, 2
 """If they should have saved more time than this, fewer batches are enough."""
 TURN = 11
 """Batches of a turn, after which the loop's time for a batch and that of the threads are compared.
-A way that has led twice, three times, ... has turns that are 4, 16, ... times as long."""
-DECIDED = 2.0
-"""The loop and the threads take turns until the sum of the logarithms of the ratios of their times
-exceeds this: after one comparison if one is 7.4 times as fast, after eight if 1.3 times. A
-machine that is busy for a moment decides nothing."""
+After the first comparison the leading way has turns of 44 batches, after the second of 176, ..."""
+FEWEST_COMPARED = 3
+"""Least number of batches of each way, of one epoch, that are compared."""
+MOST_EVIDENCE, DECIDED = 1.0, 1.9
+"""The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
+MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
+0.39 of the other's time. A turn in which one way takes longer by more than e ends at once."""
 NUMBER_NBYTES = 32
 """About the bytes of a number of Python."""
 
@@ -191,7 +194,7 @@ class Pace:
     If samples are cheap, or the loop only traverses them, the loop reads faster itself. If threads
     should save time, they take turns with the loop until one of the two ways has proven faster:
     threads may still take the cores, or Python's lock, from a step that needs them. Batches are the
-    same in all cases.
+    same in all cases. Only batches of one epoch are compared: another one may have other steps.
     """
 
     num_threads: int = 0
@@ -216,6 +219,10 @@ class Pace:
         """True once one of the two ways has proven faster, and is used from now on."""
         return abs(self.evidence) > DECIDED
 
+    def begin_epoch(self) -> None:
+        """Forget the times of another epoch."""
+        self.loop_ns = self.threads_ns = ()
+
     def note(self, between_ns: int) -> None:
         """Note the time from a batch to the next one, which was read in the way of this turn."""
         if self.num_threads:
@@ -224,21 +231,38 @@ class Pace:
             self.loop_ns = (*self.loop_ns, between_ns)[-TURN:]
         self.batches_left = max(0, self.batches_left - 1)
         threads_lead = self.evidence > 0
-        is_turn = self.num_threads > 0 or threads_lead
-        if self.batches_left or self.is_decided or not is_turn:
+        if self.is_decided or not (self.num_threads or threads_lead):
             return
-        if self.num_threads and threads_lead:
-            # The leading way's turn is over. If the loop leads, threads get their next turn once
-            # they should save time again.
+        is_leading = (self.num_threads > 0) == threads_lead
+        if not is_leading and self._is_clear():
+            self.batches_left = 0
+        if self.batches_left:
+            return
+        if is_leading:
+            # If the loop leads, threads get their next turn once they should save time again.
             self.num_threads, self.loop_ns, self.batches_left = 0, (), TURN
         else:
             self._compare()
 
+    def _find_evidence(self) -> float:
+        """The evidence of the times so far; 0.0 if there are too few."""
+        if min(len(self.loop_ns), len(self.threads_ns)) < FEWEST_COMPARED:
+            return 0.0
+        # The first turns of a program have slow steps, which a median leaves out. The median of
+        # threads would be too short, as their batches come in groups.
+        of_threads = sorted(self.threads_ns)[:-1]
+        ratio = median(self.loop_ns) * len(of_threads) / max(1, sum(of_threads))
+        return math.log(max(ratio, 1e-9))
+
+    def _is_clear(self) -> bool:
+        return abs(self._find_evidence()) > MOST_EVIDENCE
+
     def _compare(self) -> None:
-        self.evidence += math.log(_usual_ns(self.loop_ns) / _usual_ns(self.threads_ns))
+        self.evidence += min(MOST_EVIDENCE, max(-MOST_EVIDENCE, self._find_evidence()))
         self.num_comparisons += 1
-        self.num_threads = self.turn_threads if self.evidence > 0 else 0
-        self.batches_left = TURN << 2 * self.num_comparisons
+        # Without evidence, as of short epochs, threads read that should save time.
+        self.num_threads = self.turn_threads if self.evidence >= 0 else 0
+        self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 
     def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
         """Give the threads a turn if they should have saved time for some batches, of which this is
@@ -256,13 +280,6 @@ class Pace:
         if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
             self.num_threads = self.turn_threads = num_threads
             self.num_saving, self.threads_ns, self.batches_left = 0, (), TURN
-
-
-def _usual_ns(between_ns: tuple[int, ...]) -> float:
-    """The mean time without the longest one. The median would be too short: batches of several
-    threads come in groups."""
-    usual = sorted(between_ns)[: max(1, len(between_ns) - 1)]
-    return max(1.0, sum(usual) / len(usual))
 
 
 @dataclass(frozen=True)

@@ -198,15 +198,20 @@ class Named(datasets.MNIST):
         (dataset_of(datasets.MNIST, torch.from_numpy), "from_numpy can't be done by a table"),
         (dataset_of(datasets.MNIST, target_transform=float), "target_transform"),
         (dataset_of(datasets.MNIST, data=torch.zeros(COUNT, 7, 5)), "float32"),
-        (dataset_of(datasets.MNIST, targets=torch.zeros(COUNT)), "whole numbers"),
-        (dataset_of(datasets.CIFAR10, targets=[1.0] * COUNT), "whole numbers"),
+        (dataset_of(datasets.MNIST, targets=torch.zeros(COUNT)), "labels are float32"),
+        (dataset_of(datasets.MNIST, targets=torch.zeros(3, dtype=torch.int64)), "3 images or"),
+        (dataset_of(datasets.CIFAR10, targets=[1.0] * COUNT), "labels are float64"),
+        (dataset_of(datasets.CIFAR10, targets=np.zeros(COUNT, np.int32)), "labels are int32"),
+        (dataset_of(datasets.CIFAR10, data=np.zeros((COUNT, 7, 5, 4), np.uint8)), "(7, 5, 4)"),
+        (dataset_of(datasets.CIFAR10, data=np.array([None] * COUNT)), "object"),
         (Subset(dataset_of(datasets.MNIST), [COUNT]), "Subset"),
-        (dataset_of(datasets.MNIST, data=torch.zeros(3, 7, 5, dtype=torch.uint8)), "3 images"),
+        (Subset(dataset_of(datasets.MNIST), [1.0]), "Subset"),  # pyright: ignore
     ],
 )
 def test_others_are_read_as_they_are_written(dataset, reason, caplog):
     caplog.set_level(logging.INFO, logger="fastloop")
     assert not is_native(FastLoader(dataset, 4))
+    assert not is_array_dataset(dataset)
     assert caplog.messages == [] or reason in caplog.text
 
 
@@ -231,13 +236,42 @@ def test_changes_of_the_dataset_hold_from_the_next_epoch_on(kind):
     for ours, theirs in zip(loader, DataLoader(dataset, 8), strict=True):
         assert_same(ours, theirs)
     dataset.data, dataset.targets = dataset.data[5:], dataset.targets[5:]
-    with pytest.raises(ValueError, match=r"35 images.* native=False"):
-        next(iter(loader))
-    dataset = dataset_of(kind)
-    loader = FastLoader(dataset, 8)
+    assert_same_epochs(loader, DataLoader(dataset, 8))
+    subset = Subset(dataset, [1, 2, 3])
+    loader = FastLoader(subset, 2)
+    subset.indices = [7, 5, 4, 9, 2]
+    assert_same_epochs(loader, DataLoader(subset, 2))
     dataset.transform = transforms.RandomRotation(3)
     with pytest.raises(ValueError, match=r"RandomRotation.* native=False"):
         next(iter(loader))
+
+
+def assert_same_epochs(loader: FastLoader, expected: DataLoader) -> None:
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert_same(ours, theirs)
+
+
+def test_transforms_with_hooks_or_methods_of_their_own_are_called_for_each_sample():
+    hooked, replaced = (transforms.Normalize((0.5,), (0.5,)) for _ in range(2))
+    hooked.register_forward_hook(lambda _, inputs, output: output + torch.rand(1))
+    replaced.forward = torch.negative  # pyright: ignore
+    for part in (hooked, replaced):
+        dataset = dataset_of(datasets.MNIST, transforms.Compose([transforms.ToTensor(), part]))
+        state = torch.get_rng_state()
+        assert not is_array_dataset(dataset)
+        assert not is_native(FastLoader(dataset, 4))
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_question_of_a_dataset_never_raises():
+    class Broken(datasets.MNIST):
+        @property
+        def data(self) -> Any:
+            raise OSError("it is gone")
+
+    dataset = Broken.__new__(Broken)
+    dataset.__dict__.update(transform=NORMALIZED, target_transform=None)
+    assert not is_array_dataset(dataset)
 
 
 def test_state_and_copies_go_on_at_the_same_sample():

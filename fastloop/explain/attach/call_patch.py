@@ -35,8 +35,11 @@ UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
 LOADER = "DataLoader"
 OTHER_ORDER = (
     "With workers that stay, DataLoader draws a number less from torch's generator in each later "
-    "pass, so that a seeded script shuffles those passes otherwise than now"
+    "pass, so that a seeded script shuffles those passes otherwise than now, unless its sampler "
+    "has a generator of its own"
 )
+DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler")
+"""torch's samplers that draw from its generator."""
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
 """FastLoader's settings with which it reads the whole dataset in each process of a group, as
 DataLoader does."""
@@ -138,7 +141,10 @@ def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
         for name, expression in options.items()
     )
     # DataLoader draws a seed of its workers as it starts them, from the generator that shuffles.
-    if change.settings.get("persistent_workers") and facts.get("sampler") == "RandomSampler":
+    begins_to_stay = change.settings.get("persistent_workers") and not facts.get(
+        "persistent_workers"
+    )
+    if begins_to_stay and facts.get("sampler") in DRAWING_SAMPLERS:
         notes += (OTHER_ORDER,)
     return PatchedCall(patch=patch, notes=notes)
 
@@ -151,6 +157,8 @@ def _library_advice(path: Path, line: str, change: Change) -> str:
         for name, text in arguments.items()
         if name in change.settings
     ]
+    if change.torch_threads is not None:
+        known.append(f"torch.set_num_threads({change.torch_threads})")
     made = f"The DataLoader is made inside of a library, at {path.name}:{line}"
     return f"{made}: set {', '.join(known)}" if known else f"{made}: it needs {change.name}"
 

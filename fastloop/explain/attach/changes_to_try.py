@@ -126,15 +126,20 @@ def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     if fits or found.samples_wait or cores < 2 or facts["most_workers"] == 0:
         return None
     if facts["num_workers"]:
-        return Change(torch_threads=max(1, cores - facts["num_workers"]))
+        threads = max(1, cores - facts["num_workers"])
+        return Change(torch_threads=threads) if threads < facts["torch_threads"] else None
     load = found.load_cores * sum(
         found.shares[part].value for part in LOADING if part in found.shares
     )
     step = found.step_cores * found.shares[Part.STEP].value
+    if load + step <= 0:
+        return None
     most = min(cores - 1, facts["most_workers"] or cores)
     workers = max(1, min(most, round(cores * load / (load + step))))
-    settings = {"num_workers": workers, **kept}
-    return Change(settings=settings, torch_threads=cores - workers)
+    # A step in threads of another library than torch does not get fewer by torch's number.
+    if cores - workers >= facts["torch_threads"]:
+        return None
+    return Change(settings={"num_workers": workers, **kept}, torch_threads=cores - workers)
 
 
 @dataclass(frozen=True)

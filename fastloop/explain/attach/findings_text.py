@@ -191,6 +191,13 @@ def _answer(tried: TriedLoop) -> str:
     loop = f"the loop at {tried.place}"
     if tried.best is None:
         known = [each for each in tried.changes if each.gain]
+        left = sum(not each.gain and not each.failure for each in tried.changes)
+        minutes = minutes_of_all(tried.least_minutes)
+        if not known and left:
+            return (
+                f"No answer yet for {loop}: no change was compared in time; "
+                f"--minutes={minutes:.1f} or more will tell."
+            )
         if not known:
             return f"No change helps {loop}: none of them runs."
         first = known[0]
@@ -201,13 +208,12 @@ def _answer(tried: TriedLoop) -> str:
                 f"--minutes={tried.least_minutes:.1f} or more will tell."
             )
         best = f"for certain: the best, {first.change}, {_show_gain(first)}"
-        left = sum(not each.gain and not each.failure for each in tried.changes)
         if not left:
             return f"No change helps {loop} {best}."
         others = "1 other was" if left == 1 else f"{left} others were"
         return (
             f"No change that was tried helps {loop} {best}; {others} not run, for which "
-            f"--minutes={minutes_of_all(tried.least_minutes):.1f} has time."
+            f"--minutes={minutes:.1f} has time."
         )
     (best,) = [each for each in tried.changes if each.change == tried.best]
     batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
