@@ -12,7 +12,9 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import files, version
+from importlib.util import find_spec
+from inspect import getmodulename
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from fastloop.sweep.job_state import JobState
     from fastloop.sweep.request import JobRequest
     from fastloop.sweep.rounds import RunRound
+
+OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
+"""Folders of a project that many wheels hold by mistake. The user's folder may have its own."""
 
 
 def serve_side(connection: Connection) -> None:
@@ -33,7 +38,7 @@ def serve_side(connection: Connection) -> None:
     handle_signals_silently()
     requests, reason = _compose(plan["words"])
     reason = reason or _foreign_module(plan["elsewhere"], plan["tree"])
-    reason = reason or _foreign_package(plan.get("package", ""), plan.get("number", ""))
+    reason = reason or find_foreign_package(plan.get("package", ""), plan.get("number", ""))
     if reason:
         _send(connection, {"error": reason.strip().splitlines()[-1]})
         return
@@ -70,11 +75,40 @@ def _foreign_module(elsewhere: str, tree: str) -> str:
     return ""
 
 
-def _foreign_package(package: str, number: str) -> str:
-    """A line if this process sees another version of the package; empty if it does not."""
-    if not number or (found := version(package)) == number:
+def find_foreign_package(package: str, number: str) -> str:
+    """A line if this process would import another version of the package than the one that its
+    environment has; empty if it would not.
+
+    number: the number of the environment's version; empty: any version is allowed.
+    """
+    if not number:
         return ""
-    return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
+    if (found := version(package)) != number:
+        return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
+    # A folder that is no installation, such as a checkout, has modules without a number.
+    for name in _top_modules(package) - OFTEN_ADDED:
+        origin = _origin(name)
+        if origin and not Path(origin).is_relative_to(sys.prefix):
+            hint = "use a folder without it, also on PYTHONPATH"
+            return f"{name} is imported from {origin} and not from this version: {hint}"
+    return ""
+
+
+def _top_modules(package: str) -> set[str]:
+    """Names of the package's modules and packages that lie in no other package of its own."""
+    installed = [each for each in files(package) or () if ".." not in each.parts]
+    folders = {each.parent for each in installed if each.name == "__init__.py"}
+    tops = [each for each in folders if not folders & {*each.parents}]
+    modules = [getmodulename(each.name) for each in installed if len(each.parts) == 1]
+    return {".".join(each.parts) for each in tops} | {each for each in modules if each}
+
+
+def _origin(name: str) -> str | None:
+    # A module in a namespace is found by an import of the namespace, which may be hidden.
+    # find_spec raises ValueError for an imported module that does not say where it is from.
+    with suppress(ImportError, ValueError):
+        return getattr(find_spec(name), "origin", None)
+    return None
 
 
 def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connection) -> None:

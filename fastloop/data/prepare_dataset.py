@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,11 +78,19 @@ class DataRequest:
     def prepare_within(self, limit_s: float, whole: bool = False) -> PreparedData:
         """Prepare the data; raises TimeLimit if no sample is read or written for that many
         seconds."""
-        try:
-            with limit_stalls(limit_s):
-                return self.prepare(whole)
-        except Stalled as error:
-            raise TimeLimit(f"preparing {self.dataset.label}: {error}") from error
+        with limit_preparation(self.dataset, limit_s):
+            return self.prepare(whole)
+
+
+@contextmanager
+def limit_preparation(dataset: Dataset, limit_s: float) -> Iterator[None]:
+    """Raise TimeLimit inside the context if no sample of the dataset is read or written for that
+    many seconds."""
+    try:
+        with limit_stalls(limit_s):
+            yield
+    except Stalled as error:
+        raise TimeLimit(f"preparing {dataset.label}: {error}") from error
 
 
 def prepare(

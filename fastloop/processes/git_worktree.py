@@ -63,8 +63,7 @@ def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
                 repository, *NO_HOOKS, "worktree", "add", "--detach", str(worktree), commit
             )
             if made.returncode:
-                reason = (made.stderr.strip().splitlines() or ["git has failed"])[-1]
-                raise UsageError(f"{commit}: git makes no worktree: {reason}")
+                raise UsageError(f"{commit}: git makes no worktree: {_last_line(made)}")
             _fill_submodules(repository, commit, worktree, folder / INDEX)
             yield worktree
         finally:
@@ -76,7 +75,7 @@ def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> 
     empty, from the repositories of the submodules in the working folder.
 
     index: path of a file for git, which is removed. Raises UsageError if such a repository lacks
-    the commit.
+    the commit, or git fails.
     """
     listed = _git(repository, "ls-tree", "-r", "-z", commit).split("\0")
     for entry in listed:
@@ -89,11 +88,24 @@ def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> 
         variables = {"GIT_INDEX_FILE": str(index)}
         # The index of the submodule stays as it is: git reads the commit into one of its own.
         for command in (["read-tree", of_commit], ["checkout-index", "-a", f"--prefix={target}/"]):
-            if _call(source, *NO_HOOKS, *command, variables=variables).returncode:
-                remedy = f"git -C {shlex.quote(name)} fetch gets it"
-                raise UsageError(f"{commit}: submodule {name} has no commit {of_commit}: {remedy}")
+            done = _call(source, *NO_HOOKS, *command, variables=variables)
+            if done.returncode:
+                raise UsageError(f"{commit}: submodule {name}{_fault(done, source, of_commit)}")
         index.unlink()
         _fill_submodules(source, of_commit, target, index)
+
+
+def _fault(done: subprocess.CompletedProcess[str], source: Path, commit: str) -> str:
+    """The reason why git could not write this commit of the repository in `source`."""
+    if find_commit(source, commit):
+        return f": {_last_line(done)}"
+    # A shallow repository gets the commit only by its name.
+    remedy = f"git -C {shlex.quote(str(source))} fetch origin {commit}"
+    return f" has no commit {commit}: {remedy} gets it"
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip().splitlines() or ["git has failed"])[-1]
 
 
 def remove_left_worktrees(repository: Path, parent: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -21,11 +22,13 @@ from fastloop.core.types import (
 )
 from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
 from fastloop.data.cropped_dataset import CroppedDataset
+from fastloop.data.dataset_samples import is_broken
 from fastloop.data.image_size_advice import add_remedy
-from fastloop.data.prepare_dataset import resolve_num_classes
+from fastloop.data.prepare_dataset import limit_preparation, resolve_num_classes
 from fastloop.data.ragged import is_ragged
 from fastloop.data.reference import ClassCounter
 from fastloop.processes.environments import environment_for
+from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import find_model_input
@@ -124,29 +127,46 @@ def refuse_unfit_model(request: JobRequest) -> None:
 def check_model_input(job: Job) -> None:
     """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
 
-    Nothing is checked without a model, or if code of the user's makes the batches.
+    Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked without a model,
+    if code of the user's makes the batches, or if a device other than the CPU transforms them.
     """
     has_model = any(each.limit == "replay" for each in job.benchmark.values())
     is_users = traits_of(LoaderTraits, job.loader).is_users
     is_users = is_users or traits_of(CollateTraits, job.collate).defines_samples
     # The size of a crop is fixed by the settings, and samples of several lengths have no model.
     is_other = isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset)
+    # A transform on a GPU may refuse a batch in the CPU's memory.
+    is_other = is_other or (
+        _is_transformed(job, "device") and resolve_device(job.device).type != "cpu"
+    )
     if not has_model or is_users or is_other:
         return
+    with limit_preparation(job.dataset, job.trial_timeout_s):
+        _check_first_sample(job)
+
+
+def _check_first_sample(job: Job) -> None:
     job.dataset.fetch()
     samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
-    readable = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
-    sample = next((each for each in readable if each is not None), None)
+    fetched = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
+    sample = next((each for each in fetched if not is_broken(each)), None)
+    # If all samples are broken, preparing the data says so.
+    if sample is None:
+        return
     classes, batch = ClassCounter(), _collate_one(sample)
     classes.update(batch)
-    is_changed = not traits_of(TransformTraits, job.transform).is_identity
-    if is_changed and job.transform.where == "worker":
+    if _is_transformed(job, "worker"):
         batch = _collate_one(job.transform.transform_sample(sample))
-    elif is_changed:
+    elif _is_transformed(job, "device"):
         batch = job.transform.transform_batch(batch)
     find_model_input(job, resolve_num_classes(job.dataset.num_classes, classes.count), batch)
 
 
+def _is_transformed(job: Job, where: Literal["worker", "device"]) -> bool:
+    is_identity = traits_of(TransformTraits, job.transform).is_identity
+    return not is_identity and job.transform.where == where
+
+
 def _collate_one(sample: Tree) -> Tree:
-    """A batch of this sample; raises BadData for None, and for a sample that can't be collated."""
+    """A batch of this sample; raises BadData for a sample that can't be collated."""
     return collate_chunk([(0, sample, "")], ragged=False).batch

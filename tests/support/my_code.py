@@ -128,7 +128,7 @@ class LeavingInWorkers(Squares):
 
 class HangingSamples(Squares):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if index == 17:
+        if index == 0:
             threading.Event().wait()
         return super().__getitem__(index)
 
@@ -172,6 +172,11 @@ class MissingData(Squares):
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor | None]:
         return index, None if index % 7 == 3 else super().__getitem__(index)[0]
+
+
+class FirstHoldsNone(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | None, int]:
+        return super().__getitem__(index) if index else (None, 0)
 
 
 class Pictures(Squares):
@@ -264,6 +269,12 @@ def identity(batch):
 
 def negate(sample):
     return -sample[0], sample[1]
+
+
+def needs_gpu(batch):
+    if not batch[0].is_cuda:
+        raise ValueError("the batch is not on a GPU")
+    return batch
 
 
 def make_scale(factor):

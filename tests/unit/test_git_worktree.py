@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -76,11 +77,22 @@ def test_submodules_have_the_files_of_their_commits(repository, tmp_path):
     assert not (tmp_path / "check").exists()
     after = git(repository, "status", "--short"), git(repository / "a part", "status", "--short")
     assert after == before == ("", "")
+    # As if a filter, such as git-lfs, were not installed.
+    attributes = repository / ".git" / "modules" / "a part" / "info" / "attributes"
+    attributes.write_text("file filter=absent\n")
+    for key, value in {"smudge": "no-such-program", "required": "true"}.items():
+        git(repository / "a part", "config", f"filter.absent.{key}", value)
+    with (
+        pytest.raises(UsageError, match=r"submodule a part: fatal: file: smudge filter absent fa"),
+        check_out(repository, commit, tmp_path / "check"),
+    ):
+        pass
     # As if the submodule had never fetched that commit.
     shutil.rmtree(repository / ".git" / "modules" / "a part" / "objects")
     (repository / ".git" / "modules" / "a part" / "objects").mkdir()
+    fetch = re.escape(f"git -C '{repository / 'a part'}' fetch origin ")
     with (
-        pytest.raises(UsageError, match=r"submodule a part has no commit \w+: git -C 'a part' fe"),
+        pytest.raises(UsageError, match=rf"submodule a part has no commit (\w+): {fetch}\1 gets"),
         check_out(repository, commit, tmp_path / "check"),
     ):
         pass

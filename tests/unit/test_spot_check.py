@@ -6,8 +6,8 @@ import pytest
 from options import compose_job
 from PIL import Image
 
-from fastloop.core.types import BadData
-from fastloop.sweep.early_check import check_samples
+from fastloop.core.types import BadData, TimeLimit
+from fastloop.sweep.early_check import check_model_input, check_samples
 
 
 @pytest.fixture
@@ -47,3 +47,27 @@ def test_spot_check_tolerates_a_broken_file_only_where_preparing_does(folder):
 def test_spot_check_names_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(BadData, match="nope: no such folder"):
         check_samples(image_folder(tmp_path / "nope"))
+
+
+def training_job(dataset: str, *overrides: str):
+    return compose_job(f"dataset._target_=my_code.{dataset}", "benchmark=training", *overrides)
+
+
+def test_model_input_that_hangs_is_stopped():
+    job = training_job("HangingSamples", "trial_timeout_s=0.2")
+    with pytest.raises(TimeLimit, match=r"^preparing .*: no progress within 0.2 s: .*/threading"):
+        check_model_input(job)
+
+
+def test_model_input_is_the_first_sample_that_holds_no_none():
+    check_model_input(training_job("FirstHoldsNone", "collate=skip_broken"))
+
+
+def test_model_input_is_checked_after_a_transform_only_on_the_cpu():
+    words = ("transform._target_=my_code.needs_gpu", "+transform.where=device", "device=cpu")
+    job = training_job("Squares", *words)
+    with pytest.raises(BadData, match="not on a GPU"):
+        check_model_input(job)
+    # torch has this device on every machine, but no setting names it.
+    object.__setattr__(job, "device", "meta")
+    check_model_input(job)

@@ -1,0 +1,52 @@
+"""The process of a version: the package that it would import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastloop.cli.version_side import find_foreign_package
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch) -> Path:
+    """An environment with version 1.0 of a package of three modules and of the project's tests."""
+    names = ["tiny_package", "tiny_space/part", "tests"]
+    modules = [*(f"{name}/__init__.py" for name in names), "tiny_module.py"]
+    for module in modules:
+        (tmp_path / "env" / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "env" / module).touch()
+    info = tmp_path / "env" / "tiny_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny_package\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{module},,\n" for module in modules))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    monkeypatch.syspath_prepend(tmp_path / "env")
+    yield tmp_path / "env"
+    # Looking for a module in a namespace has imported the namespace.
+    sys.modules.pop("tiny_space", None)
+
+
+@pytest.mark.parametrize(
+    "module", ["tiny_package/__init__.py", "tiny_space/part/__init__.py", "tiny_module.py"]
+)
+def test_modules_without_a_number_that_hide_the_version_are_told(
+    environment, tmp_path, monkeypatch, module
+):
+    hiding = tmp_path / "working folder" / module
+    hiding.parent.mkdir(parents=True)
+    hiding.touch()
+    assert find_foreign_package("tiny_package", "1.0") == ""
+    sys.modules.pop("tiny_space", None)
+    monkeypatch.syspath_prepend(tmp_path / "working folder")
+    assert f"is imported from {hiding} and" in find_foreign_package("tiny_package", "1.0")
+    assert find_foreign_package("tiny_package", "") == ""
+
+
+def test_tests_of_the_users_project_hide_no_version(environment, tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_foreign_package("tiny_package", "1.0") == ""
