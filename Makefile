@@ -37,7 +37,9 @@ docs: $(VENV)/.installed-dev            ## docs/options.md from conf/, then the 
 	$(BIN)/python -m fastloop.config.help docs/options.md
 	$(BIN)/sphinx-build -W --keep-going -q -c docs . docs/_build/html
 
-check: lint docs every-test             ## what CI runs: all of this, and every test there is
+# The tests read docs/options.md: also with --jobs they begin once `docs` has written it.
+check: lint docs                        ## what CI runs: all of this, and every test there is
+	$(MAKE) every-test
 
 every-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --hypothesis-profile ci

@@ -56,6 +56,8 @@ QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check
 """Options with which pip asks nothing and leaves out warnings that do not matter here."""
 ELSEWHERE = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
 """Environment variables with which pip would install to another place, or nothing."""
+NOT_FOUND = ("Could not find a version", "No matching distribution")
+"""Beginnings of pip's errors about a package that it has not found in its index."""
 DESCRIBE = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
@@ -301,7 +303,7 @@ def _check(command: list[str]) -> str:
     has failed."""
     done = _run(command)
     if done.returncode:
-        raise Unsupported(f"no environment: {_reason(done.stderr + done.stdout)}")
+        raise Unsupported(f"no environment: {find_reason(done.stderr + done.stdout)}")
     return done.stdout
 
 
@@ -319,7 +321,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _reason(output: str) -> str:
+def find_reason(output: str) -> str:
     """pip's first error, without the list of all versions that exist; of a build, its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "[end of output]" in lines:
@@ -327,8 +329,10 @@ def _reason(output: str) -> str:
     errors = [line for line in lines if line.lower().startswith("error:")]
     line = (errors or lines[-1:] or ["pip has failed without a word"])[0]
     reason = shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
-    # pip says of an index that it can't reach only that it has no such package.
+    # pip says of an index that it can't reach only that it has no such package. It also warns of a
+    # broken connection if the next one works.
     is_unreached = any("connection broken by" in each for each in lines)
+    is_unreached = is_unreached and reason.startswith(NOT_FOUND)
     return f"{reason}: pip can't reach its index" if is_unreached else reason
 
 

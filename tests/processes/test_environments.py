@@ -29,6 +29,7 @@ from fastloop.processes.environments import (
     build_environment,
     environment_for,
     environments_folder,
+    find_reason,
     list_environments,
     read_environment,
     spawn_from,
@@ -167,6 +168,14 @@ def test_an_index_that_can_not_be_reached_is_the_reason(index, monkeypatch):
     with pytest.raises(Unsupported, match="absent_package: pip can't reach its index"):
         build_environment(Environment(requirements=("absent_package",)))
     assert not left_over()
+
+
+def test_a_connection_that_pip_has_restored_is_not_the_reason():
+    warning = "WARNING: Retrying after connection broken by 'ReadTimeoutError': /simple/a/\n"
+    conflict = "Cannot install a==1 and b==2 because of conflicting dependencies."
+    assert find_reason(f"{warning}ERROR: {conflict}\n") == conflict
+    absent = "No matching distribution found for a"
+    assert find_reason(f"{warning}ERROR: {absent}\n") == f"{absent}: pip can't reach its index"
 
 
 @pytest.mark.heavy
