@@ -86,11 +86,18 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     key = repr((job.dataset, job.collate.tolerant))
     if key not in checked:
         try:
-            launcher.call(check_samples, job.dataset, job.collate.tolerant)
+            launcher.call(check_within, job.trial_timeout_s, job.dataset, job.collate.tolerant)
             checked[key] = ""
         except JobFailed as error:
             checked[key] = plain_reason(error.failure.reason)
     return checked[key]
+
+
+def check_within(limit_s: float, dataset: Dataset, tolerant: bool = False) -> None:
+    """Check samples as `check_samples` does; raises TimeLimit if none is read for that many
+    seconds."""
+    with limit_preparation(dataset, limit_s):
+        check_samples(dataset, tolerant)
 
 
 def check_samples(dataset: Dataset, tolerant: bool = False) -> None:

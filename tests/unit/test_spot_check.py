@@ -7,7 +7,7 @@ from options import compose_job
 from PIL import Image
 
 from fastloop.core.types import BadData, TimeLimit
-from fastloop.sweep.early_check import check_model_input, check_samples
+from fastloop.sweep.early_check import check_model_input, check_samples, check_within
 
 
 @pytest.fixture
@@ -53,10 +53,12 @@ def training_job(dataset: str, *overrides: str):
     return compose_job(f"dataset._target_=my_code.{dataset}", "benchmark=training", *overrides)
 
 
-def test_model_input_that_hangs_is_stopped():
+def test_samples_that_hang_are_stopped():
     job = training_job("HangingSamples", "trial_timeout_s=0.2")
-    with pytest.raises(TimeLimit, match=r"^preparing .*: no progress within 0.2 s: .*/threading"):
-        check_model_input(job)
+    checks = (lambda: check_model_input(job), lambda: check_within(0.2, job.dataset))
+    for check in checks:
+        with pytest.raises(TimeLimit, match=r"^preparing .*: no progress within 0.2 s: .*/threadi"):
+            check()
 
 
 def test_model_input_is_the_first_sample_that_holds_no_none():
