@@ -126,7 +126,7 @@ class ImageRows:
 
         Raises ValueError if it is not recognised any more.
         """
-        with _told_to_read_as_written():
+        with _refuse_changes():
             return replace(_open_rows(self.dataset), seed=seed)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
@@ -161,7 +161,7 @@ class ImageLabels:
 
         Raises ValueError if they are not recognised any more.
         """
-        with _told_to_read_as_written():
+        with _refuse_changes():
             return _open_labels(self.dataset)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
@@ -171,7 +171,8 @@ class ImageLabels:
 
 
 @contextmanager
-def _told_to_read_as_written() -> Iterator[None]:
+def _refuse_changes() -> Iterator[None]:
+    """Raise ValueError in place of UnrecognisedError, with what to do."""
     try:
         yield
     except UnrecognisedError as reason:

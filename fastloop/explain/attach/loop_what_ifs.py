@@ -244,7 +244,7 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
     if loop.facts.get("is_in_memory"):
-        found += _native_change(loop, time.gain(0, TORCH_PREFETCH, 0.0, _kept_of_rows(loop)))
+        found += _native_change(loop, time.gain(0, TORCH_PREFETCH, 0.0, _find_kept_share(loop)))
     else:
         # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to
         # decode in as many threads as there are cores.
@@ -254,7 +254,7 @@ def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoopWha
     return found
 
 
-def _kept_of_rows(loop: Loop) -> float:
+def _find_kept_share(loop: Loop) -> float:
     return min(1.0, KEPT_OF_ROWS + 1 / (loop.facts.get("batch_size") or 1))
 
 
