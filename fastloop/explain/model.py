@@ -205,8 +205,8 @@ def _slow_down_threads(
     # Alone, a phase takes as long as it was measured, whatever its threads.
     if phase.cores <= 1 or own_cores <= phase.cores:
         return by_cores
-    # A phase that keeps 1.5 cores busy works half of its time in two threads, and of the other one,
-    # which waits then, nothing is counted.
+    # A phase that keeps 1.5 cores busy works in two threads for half of its time, and in one thread
+    # for the other half.
     share, threads = min(1.0, phase.cores - 1), min(max(2.0, phase.cores), machinery.cores)
     crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
     return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)

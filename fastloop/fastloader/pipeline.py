@@ -178,15 +178,20 @@ class Work:
         if self.draws.shared is None:
             return self._find_and_map(groups)
         num_threads, pace = self.tuning.num_threads, self.pace
-        # The loop makes all batches itself if there are no threads, or if threads would have to
-        # share these generators.
-        if num_threads and not self.draws.shared and pace is not None:
+        # The loop makes all batches itself if there are no threads, or if they can't draw.
+        if num_threads and pace is not None and not self._shares_generators:
             if not pace.is_decided:
                 return self._map_in_turns(pace, groups)
             num_threads = pace.num_threads
-        if not num_threads or self.draws.shared:
+        if not num_threads or self._shares_generators:
             return self._map(self._finish_globally, groups, 0)
         return self._map_by_threads(num_threads, groups)
+
+    @property
+    def _shares_generators(self) -> bool:
+        """True if threads would have to share the generators that samples draw from. A later sample
+        may be the first one that shows it."""
+        return self.draws is not None and bool(self.draws.shared)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
         ahead = self.tuning.prefetch_factor
@@ -209,8 +214,7 @@ class Work:
         is_left = True
         pace.begin_epoch()
         while is_left:
-            # Threads can't share the generators that a later sample turned out to draw from.
-            by_threads = pace.num_threads and self.draws and not self.draws.shared
+            by_threads = pace.num_threads and not self._shares_generators
             way = self._turn_of_threads if by_threads else self._turn_of_loop
             is_left = yield from way(pace, groups)
 
@@ -249,7 +253,7 @@ class Work:
             elif not is_long:
                 # Its hand-over by a thread would take longer than reading it.
                 pace.num_saving = 0
-            if pace.num_threads and self.draws and not self.draws.shared:
+            if pace.num_threads and not self._shares_generators:
                 return True
         return False
 

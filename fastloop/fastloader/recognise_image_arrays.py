@@ -172,7 +172,7 @@ class ImageLabels:
 
 @contextmanager
 def _refuse_changes() -> Iterator[None]:
-    """Raise ValueError in place of UnrecognisedError, with what to do."""
+    """Raise ValueError in place of UnrecognisedError, and name the setting that helps."""
     try:
         yield
     except UnrecognisedError as reason:
@@ -266,10 +266,10 @@ def _open_rows(dataset: Any) -> ImageRows:
 
 
 def _find_pixels(images: Any) -> np.ndarray:
+    """The images as bytes; raises UnrecognisedError if they are no bytes of one size."""
     pixels = _as_array(getattr(images, "data", None))
-    shape = pixels.shape[3:] if _is_grey(images) else pixels.shape[4:]
     channels = () if _is_grey(images) else (3,)
-    if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels or shape:
+    if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels:
         raise UnrecognisedError(f"its images are {pixels.dtype} of shape {pixels.shape[1:]}")
     return pixels
 
