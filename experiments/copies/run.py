@@ -27,7 +27,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.spans import now_ns, seconds_between
 
 SIZES = {"4 KiB": 1 << 10, "16 MiB": 1 << 22}
-"""float32 values of each."""
+"""Number of float32 values in each array."""
 ROUNDS = 15
 BUDGET_S = 0.002
 
@@ -38,7 +38,7 @@ class Conversion:
 
     convert: Callable[[Any], Any]
     shares: bool
-    """True if a write to one is visible in the other, for float32."""
+    """True if a write to the array is visible in the tensor, and the reverse, for float32."""
     keeps_dtype: bool = True
     """False if the result has torch's default dtype."""
 
@@ -89,7 +89,7 @@ TO_NUMPY = {
 }
 DIRECTIONS = {"numpy to torch": TO_TORCH, "torch to numpy": TO_NUMPY}
 Key = tuple[str, str, str]
-"""Direction, conversion, size."""
+"""A direction, a conversion and a size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def seconds_per_call(call: Callable[[], Any], repeats: int) -> float:
 
 
 def table(rows: list[ConversionTime]) -> str:
-    """The rows in Markdown, a conversion a line."""
+    """The rows in Markdown, a line for each conversion."""
     lines = [
         "| direction | conversion | memory | dtype |"
         + "".join(f" us, {size} [95 %] |" for size in SIZES),

@@ -1,7 +1,7 @@
-"""The workload integers without anything around it: 300,000 integers in batches of 300.
+"""The workload `integers` and nothing else: 300,000 integers in batches of 300.
 
-In a traversal each batch is also placed, which takes as long as making it. Here nothing is done
-with the batches, and every loop has a process of its own; see README.md.
+In a traversal each batch is also placed on the device, which takes as long as making it. Here
+nothing is done with the batches, and every loop has its own process; see README.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ COUNT, BATCH_SIZE, EPOCHS = 300_000, 300, 20
 
 @dataclass(frozen=True)
 class NumbersByIndexTensor(Dataset):
-    """Batches of numbers by a tensor of indices."""
+    """A dataset of integers that is indexed by a tensor once per batch."""
 
     numbers: torch.Tensor
 
@@ -33,7 +33,7 @@ class NumbersByIndexTensor(Dataset):
 
 @dataclass(frozen=True)
 class PermutedSlices:
-    """Seed 004's numpy loop, its slices handed to torch."""
+    """Seed 004's numpy loop: slices of a permuted array, as tensors."""
 
     numbers: np.ndarray
 
@@ -66,7 +66,7 @@ LOOPS: dict[str, Callable[[torch.Tensor], Iterable[torch.Tensor]]] = {
 
 @cache
 def warm_loop(loop: str, count: int) -> Iterable[torch.Tensor]:
-    """The loop that a process uses in all rounds: later rounds find it warm."""
+    """The loop that a process uses in all rounds, so that it is warm in later ones."""
     return LOOPS[loop](torch.arange(count))
 
 

@@ -1,7 +1,7 @@
-"""Factors by which FastLoader is faster than each rival over rows in memory, by workload.
+"""The factors by which FastLoader is faster than its rivals over rows in memory, by workload.
 
-Nothing is done with the batches. Every loop has a process of its own, which lives through all
-rounds and is called in turn; factors are paired by round. See README.md.
+Nothing is done with the batches. Every loop has its own process, which lives through all rounds and
+is called in turn; factors are paired by round. See README.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +37,8 @@ def fastloader(case: Case) -> Batches:
 
 @dataclass(frozen=True)
 class InPlace:
-    """Batches converted in the loop, each operation in place, as its framework's users write it."""
+    """Batches that the loop converts with in-place operations, as users of the framework write
+    it."""
 
     batches: Batches
     hwc: bool
@@ -59,7 +60,7 @@ def dataloader(case: Case) -> Batches:
 
 @dataclass(frozen=True, eq=False)
 class IndexBatches:
-    """A source of whole batches for grain: an item is a batch, by its indices."""
+    """A source for grain in which each item is a whole batch."""
 
     case: Case
     order: np.ndarray
@@ -75,7 +76,7 @@ class IndexBatches:
 
 @dataclass(frozen=True)
 class GrainEpochs:
-    """grain without threads, as its documentation recommends for data in memory."""
+    """Epochs of grain without threads, as its documentation recommends for data in memory."""
 
     case: Case
 
@@ -115,7 +116,7 @@ def numpy_loop(case: Case) -> Batches:
 
 @dataclass(frozen=True)
 class RandomWindows:
-    """nanoGPT's get_batch: a list of slices that are converted and stacked."""
+    """nanoGPT's get_batch: slices at random starts, which are converted and stacked."""
 
     case: Case
 
@@ -139,13 +140,14 @@ LOOPS: dict[str, Callable[[Case], Batches]] = {
 
 @cache
 def warm_loop(loop: str, case: Case) -> Batches:
-    """The loop that a process uses in all rounds: later rounds find it warm."""
-    torch.set_num_threads(1)  # more of them made every rival slower
+    """The loop that a process uses in all rounds, so that it is warm in later ones."""
+    # With more threads every rival was slower.
+    torch.set_num_threads(1)
     return LOOPS[loop](case)
 
 
 def epoch_ms(loop: str, case: Case) -> float:
-    """Milliseconds of an epoch, on average over LEAST_ROUND_S."""
+    """Milliseconds per epoch, averaged over at least LEAST_ROUND_S."""
     batches, start, epochs = warm_loop(loop, case), now_ns(), 0
     while seconds_between(start, now_ns()) < LEAST_ROUND_S:
         delivered = sum(1 for _ in _bounded(batches, case.batches))
@@ -155,7 +157,7 @@ def epoch_ms(loop: str, case: Case) -> float:
 
 
 def _bounded(batches: Batches, count: int) -> Iterator[Any]:
-    """At most `count` batches: some loaders of tokens are endless."""
+    """At most `count` batches, because some loaders of tokens are endless."""
     for number, batch in enumerate(batches, start=1):
         yield batch
         if number == count:
@@ -163,7 +165,7 @@ def _bounded(batches: Batches, count: int) -> Iterator[Any]:
 
 
 def gather_ms(gather: str, case: Case) -> float:
-    """Milliseconds of an epoch of nothing but the gather, on average over LEAST_ROUND_S."""
+    """Milliseconds per epoch of the gather alone, averaged over at least LEAST_ROUND_S."""
     epochs = warm_gather(gather, case)
     start, epochs_ms = now_ns(), []
     while seconds_between(start, now_ns()) < LEAST_ROUND_S:

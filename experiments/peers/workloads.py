@@ -1,5 +1,5 @@
-"""The data of the workloads, as FastLoader and DataLoader get it from run.py: shuffled rows with
-their labels."""
+"""The data of the workloads of run.py, for FastLoader and DataLoader: rows with their labels, which
+are shuffled."""
 
 import os
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 FILL_BYTE = 63
-"""Written everywhere, because memory is allocated when it is first written; four such bytes are a
-normal float."""
+"""The value of every byte of the rows. They are written because memory is allocated at the first
+write; four such bytes are a normal float."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows in memory, or in a file that is mapped."""
+    """Rows in memory, or in a mapped file."""
 
     count: int
     shape: tuple[int, ...]
@@ -24,11 +24,12 @@ class Workload:
     batch_size: int
     file: str = ""
     by_numpy: bool = False
-    """True: numpy allocates, which asks the system for pages of 2 MiB; torch gets 4 KiB."""
+    """True: numpy allocates the rows, and asks the system for pages of 2 MiB; torch gets pages of 4
+    KiB."""
 
     @property
     def source_nbytes(self) -> int:
-        """Of the source's own memory; mapped pages belong to the page cache."""
+        """Bytes of the source's own memory; mapped pages belong to the page cache."""
         row = np.dtype(self.dtype).itemsize * int(np.prod(self.shape))
         return self.count * (8 if self.file else row + 8)
 
@@ -46,7 +47,7 @@ class Workload:
         return rows, labels
 
     def write(self) -> None:
-        """Write the file; that leaves it in the page cache."""
+        """Write the file, which is then in the page cache."""
         shape = (self.count, *self.shape)
         rows = np.lib.format.open_memmap(self.file, "w+", self.dtype, shape)
         for start in range(0, self.count, 1000):
@@ -81,7 +82,7 @@ NUM_JPEGS = 4000
 
 
 def outputs_folder() -> Path:
-    """The folder of everything that is written; created if missing."""
+    """The folder for all files of the workloads, which is created if it is missing."""
     folder = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -97,7 +98,7 @@ def write_file(workload: Workload) -> Workload:
 
 
 def jpeg_files() -> EncodedFiles:
-    """The files of the workload jpeg, which are created if they are missing."""
+    """The files of the workload `jpeg`, which are written if they are missing."""
     from experiments.peers.dataset.jpegs import Jpegs
 
     root = str(outputs_folder() / "data")

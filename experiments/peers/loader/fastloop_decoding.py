@@ -1,4 +1,5 @@
-"""FastLoader for the workload jpeg: files that are decoded in its threads."""
+"""`loader=peers/fastloop_decoding`: FastLoader for the workload `jpeg`, with files that its threads
+decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
