@@ -1,6 +1,6 @@
 """Parts of an epoch: which of them makes a loader slower or faster in training than in traversal?
 
-Reads the result files of experiment=seed_traversal and experiment=seed_training, and prints for each
+Reads the result files of experiment=seed_traversal and experiment=seed_training. Prints for each
 loader the time of an epoch that is only delivered, of the same steps on batches in memory (measured
 next to each trial), and of training. The time of training beyond its steps is the loader's cost.
 For two named loaders it also prints the difference of every part, paired by round, with its 95 %
