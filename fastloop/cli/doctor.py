@@ -36,7 +36,7 @@ from fastloop.core.types import MachineBusy, UsageError
 DEFAULTS = {"seconds": "2"}
 MOST_SECONDS = 600.0
 NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
-"""Extras of the package that are no options; FFCV is built by commands of its own."""
+"""Extras of the package that are no options; FFCV is built by its own commands."""
 GIB, MIB = 2**30, 2**20
 LITTLE_SHM = 512 * MIB
 """A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few

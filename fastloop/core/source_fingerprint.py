@@ -14,7 +14,7 @@ from types import ModuleType
 from fastloop.core.fingerprints import fingerprint
 
 PACKAGE = Path(__file__).parents[1]
-"""fastloop's folder; its code has a version of its own, see machine.code_version."""
+"""fastloop's folder; its code has its own version, see machine.code_version."""
 INSTALLED_IN = {"site-packages", "dist-packages"}
 """Names of the folders that installers write packages to; the latter is Debian's."""
 

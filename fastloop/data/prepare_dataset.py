@@ -253,7 +253,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         raise BadData(f"loader.store.root={store.root}: it is no folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Stores with other settings have folders of their own, as one sweep may measure several.
+    # Stores with other settings have their own folders, as one sweep may measure several.
     settings = [*_class_of(store), *_settings(store)]
     # An environment may have another version of the library that writes the store, and a version
     # may be unable to read the files of another one.

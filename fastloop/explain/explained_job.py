@@ -1,4 +1,4 @@
-"""An explained job's passes, each in a process of its own, in interleaved rounds."""
+"""An explained job's passes, each in its own process, in interleaved rounds."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _start(settings: ReaderSettings) -> _Reader:
 
 
 def _seed(seed: int) -> None:
-    """Seed the draws of worker_init_fn; samples have seeds of their own."""
+    """Seed the draws of worker_init_fn; samples have their own seeds."""
     random.seed(seed)
     np.random.seed(mix_seed(seed) % 2**32)
     torch.manual_seed(seed)

@@ -137,7 +137,7 @@ class ArrayPlace:
 
 @dataclass
 class BatchWriter:
-    """Writes the batches of a process one after another, each into a memory of its own.
+    """Writes the batches of a process one after another, each into its own memory.
 
     Each memory has a number; with it, the parent asks to use the memory again.
     """

@@ -135,7 +135,7 @@ def draw_before(
 def reads_ahead(sampler: Any) -> bool:
     """True for a sampler of torch that may be read ahead.
 
-    After its first index it draws nothing but the leftover, or from a generator of its own.
+    After its first index it draws nothing but the leftover, or from its own generator.
     """
     if type(sampler) is BatchSampler:
         return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)

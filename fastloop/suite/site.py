@@ -11,7 +11,8 @@ from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.reporting.page import render_page
 from fastloop.suite.claims import CLAIMS, judge
-from fastloop.suite.suite_file import Cell, Figures, SuiteFile, check_file, load_suite
+from fastloop.suite.suite_file import Cell, Figures, SuiteFile, load_suite
+from fastloop.suite.verify_file import check_file
 
 PAGE, CLAIMS_PAGE = (
     Path(__file__).with_name(f"{name}.html.jinja") for name in ("loaders", "claims")

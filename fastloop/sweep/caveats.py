@@ -1,6 +1,6 @@
 """Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
 
-An option can add a caveat of its own: see HasCaveat and HasRowsCaveat.
+An option can add its own caveat: see HasCaveat and HasRowsCaveat.
 """
 
 from __future__ import annotations

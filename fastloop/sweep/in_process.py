@@ -116,7 +116,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
             watch.end_stretch()
             end_round()
     load = watch.summary()
-    # Waits are timed in an epoch of their own: reading the clock around each batch costs time.
+    # Waits are timed in their own epoch: reading the clock around each batch costs time.
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None

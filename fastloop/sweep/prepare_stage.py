@@ -127,7 +127,7 @@ def _set_up_job(
 def prepare_job(
     job: Job, launcher: Launcher, whole: bool = False, most_s: float | None = None
 ) -> PreparedData:
-    """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
+    """The job's data, prepared in its own process. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`, or the job's environment can't be built.
 
     whole: read all existing files, and write damaged ones again. most_s: seconds after which it

@@ -1,4 +1,4 @@
-"""Two versions side by side: trials in interleaved rounds, each version in processes of its own."""
+"""Two versions side by side: trials in interleaved rounds, each version in its own processes."""
 
 from __future__ import annotations
 

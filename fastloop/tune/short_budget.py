@@ -69,7 +69,7 @@ def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> floa
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
     """
     of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
-    # Each worker waits for a sample of its own, so the waits overlap.
+    # Each worker waits for its own sample, so the waits overlap.
     if waits and job.loading.num_workers:
         of_loader /= job.loading.num_workers
     return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -22,53 +24,39 @@ class DirectPlacement:
 
         The function raises Unsupported for other trees.
         """
-        non_blocking = self.non_blocking
+        # A methodcaller calls .to without the cost of a further function in Python.
+        move = methodcaller("to", device, non_blocking=self.non_blocking)
 
         def place(batch: Tree) -> Tree:
-            kind = type(batch)
             try:
-                # Compared by type, not by isinstance: a subclass may be built in another way.
-                if kind is list:
-                    return [field.to(device, non_blocking=non_blocking) for field in batch]
-                if kind is tuple:
-                    return tuple([field.to(device, non_blocking=non_blocking) for field in batch])
-                if kind is dict:
-                    return {
-                        key: field.to(device, non_blocking=non_blocking)
-                        for key, field in batch.items()
-                    }
-                if hasattr(kind, "_fields"):
-                    return kind(*[field.to(device, non_blocking=non_blocking) for field in batch])
-                return batch.to(device, non_blocking=non_blocking)
+                return _map_fields(move, batch)
             except AttributeError:
-                # A field without .to: checking every field beforehand would slow every batch.
-                return _place_mixed(batch, move)
-
-        def move(field: Any) -> Any:
-            return field.to(device, non_blocking=non_blocking)
+                # A field has no .to: checking every field beforehand would slow every batch.
+                return _map_fields(partial(_move_if_tensor, move, batch), batch)
 
         return place
 
 
-def _place_mixed(batch: Tree, move: Callable[[Any], Any]) -> Tree:
-    """The batch, with fields that have no `.to` unchanged; raises Unsupported if those hold
-    tensors."""
-
-    def move_any(field: Any) -> Any:
-        if hasattr(field, "to"):
-            return move(field)
-        if holds_tensors(field):
-            raise Unsupported(_reason(batch))
-        return field
-
+def _map_fields(move: Callable[[Any], Any], batch: Tree) -> Tree:
+    """The batch with each of its top-level fields moved; the batch moved if it has no fields."""
+    # Compared by type, not by isinstance: a subclass may be built in another way.
     kind = type(batch)
     if kind is dict:
-        return {key: move_any(field) for key, field in batch.items()}
-    if kind in (list, tuple):
-        return kind([move_any(field) for field in batch])
+        return {key: move(field) for key, field in batch.items()}
+    if kind is list or kind is tuple:
+        return kind([move(field) for field in batch])
     if hasattr(kind, "_fields"):
-        return kind(*[move_any(field) for field in batch])
-    return move_any(batch)
+        return kind(*[move(field) for field in batch])
+    return move(batch)
+
+
+def _move_if_tensor(move: Callable[[Any], Any], batch: Tree, field: Any) -> Any:
+    """The field moved, or unchanged if it has no `.to`; raises Unsupported if it holds tensors."""
+    if hasattr(field, "to"):
+        return move(field)
+    if holds_tensors(field):
+        raise Unsupported(_reason(batch))
+    return field
 
 
 def _reason(batch: Tree) -> str:
