@@ -263,8 +263,8 @@ class Checked:
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
     """The difference of environment or data that makes times incomparable; None if there is
     none."""
-    # Another host is no difference, because a CI service has many hosts. The other keys tell the
-    # kind of machine.
+    # Another host does not count as a difference, because a CI service has many hosts. The other
+    # keys tell the kind of machine.
     found = [
         each
         for each in find_differences(pairs)

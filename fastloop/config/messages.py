@@ -310,7 +310,7 @@ def _members(kind: str) -> set[str]:
     from fastloop.core import plan, protocols
 
     modules = (plan, protocols)
-    # `kind` may name a class that is no Protocol: then nothing is lacking.
+    # `kind` may name a class that is not a Protocol: then nothing is lacking.
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

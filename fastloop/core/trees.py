@@ -74,7 +74,7 @@ def _parts(leaf: Any) -> Tree | None:
 
 def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
     """The parts of a container as a dict, list or tuple, and a function that rebuilds the container
-    from other parts; None if the node is no container.
+    from other parts; None if the node is not a container.
 
     The rebuilt container is a copy of the node with other items, so that it keeps its class and a
     subclass's order of keys, default_factory or maxlen.

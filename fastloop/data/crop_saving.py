@@ -34,7 +34,7 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
             _crop_ns(source, index, 0)
             _crop_ns(stored, index, 0)
             saved_ns += [_gain_ns(source, stored, index, seed) for seed in range(DRAWS)]
-        # A broken image is no error here: a loader names it when it reads it.
+        # A broken image is not an error here: a loader names it when it reads it.
         except (OSError, ValueError):
             continue
         if cpu_ns() - begin_ns > BUDGET_NS:

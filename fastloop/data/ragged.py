@@ -172,7 +172,7 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
 
 
 def open_ragged(folder: Path, tree: Tree) -> Tree:
-    """The tree of a store, with RaggedRows in the place of the values that have offsets.
+    """The tree of a store, with RaggedRows in place of the values that have offsets.
 
     Raises BadData, naming the file, for offsets that don't rise from 0 to the number of values.
     """

@@ -85,7 +85,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
-    over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
+    over, FileExistsError is raised unless overwrite=True. A folder that is not a store is never
     replaced.
 
     Args:
@@ -226,7 +226,7 @@ def _write_files(folder: Path, chunks: Iterator[Tree], jagged: Any, ragged: bool
     """Write the chunks to a folder beside this one, and let it take this one's place.
 
     jagged: the samples of chunks with leaves that may differ in length; None: no leaf does.
-    ragged: leaves that are no texts may differ in length, too.
+    ragged: leaves that are not texts may differ in length, too.
     Raises ValueError for no chunk.
     """
     with write_beside(folder) as beside:

@@ -19,7 +19,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, eq=False)
 class FailedBatch:
-    """The error that code of the user has raised in the making of the batch."""
+    """An error that the user's code has raised while a batch was made."""
 
     error: Exception
 
@@ -65,7 +65,7 @@ class Unstoppable:
     name: str
 
     def __call__(self, argument: Any) -> Any:
-        """The function's result; raises RuntimeError in the place of StopIteration."""
+        """The function's result; raises RuntimeError in place of StopIteration."""
         try:
             return self.function(argument)
         except StopIteration as error:

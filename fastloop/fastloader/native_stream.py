@@ -324,7 +324,7 @@ def open_stream(
 
 
 def _wrap_normally(capsule: Any) -> torch.Tensor:
-    """A tensor that is no inference tensor: batches don't depend on the caller's mode."""
+    """A tensor that is not an inference tensor: batches don't depend on the caller's mode."""
     with torch.inference_mode(False):
         return _from_dlpack(capsule)
 

@@ -266,7 +266,7 @@ def _open_rows(dataset: Any) -> ImageRows:
 
 
 def _find_pixels(images: Any) -> np.ndarray:
-    """The images as bytes; raises UnrecognisedError if they are no bytes of one size."""
+    """The images as bytes; raises UnrecognisedError if they are not bytes of one size."""
     pixels = _as_array(getattr(images, "data", None))
     channels = () if _is_grey(images) else (3,)
     if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels:
@@ -318,7 +318,7 @@ def _divide_transform(
         if _has_own_call(part):
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in (CROP, FLIP):
-            # A margin of zeros is no zero any more after Normalize.
+            # A margin of zeros is no longer zero after Normalize.
             if any(torchvision_name(each) == "Normalize" for each in parts):
                 raise UnrecognisedError(f"{name} after Normalize can't be done natively")
             moves = _add_move(moves or RandomMoves(), name, part, height, width)

@@ -188,7 +188,8 @@ class BatchWriter:
         skeleton = _pickle(batch, leaves)
         places, end = self._plan(leaves)
         described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
-        # If the memory is too small, all leaves move to new memory, also those already stacked.
+        # If the memory is too small, all leaves move to new memory, including those already
+        # stacked.
         if self.number is None or end + len(described) > len(self.memory):
             places, end = self._plan(leaves, is_new=True)
             described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)

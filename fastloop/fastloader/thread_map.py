@@ -41,14 +41,14 @@ AUTOCAST_DEVICES = "cpu", "cuda"
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """An error in the place of a result, or of an item."""
+    """An error in place of a result, or of an item."""
 
     error: BaseException
 
 
 @dataclass(frozen=True)
 class ItemsFailure(TaskFailure):
-    """An error in the place of an item."""
+    """An error in place of an item."""
 
 
 def map_ahead(

@@ -361,7 +361,7 @@ def _has_nothing(results: Sequence[Result]) -> bool:
 
 
 def _width() -> int:
-    """Columns of the terminal; 0 if stdout is no terminal."""
+    """Columns of the terminal; 0 if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
@@ -388,7 +388,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 def _exit_status(results: Sequence[Result]) -> int:
     """1 if a job failed or none finished, else 0."""
-    # Unsupported jobs are no failure beside others: `loader=glob(*)` has loaders that need a GPU.
+    # Unsupported jobs are not failures beside others: `loader=glob(*)` has loaders that need a GPU.
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

@@ -61,8 +61,8 @@ def prepare_all(
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")
         failure = _early_failure(job, launcher, builds)
-        # A job that is resumed writes nothing yet: its earlier result stays on disk until it is
-        # known whether its trials can be kept.
+        # A resumed job writes nothing yet: its earlier result stays on disk until it is known
+        # whether its trials can be kept.
         now = replace(state.entry.result, environment=describe_environment(launcher))
         if state.is_continued:
             state.result = now

@@ -151,7 +151,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s: repeat epochs until a measurement takes this long.
 
     Raises ValueError for a wrong space or too small a budget, TypeError for a make_loader or step
-    that is no function, and any exception of the present settings.
+    that is not a function, and any exception of the present settings.
 
     >>> fastloop.tune(make_loader, {"batch_size": [64], "num_workers": [0, 2]}).settings
     {'batch_size': 64, 'num_workers': 0}
