@@ -297,7 +297,8 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
 
     It lists the members that the object lacks.
     """
-    if thing is None:  # typed as null, for an option that needs one
+    # The value null was given to an option that needs an object.
+    if thing is None:
         return f"{setting}=null: allowed: one option, as null is no {kind}"
     cls = type(thing)
     text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"

@@ -31,7 +31,8 @@ def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
     """
     try:
         return make(*arguments)
-    except StopIteration as error:  # It would end the loop as if there were no more
+    # A StopIteration would end the loop as if there were no more batches.
+    except StopIteration as error:
         failure = RuntimeError("the making of a batch raised StopIteration")
         failure.__cause__ = error
         return FailedBatch(failure)

@@ -52,8 +52,8 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     """
     if requests[0].is_done:
         return _print_measured(requests)
-    # After handle_signals(), a signal raises an exception. If that interrupts an import, half of
-    # the module is left, and the import can't be repeated.
+    # After handle_signals(), a signal raises an exception. If it interrupts an import, half of the
+    # module is left, and the import can't be repeated.
     for name in IMPORTED_LATER:
         import_module(name)
     _import_tracker(requests[0].tracker)
@@ -281,7 +281,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
         return f"{setting}: the trials of the first job may leave no time for the others"
     if reason := _reject_auto(requests):
         return reason
-    # A single job that can't run gets no table: the reason is the answer.
+    # A single job that can't run gets no table, because the reason is the whole answer.
     reason = reason_against(first.job, first.launcher) if len(requests) == 1 else ""
     return f"unsupported: {reason}" if reason else ""
 
