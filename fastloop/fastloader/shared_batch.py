@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left, usable_memory_bytes
+from fastloop.core.cgroup import memory_left, usable_memory_bytes
 from fastloop.fastloader.columns.column import Tree
 
 MEMINFO = Path("/proc/meminfo")
@@ -75,7 +75,7 @@ def _available_bytes() -> int:
         return usable_memory_bytes()
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     machine = kilobytes[0] << 10 if kilobytes else usable_memory_bytes()
-    return min([machine, *memory_left(CGROUPS, MEMBERSHIP)])
+    return min([machine, *memory_left()])
 
 
 def _describe(nbytes: int, reason: str) -> str:
