@@ -48,10 +48,12 @@ class Finding:
 
     @property
     def pipeline(self) -> Pipeline:
+        """The pipeline that was judged."""
         return Pipeline(**self.record["pipeline"])
 
     @property
     def said(self) -> str:
+        """The verdict of `fastloop explain`."""
         return self.record["explanation"]["verdict"]["word"]
 
     @property

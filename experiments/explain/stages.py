@@ -92,9 +92,11 @@ class SlowOrder:
         self.delay = Delay("sleep", seconds)
 
     def length(self, num_samples: int) -> int:
+        """The number of samples of an epoch."""
         return num_samples
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
+        """Yield all indices as one piece."""
         self.delay()
         yield torch.arange(num_samples)
 
@@ -131,6 +133,7 @@ class Net(torch.nn.Module):
         self.delay, self.layer = Delay(kind, seconds), torch.nn.Linear(FEATURES, num_classes)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The outputs, after the delay."""
         self.delay()
         return self.layer(batch[:, :FEATURES])
 
@@ -152,6 +155,7 @@ class WideNet(torch.nn.Module):
         )
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The outputs; in an uneven pass, the mean of several equal ones."""
         self.count += 1
         times = self.uneven if self.count % UNEVEN_EVERY == 0 else 1
         outputs = [self.layers(batch) for _ in range(times)]

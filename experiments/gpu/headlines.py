@@ -40,6 +40,7 @@ class MarkingPlacement:
     marks: Marks
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """The placement's function, with an event before and after each call."""
         place, copies = self.placement.to(device), self.marks.copies
 
         def call(batch: Tree) -> Tree:
@@ -60,9 +61,11 @@ class MarkingBenchmark:
     limit: Any = "replay"
 
     def check(self, *arguments: Any) -> None:
+        """Accept any model and samples."""
         self.benchmark.check(*arguments)
 
     def session(self, setup: Setup) -> "MarkingSession":
+        """The benchmark's session, with events around its steps."""
         return MarkingSession(self.benchmark.session(setup), self.marks, setup.device)
 
 
@@ -76,6 +79,7 @@ class MarkingSession:
     ddp: ClassVar[None] = None
 
     def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable, list]:
+        """The session's step, with an event before and after each call, and its losses."""
         consume, losses = self.session.start(place)
         self.marks.copies.clear()
         self.marks.steps.clear()

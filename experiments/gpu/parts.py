@@ -72,12 +72,14 @@ def machine(run: PartRun) -> None:
 
 
 def tests(run: PartRun) -> None:
+    """Run the tests that are marked gpu."""
     from experiments.gpu.pytest_part import run_tests
 
     run_tests(REPOSITORY, run.keep)
 
 
 def hidden_copies(run: PartRun) -> None:
+    """Measure the share of the copies' time in which a step ran."""
     from experiments.gpu.headlines import measure_hidden_shares
     from experiments.gpu.jobs import part_jobs
 
@@ -85,6 +87,7 @@ def hidden_copies(run: PartRun) -> None:
 
 
 def bandwidth(run: PartRun) -> None:
+    """Measure the share of the pinned copy's bandwidth that a pipeline reaches."""
     import torch
 
     from experiments.gpu.headlines import measure_bandwidths
@@ -95,6 +98,7 @@ def bandwidth(run: PartRun) -> None:
 
 
 def stall(run: PartRun) -> None:
+    """Measure how long steps wait for batches."""
     from experiments.gpu.jobs import part_jobs
     from experiments.lib.time_budget import measure_in_time
 
@@ -111,6 +115,7 @@ def in_time(part: str, run: PartRun) -> None:
 
 
 def executions(run: PartRun) -> None:
+    """Measure each execution of two models."""
     from experiments.gpu.jobs import part_jobs
     from experiments.lib.time_budget import measure_in_time
 
@@ -137,6 +142,7 @@ def relate_to_eager(rows: list[Figures]) -> list[Figures]:
 
 
 def placements(run: PartRun) -> None:
+    """Measure each placement, as experiments/placements does."""
     import torch
 
     from experiments.placements import run as experiment
@@ -147,6 +153,7 @@ def placements(run: PartRun) -> None:
 
 
 def copies(run: PartRun) -> None:
+    """Measure the conversions, as experiments/copies does."""
     from experiments.copies import run as experiment
 
     if run.small:

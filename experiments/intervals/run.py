@@ -50,14 +50,18 @@ def picks(trials):
 
 
 def plain_median(row):
+    """The percentile bootstrap of the median."""
     return np.percentile(np.median(row[picks(len(row))], axis=1), [2.5, 97.5])
 
 
 def plain_mean(row):
+    """The percentile bootstrap of the mean."""
     return np.percentile(row[picks(len(row))].mean(axis=1), [2.5, 97.5])
 
 
 def bca(statistic):
+    """A function that returns the BCa bootstrap interval of a statistic."""
+
     def limits(row):
         interval = scipy.stats.bootstrap(
             (row,), statistic, axis=-1, n_resamples=RESAMPLES, method="BCa", rng=0
@@ -68,6 +72,7 @@ def bca(statistic):
 
 
 def bootstrap_t(row):
+    """The studentized bootstrap of the mean."""
     resamples = (row - row.mean())[picks(len(row))]
     errors = np.maximum(resamples.std(axis=1, ddof=1), 1e-9 * row.std()) / len(row) ** 0.5
     low, high = np.percentile(resamples.mean(axis=1) / errors, [2.5, 97.5])
@@ -76,15 +81,18 @@ def bootstrap_t(row):
 
 
 def student(row):
+    """Student's interval of the mean."""
     reach = scipy.stats.t.ppf(0.975, len(row) - 1) * row.std(ddof=1) / len(row) ** 0.5
     return row.mean() - reach, row.mean() + reach
 
 
 def hettmansperger_sheather(row):
+    """Hettmansperger and Sheather's interval of the median."""
     return scipy.stats.mstats.median_cihs(row, 0.05) if len(row) > 5 else (np.min(row), np.max(row))
 
 
 def median_smoothed(row):
+    """The smoothed bootstrap of the median, which fastloop uses."""
     ratio = stats.ratio(np.exp(row), np.ones(len(row)))
     return np.log(ratio.low), np.log(ratio.high)
 

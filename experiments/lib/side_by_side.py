@@ -62,6 +62,7 @@ def measure_rows(jobs: Mapping[str, Job], benchmark: str, trials: int) -> list[R
 
 
 def prepare_run(job: Job, launcher: SingleLauncher) -> JobRun:
+    """The job with its data prepared, or with the reason why it can't be measured."""
     run = JobRun(job)
     try:
         check_support(job)
@@ -74,6 +75,7 @@ def prepare_run(job: Job, launcher: SingleLauncher) -> JobRun:
 
 
 def add_trial(run: JobRun, launcher: SingleLauncher, benchmark: str, number: int) -> None:
+    """Run one trial of the job, and add its time; a failure becomes the job's reason."""
     if run.reason:
         return
     try:

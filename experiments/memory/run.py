@@ -39,10 +39,12 @@ FIRST = 1000
 
 
 def name_of(index: int) -> str:
+    """The file name that a sample of this index has."""
     return f"train/{index % 1000:04d}/{index:08d}.jpg"
 
 
 def memory_map(count: int) -> np.ndarray:
+    """A memory map of this many integers."""
     # The mapping stays valid after the file has been removed.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.npy"
@@ -61,6 +63,8 @@ CONTAINERS: dict[str, Callable[[int], Any]] = {
 
 
 class ContainerDataset(Dataset):
+    """A dataset of the samples in a container."""
+
     def __init__(self, samples: Any) -> None:
         self.samples = samples
 
@@ -86,10 +90,12 @@ class PermutationSampler(Sampler):
 
 
 def unique_mib(process: psutil.Process) -> float:
+    """The process's unshared memory (USS) in MiB."""
     return process.memory_full_info().uss / MIB
 
 
 def pss_mib(processes: list[psutil.Process]) -> float:
+    """The PSS of all these processes in MiB."""
     return sum(process.memory_full_info().pss for process in processes) / MIB
 
 

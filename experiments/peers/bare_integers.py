@@ -43,17 +43,20 @@ class PermutedSlices:
 
 
 def fastloader(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """FastLoader over a tensor of numbers."""
     from fastloop import FastLoader
 
     return FastLoader(numbers, BATCH_SIZE, shuffle=True, seed=0)
 
 
 def dataloader(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """DataLoader with its best settings over a tensor of numbers."""
     sampler = IndexTensorSampler(len(numbers), BATCH_SIZE)
     return DataLoader(NumbersByIndexTensor(numbers), batch_size=None, sampler=sampler)
 
 
 def numpy_loop(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Seed 004's numpy loop over the numbers."""
     return PermutedSlices(numbers.numpy())
 
 
@@ -71,6 +74,7 @@ def warm_loop(loop: str, count: int) -> Iterable[torch.Tensor]:
 
 
 def epoch_ms(loop: str, count: int) -> float:
+    """Milliseconds of an epoch of this loop."""
     batches, start = warm_loop(loop, count), now_ns()
     for _ in range(EPOCHS):
         for _ in batches:
@@ -79,6 +83,7 @@ def epoch_ms(loop: str, count: int) -> float:
 
 
 def integers(num_rounds: int, count: int = COUNT) -> list[Line]:
+    """The table's lines on the workload `integers`."""
     with processes(list(LOOPS)) as call:
         calls = {loop: partial(call[loop], epoch_ms, loop, count) for loop in LOOPS}
         took_ms = measure_in_rounds(num_rounds, calls)

@@ -30,6 +30,7 @@ Batches = Iterable[Any]
 
 
 def fastloader(case: Case) -> Batches:
+    """FastLoader over the case's source."""
     from fastloop import FastLoader
 
     return FastLoader(tree(case), case.batch_size, shuffle=True, seed=0)
@@ -53,6 +54,7 @@ class InPlace:
 
 
 def dataloader(case: Case) -> Batches:
+    """DataLoader with its best settings for rows in memory."""
     sampler = IndexTensorSampler(case.count, case.batch_size)
     batches = DataLoader(RowsByIndexTensor(source(case)), batch_size=None, sampler=sampler)
     return InPlace(batches, case.hwc) if case.converts else batches
@@ -90,11 +92,13 @@ class GrainEpochs:
 
 
 def by_grain(case: Case) -> Batches:
+    """grain over the case's source."""
     batches = GrainEpochs(case)
     return InPlace(batches, case.hwc) if case.converts else batches
 
 
 def by_turboloader(case: Case) -> Batches:
+    """turboloader's loader of arrays, or of tokens."""
     import turboloader
 
     arrays = [leaf.numpy() for leaf in source(case)]
@@ -111,6 +115,7 @@ def by_turboloader(case: Case) -> Batches:
 
 
 def numpy_loop(case: Case) -> Batches:
+    """Seed 004's numpy loop over the case's rows."""
     return PermutedSlices(source(case)[0].numpy())
 
 
@@ -182,10 +187,12 @@ def warm_gather(gather: str, case: Case) -> PrefetchingGather | PlainGather:
 
 
 def factors(num_rounds: int) -> list[Line]:
+    """The table's lines on all workloads."""
     return [line for name, case in CASES.items() for line in factors_of(name, case, num_rounds)]
 
 
 def factors_of(name: str, case: Case, num_rounds: int) -> list[Line]:
+    """The table's lines on one workload."""
     optional = ("grain", "turboloader")
     rivals = [rival for rival in case.rivals if rival not in optional or find_spec(rival)]
     loops, gathers = ["FastLoader", *rivals], [GATHER, *([PLAIN_GATHER] * (case.least_plain > 0))]

@@ -30,12 +30,14 @@ def warm_source(workload: Workload) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def warm_fastloader(workload: Workload) -> Iterable[Any]:
+    """The FastLoader that a process uses in all rounds."""
     from fastloop import FastLoader
 
     return FastLoader(warm_source(workload), workload.batch_size, shuffle=True, seed=0)
 
 
 def fastloader_s(workload: Workload, epochs: int) -> float:
+    """Seconds of this many epochs of FastLoader."""
     batches, start = warm_fastloader(workload), now_ns()
     for _ in range(epochs):
         for _ in batches:
@@ -44,6 +46,7 @@ def fastloader_s(workload: Workload, epochs: int) -> float:
 
 
 def gather_s(workload: Workload, epochs: int) -> float:
+    """Seconds of this many epochs of the gather alone."""
     gather = PrefetchingGather(warm_source(workload))
     return sum(gather.epoch_s() for _ in range(epochs))
 
@@ -66,6 +69,7 @@ def growth(num_rounds: int) -> list[Line]:
 def growth_of(
     num_rounds: int, workload: Workload, epochs_by_count: dict[int, int], allocator: str
 ) -> list[Line]:
+    """The table's lines on rows in the memory of one library."""
     with processes(list(epochs_by_count)) as call:
         calls = {
             (loop, count): partial(call[count], epochs_s, replace(workload, count=count), epochs)

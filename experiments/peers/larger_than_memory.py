@@ -77,6 +77,7 @@ def larger_than_memory(num_rounds: int) -> list[Line]:
 
 
 def measure_file(num_rounds: int, path: Path, limit_mib: int = LIMIT_MIB) -> list[Line]:
+    """The table's lines on this file, with the process's memory limited."""
     size_mib = path.stat().st_size / MIB
     with memory_group(limit_mib) as group, processes(["FastLoader", "reading"]) as call:
         for call_in_process in call.values():

@@ -33,6 +33,7 @@ class IndexTensorSampler(Sampler):
 
 
 def fastloader(workload: Workload | EncodedFiles) -> Iterable[Any]:
+    """FastLoader over the workload's source."""
     # The import is inside of the function, because its modules count as FastLoader's memory.
     from fastloop import FastLoader
 

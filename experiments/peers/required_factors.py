@@ -40,6 +40,7 @@ class Case:
 
     @property
     def batches(self) -> int:
+        """Number of batches in an epoch."""
         return -(-self.count // self.batch_size)
 
 

@@ -70,6 +70,7 @@ def measure_steps(loader: str, workload: Workload, width: int) -> StepTimes:
 
 @cache
 def step_of_width(workload: Workload, width: int) -> Step:
+    """The step of this width, on one of torch's threads."""
     torch.set_num_threads(1)
     return Step(workload.shape, width)
 

@@ -48,6 +48,7 @@ def traversal_s(loader: str, workload: Workload, epochs: int, busy: bool = False
 
 @contextmanager
 def busy_process() -> Iterator[None]:
+    """Run a process that keeps a core busy, until the exit."""
     child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
@@ -59,6 +60,7 @@ def busy_process() -> Iterator[None]:
 
 
 def measure_edges(workload: Workload) -> EpochEdges:
+    """Time the beginning of an epoch, the gap between two epochs, and the batches between."""
     loader = LOADERS["FastLoader"](workload)
     starts, arrivals = [], []
     for _ in range(3):

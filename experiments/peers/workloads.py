@@ -34,6 +34,7 @@ class Workload:
         return self.count * (8 if self.file else row + 8)
 
     def source(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows and their labels."""
         labels = torch.arange(self.count)
         if self.file:
             return torch.from_numpy(np.load(self.file, mmap_mode="c")), labels
@@ -66,9 +67,11 @@ class EncodedFiles:
 
     @property
     def source_nbytes(self) -> int:
+        """Bytes of the source's own memory: that of the labels."""
         return 8 * self.count
 
     def source(self) -> tuple[Any, torch.Tensor]:
+        """The column of images and their labels."""
         from fastloop import Images
 
         paths = sorted(map(str, Path(self.folder).rglob("*.jpg")))

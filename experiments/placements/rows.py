@@ -57,6 +57,7 @@ def row_of(
     limit: float | None,
     steps: list[tuple[float, ...]],
 ) -> PlacementTime:
+    """The row of a placement with these times."""
     placed, bare = ([value for (value,) in seconds[key]] for key in (name, "bare"))
     above = stats.median([ours - base for ours, base in zip(placed, bare, strict=True)])
     nbytes = sum(leaf.nbytes for leaf in case.leaves)
@@ -78,6 +79,7 @@ def row_of(
 
 
 def in_us(seconds: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval in microseconds."""
     return (1e6 * seconds[0], 1e6 * seconds[1]) if seconds else None
 
 
@@ -104,8 +106,10 @@ def table(rows: list[PlacementTime]) -> str:
 
 
 def times(ratio: stats.Ratio | None) -> str:
+    """The ratio with its interval, as text."""
     return f"{ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else ""
 
 
 def bounds(interval: tuple[float, float] | None) -> str:
+    """The interval in brackets; empty for None."""
     return f" [{interval[0]:.4g}, {interval[1]:.4g}]" if interval else ""

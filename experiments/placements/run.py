@@ -230,6 +230,7 @@ def step_of(case: Case) -> Callable[[Any], None]:
 
 
 def main(device: str, num_rounds: int) -> None:
+    """Measure on the device, and print the tables."""
     targets = [torch.device(device)] + ([torch.device("meta")] if device == "cpu" else [])
     for target in targets:
         rows, refusals = measure(target, num_rounds)

@@ -47,6 +47,7 @@ class GeneratedSamples:
 
 
 def peak_mib() -> float:
+    """Peak resident memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

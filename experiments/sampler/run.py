@@ -21,6 +21,7 @@ from fastloop.processes.resources import sample
 
 
 def sleep_with_children(count: int, seconds: float) -> None:
+    """Start this many children, and sleep."""
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=fill_and_sleep, args=(seconds,)) for _ in range(count)]
     for child in children:
@@ -32,6 +33,7 @@ def sleep_with_children(count: int, seconds: float) -> None:
 
 
 def fill_and_sleep(seconds: float) -> None:
+    """Fill 64 MiB of memory, and sleep."""
     memory = torch.ones(64 << 18)
     time.sleep(seconds)
     del memory

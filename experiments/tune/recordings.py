@@ -41,6 +41,7 @@ class Recording:
 
     @property
     def rounds(self) -> int:
+        """Number of rounds."""
         return self.seconds.shape[1]
 
     @cached_property

@@ -82,6 +82,7 @@ def simulate(factor, pairs, correlation, campaigns, seed=0):
 
 
 def print_simulated(campaigns):
+    """Print the outcomes of simulated checks for each case."""
     print("pairs factor serial  slower  no slower  not judged  different  rounds (median)")
     for pairs in (1, 4, 8):
         for factor, correlation in CASES:

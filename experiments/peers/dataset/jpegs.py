@@ -31,6 +31,7 @@ class JpegSamples:
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Shape of a sample's pixels."""
         return (*self.size, 3)
 
     def __len__(self) -> int:

@@ -23,6 +23,7 @@ class ConvertingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
         pixels, labels = read_into_memory(self.store.open(prepared.folder))
         transform: Any = plan.transform
         if transform is not None:

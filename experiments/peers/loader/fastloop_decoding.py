@@ -22,6 +22,7 @@ class DecodingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the loader's threads decode the files."""
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/fastloop_decoding: {prepared.label} has no encoded images")

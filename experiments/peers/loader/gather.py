@@ -47,6 +47,7 @@ class Gather:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; all of their work is done before the first batch."""
         rows = self.store.open(prepared.folder)
         rows = read_into_memory(rows) if self.in_memory else tensors_of(rows)
         leaves, structure = optree.tree_flatten(rows)
@@ -67,6 +68,7 @@ class Gather:
 
 
 def address(leaf: torch.Tensor) -> ctypes.c_void_p:
+    """The address of a tensor's memory."""
     return ctypes.c_void_p(np.frombuffer(bytes_of(leaf), np.uint8).ctypes.data)
 
 
