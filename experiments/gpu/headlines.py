@@ -61,7 +61,7 @@ class MarkingBenchmark:
     limit: Any = "replay"
 
     def check(self, *arguments: Any) -> None:
-        """Accept any model and samples."""
+        """Check the model and the samples as the benchmark does."""
         self.benchmark.check(*arguments)
 
     def session(self, setup: Setup) -> "MarkingSession":

@@ -28,6 +28,7 @@ class Decode:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; all of their work is done before the first batch."""
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/decode: {prepared.label} has no encoded images of one size")
