@@ -1,4 +1,4 @@
-"""`fastloop.tune(make_loader, space)`: the fastest settings for a loader of the user's own."""
+"""`fastloop.tune(make_loader, space)`: the fastest settings for the user's own loader."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def race_loaders(
     """
     settings, present = trials.settings, trials.settings[trials.present]
     changes = [_find_changes(each, present) for each in settings.values()]
-    # No model predicts a loader of the user's own: all costs are taken to be alike.
+    # No model predicts the user's own loader, so all costs are assumed to be equal.
     surrogate = Surrogate(names=[*settings], changes=changes, predicted=[1.0] * len(settings))
     begin_step("a first look")
     trials.look()
