@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from operator import methodcaller
 from typing import Any
 
 import torch
@@ -24,39 +22,55 @@ class DirectPlacement:
 
         The function raises Unsupported for other trees.
         """
-        # A methodcaller calls .to without the cost of a further function in Python.
-        move = methodcaller("to", device, non_blocking=self.non_blocking)
+        non_blocking = self.non_blocking
 
         def place(batch: Tree) -> Tree:
+            kind = type(batch)
             try:
-                return _map_fields(move, batch)
+                # Types are compared instead of isinstance, because a subclass may be built in another
+                # way. The calls of .to are written out: one function for all fields, such as a
+                # methodcaller, makes each batch a tenth slower.
+                if kind is list:
+                    return [field.to(device, non_blocking=non_blocking) for field in batch]
+                if kind is tuple:
+                    return tuple([field.to(device, non_blocking=non_blocking) for field in batch])
+                if kind is dict:
+                    return {
+                        key: field.to(device, non_blocking=non_blocking)
+                        for key, field in batch.items()
+                    }
+                if hasattr(kind, "_fields"):
+                    return kind(*[field.to(device, non_blocking=non_blocking) for field in batch])
+                return batch.to(device, non_blocking=non_blocking)
             except AttributeError:
-                # A field has no .to: checking every field beforehand would slow every batch.
-                return _map_fields(partial(_move_if_tensor, move, batch), batch)
+                # A field has no .to. Checking every field beforehand would slow every batch.
+                return _place_mixed(batch, move)
+
+        def move(field: Any) -> Any:
+            return field.to(device, non_blocking=non_blocking)
 
         return place
 
 
-def _map_fields(move: Callable[[Any], Any], batch: Tree) -> Tree:
-    """The batch with each of its top-level fields moved; the batch moved if it has no fields."""
-    # Compared by type, not by isinstance: a subclass may be built in another way.
+def _place_mixed(batch: Tree, move: Callable[[Any], Any]) -> Tree:
+    """The batch, with fields that have no `.to` unchanged; raises Unsupported if those hold
+    tensors."""
+
+    def move_any(field: Any) -> Any:
+        if hasattr(field, "to"):
+            return move(field)
+        if holds_tensors(field):
+            raise Unsupported(_reason(batch))
+        return field
+
     kind = type(batch)
     if kind is dict:
-        return {key: move(field) for key, field in batch.items()}
-    if kind is list or kind is tuple:
-        return kind([move(field) for field in batch])
+        return {key: move_any(field) for key, field in batch.items()}
+    if kind in (list, tuple):
+        return kind([move_any(field) for field in batch])
     if hasattr(kind, "_fields"):
-        return kind(*[move(field) for field in batch])
-    return move(batch)
-
-
-def _move_if_tensor(move: Callable[[Any], Any], batch: Tree, field: Any) -> Any:
-    """The field moved, or unchanged if it has no `.to`; raises Unsupported if it holds tensors."""
-    if hasattr(field, "to"):
-        return move(field)
-    if holds_tensors(field):
-        raise Unsupported(_reason(batch))
-    return field
+        return kind(*[move_any(field) for field in batch])
+    return move_any(batch)
 
 
 def _reason(batch: Tree) -> str:
