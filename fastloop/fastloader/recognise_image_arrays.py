@@ -300,7 +300,7 @@ def _open_rows(dataset: Any) -> ImageRows:
 
 
 def _find_pixels(images: Any) -> np.ndarray:
-    """The images as bytes; raises UnrecognisedError if they are no bytes of one size."""
+    """The images as bytes; raises UnrecognisedError if they are not bytes of one size."""
     pixels = _as_array(getattr(images, "data", None))
     channels = () if _is_grey(images) else (3,)
     if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels:
@@ -356,7 +356,7 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
                 reshaping.append(part)
                 shape = changed
         elif name in (CROP, FLIP):
-            # A margin of zeros is no zero any more after Normalize.
+            # A margin of zeros is no longer zero after Normalize.
             if any(torchvision_name(each) == "Normalize" for each in parts):
                 raise UnrecognisedError(f"{name} after Normalize can't be done natively")
             moves = _add_move(moves or RandomMoves(), name, part, *shape[:2])
