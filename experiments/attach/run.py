@@ -39,19 +39,19 @@ class Study:
     answer_s: float = 0.0
     """Seconds from the command to its end."""
     verdict: str = ""
-    """Of the loop that waits longest; empty: none was given."""
+    """Verdict on the loop that waits longest; empty if none was given."""
     predictions: dict[str, float] = field(default_factory=dict)
-    """Gain by the change, of the same loop."""
+    """Predicted gain of each change, by name, for the same loop."""
     tried: dict[str, Any] = field(default_factory=dict)
-    """Of attach_try.json; empty if nothing was tried."""
+    """Content of attach_try.json; empty if nothing was tried."""
     patch_error: str = ""
-    """The reason why the patch does not apply or run; empty if it does, or if there is none."""
+    """The reason why the patch does not apply or run; empty if it does, or if there is no patch."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds that the script trained for, by the change, in interleaved rounds."""
+    """Seconds of training in interleaved rounds, by the name of the change."""
 
 
 def main() -> None:
-    """Study the scripts that have not been studied, and print the table of all."""
+    """Study the scripts that have not been studied yet, and print the table of all scripts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def study_script(script: Script, folder: Path, minutes: float, rounds: int) -> Study:
-    """Let attach try changes of the script, apply its patch, and carry out all changes."""
+    """Let attach try changes of the script, apply its patch, and time every change."""
     study = Study(script=script.name, causes=script.causes)
     original = _copy_scripts(folder, script.name, AS_IS)
     _ask_attach(script, original, minutes, study)
@@ -136,8 +136,10 @@ def _ask_attach(script: Script, place: Path, minutes: float, study: Study) -> No
 
 
 def _apply_patch(place: Path, patch: str) -> str:
-    """Apply the patch in the folder; the reason why it can't be applied, or nothing."""
-    # A repository of its own: git takes no patch of files that an outer repository ignores.
+    """Apply the patch in the folder. Returns the reason why it can't be applied, empty if it
+    can."""
+    # The folder gets a repository of its own, because git applies no patch to files that an outer
+    # repository ignores.
     subprocess.run(["git", "init", "-q"], cwd=place, check=True)
     applied = subprocess.run(
         ["git", "apply", "-"], cwd=place, input=patch, capture_output=True, text=True, check=False
@@ -146,7 +148,7 @@ def _apply_patch(place: Path, patch: str) -> str:
 
 
 def _train(script: Script, place: Path) -> float | None:
-    """Seconds that the script says it trained for; None if it fails."""
+    """Seconds of training, as the script prints them; None if it fails."""
     process = subprocess.run(
         command_of(script), cwd=place, capture_output=True, text=True, check=False
     )

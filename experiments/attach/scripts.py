@@ -1,4 +1,4 @@
-"""The scripts, the causes that are right by the way they are made, and changes to carry out."""
+"""The scripts, the verdicts that are right for each, and the changes that are tried."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from fastloop.explain.change import Change
 FOLDER = Path(__file__).parent / "scripts"
 LOADER_CALL = re.compile(r"\bDataLoader\(")
 SAMPLES = ("decode", "transform")
-"""The samples of a Dataset are the cause; a transform inside of it counts as decoding."""
+"""Right verdicts if making a sample is the cause: a transform inside of a Dataset counts as
+decoding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A training script of a usual kind."""
+    """A training script as users write it."""
 
     name: str
     causes: tuple[str, ...]
-    """Verdicts that are right; empty: the script has no DataLoader."""
+    """The verdicts that are right; empty if the script has no DataLoader."""
     command: tuple[str, ...] = ()
-    """Words before the script's name; empty: Python runs it."""
+    """The words before the script's name in the command; empty if Python runs it."""
     made_in: str = ""
-    """The file whose first DataLoader is changed; empty: the script itself."""
+    """The file in which the first DataLoader is changed; empty for the script itself."""
     workers: tuple[int, ...] = (0, 1, 2, 4)
-    """Numbers of workers to carry out."""
+    """Numbers of workers that are tried."""
     library: str = ""
     """The package that the script needs."""
     edits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Changes by their names, as texts of the script and what takes their place, if a library makes
-    the DataLoader."""
+    """Name of a change -> text of the script, and the text that replaces it. Given if a library
+    makes the DataLoader."""
 
     @property
     def file(self) -> str:
@@ -72,7 +73,8 @@ SCRIPTS = (
     Script(name="word_model", causes=("step",)),
     Script(name="vae", causes=SAMPLES),
     Script(name="detection", causes=SAMPLES),
-    # A batch is made of 64 samples of a few numbers: their reading and stacking take turns.
+    # A batch has 64 samples of a few numbers each: making and collating them take about equally
+    # long, so both verdicts are right.
     Script(name="tabular", causes=("decode", "collate")),
     Script(
         name="ddp",
@@ -85,7 +87,7 @@ SCRIPTS = (
 
 
 def changed_sources(script: Script) -> dict[str, tuple[str, str]]:
-    """The changes to carry out: the file and its new text, by the name of the change."""
+    """Name of each change -> the file, and its new text."""
     path = script.made_in or script.file
     source = (FOLDER / path).read_text()
     if script.edits:
@@ -107,7 +109,7 @@ def command_of(script: Script) -> list[str]:
     """The command that runs the script without fastloop."""
     if not script.command:
         return [sys.executable, script.file]
-    # The script's packages are those of this Python.
+    # The packages that the script needs are installed for this Python.
     return [
         str(Path(sys.executable).with_name(script.command[0])),
         *script.command[1:],

@@ -15,7 +15,8 @@ WORKERS = re.compile(r"num_workers=\d+(, persistent_workers=True)?")
 
 
 def format_table(studies: Sequence[dict[str, Any]]) -> str:
-    """Rows of the scripts; the counts; and the errors of the predicted times."""
+    """The row of each script, the counts over all scripts, and the errors of the predicted
+    times."""
     lines = [
         "| script | verdict | recommended | predicted, tried | fresh runs | best of all | patch |",
         "|---|---|---|---|---|---|---|",
@@ -43,7 +44,7 @@ def format_table(studies: Sequence[dict[str, Any]]) -> str:
 
 
 def is_verdict_right(study: dict[str, Any]) -> bool:
-    """True if the verdict is one of those that the script was made for."""
+    """True if the verdict is one of the right ones."""
     return study["verdict"] in study["causes"] if study["causes"] else not study["verdict"]
 
 
@@ -60,7 +61,7 @@ def is_slower(study: dict[str, Any]) -> bool:
 
 
 def prediction_errors(study: dict[str, Any]) -> list[float]:
-    """|predicted / realised - 1| of the script's time with each predicted number of workers."""
+    """|predicted / realised - 1| of the script's time, for each predicted number of workers."""
     times = _medians(study)
     return [
         abs((1 - gain) * times[AS_IS] / times[change] - 1)
@@ -73,7 +74,7 @@ def _recommended_s(study: dict[str, Any], times: dict[str, float]) -> float:
     best = study["tried"].get("best")
     if best is None:
         return times[AS_IS]
-    # A change of a DataLoader that a library makes comes as advice, without a patch.
+    # If a library makes the DataLoader, attach gives advice without a patch.
     return times.get(PATCHED, times.get(best, times[AS_IS]))
 
 

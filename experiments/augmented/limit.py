@@ -1,4 +1,5 @@
-"""What the machine can decode, crop and resize: the native pass in threads of C, without Python."""
+"""The machine's limit of decoding, cropping and resizing: the native pass in threads of C, without
+Python."""
 
 import ctypes
 import os
@@ -20,8 +21,8 @@ FLAGS += ["-fPIC", "-shared", "-pthread", f"-I{NATIVE}"]
 
 
 def make_samples(library: ctypes.CDLL, paths: Sequence[str]) -> None:
-    """Make a sample of each file, by as many threads as the loops have; raises RuntimeError where
-    one is not made."""
+    """Make a sample of each file, with as many threads as the loops have. Raises RuntimeError if
+    one can't be made."""
     pixels = pixel_format((MEAN, STD), None, "CHW")
     encoded = (ctypes.c_char_p * len(paths))(*map(os.fsencode, paths))
     ranges = (ctypes.c_double * 4)(*SCALE, *RATIO)
@@ -33,7 +34,8 @@ def make_samples(library: ctypes.CDLL, paths: Sequence[str]) -> None:
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """limit.c with the decoder's own sources, compiled by the flags of the package."""
+    """The library of limit.c and the decoder's own sources, compiled with the flags of the
+    package."""
     sources = [path for path in sorted(NATIVE.glob("*.c")) if path.name != "module.c"]
     sources.append(Path(__file__).with_name("limit.c"))
     with TemporaryDirectory() as folder:

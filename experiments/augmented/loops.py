@@ -17,7 +17,7 @@ Read = Callable[[str], torch.Tensor]
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop whose every iteration is an epoch."""
+    """A loop: each iteration over it is an epoch."""
 
     epoch: Callable[[], Iterator[Any]]
 
@@ -40,7 +40,8 @@ class Photographs(Dataset):
 
 
 def make_pil() -> Read:
-    """The usual one: Pillow decodes and resizes, torchvision's first transforms do the rest."""
+    """The usual reader: Pillow decodes and resizes, version 1 of torchvision's transforms does the
+    rest."""
     from PIL import Image
     from torchvision import transforms
 
@@ -61,7 +62,7 @@ def make_pil() -> Read:
 
 
 def make_v2_transform() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Version 2 of torchvision's transforms, of uint8 tensors."""
+    """A reader with version 2 of torchvision's transforms, applied to uint8 tensors."""
     from torchvision.transforms import v2
 
     return v2.Compose(
@@ -75,7 +76,8 @@ def make_v2_transform() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def make_v2() -> Read:
-    """torchvision's best: its own decoder, and version 2 of its transforms."""
+    """The fastest reader with torchvision alone: its own decoder, and version 2 of its
+    transforms."""
     from torchvision.io import ImageReadMode, decode_image
 
     transform = make_v2_transform()
@@ -87,7 +89,7 @@ def make_v2() -> Read:
 
 
 def make_simplejpeg() -> Read:
-    """simplejpeg decodes, OpenCV resizes by area, as FFCV does."""
+    """A reader in which simplejpeg decodes, and OpenCV resizes by area, as FFCV does."""
     import cv2
     import simplejpeg
     from torchvision.transforms import RandomResizedCrop, v2
@@ -113,7 +115,7 @@ READERS = {"PIL": make_pil, "torchvision v2": make_v2, "simplejpeg + cv2": make_
 
 
 def dataloader(paths: Sequence[str], reader: str) -> Iterable[Any]:
-    """torch's DataLoader with two workers, which live through all epochs."""
+    """torch's DataLoader with two workers that live through all epochs."""
     torch.set_num_threads(1)
     return DataLoader(
         Photographs(paths, READERS[reader]()),
@@ -126,7 +128,7 @@ def dataloader(paths: Sequence[str], reader: str) -> Iterable[Any]:
 
 
 def fastloader(encoded: Any) -> Iterable[Any]:
-    """FastLoader over a column of crops, of paths or of a store's images."""
+    """FastLoader over a column of crops, made from paths or from a store's images."""
     from fastloop import FastLoader, Images, RandomResizedCrop
 
     crop = RandomResizedCrop(SIDE, SCALE, RATIO)
@@ -136,8 +138,8 @@ def fastloader(encoded: Any) -> Iterable[Any]:
 
 
 def make_loop(name: str, source: Sequence[str] | str) -> Iterable[Any]:
-    """The loop of this name: FastLoader, of paths or of a store, or a reader of DataLoader's
-    workers."""
+    """The loop of this name: FastLoader over paths or a store, or DataLoader's workers with a
+    reader."""
     from fastloop import open_store
 
     if name in READERS:

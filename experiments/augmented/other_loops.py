@@ -1,5 +1,6 @@
-"""Loops of other libraries than torch over augmented photographs, each as its documentation has it,
-on two threads or workers. Each draws crops of its own: nothing compares them."""
+"""Loops of libraries other than torch over augmented photographs, on two threads or workers. Each
+is written as the library's documentation recommends, and draws its own crops, so that batches are
+not comparable between libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ BYTE_MEAN, BYTE_STD = ([255 * value for value in values] for values in (MEAN, ST
 
 
 def make_torchcodec(paths: Sequence[str]) -> Iterable[Any]:
-    """DataLoader whose two workers decode by torchcodec, which replaces torchvision's decoders."""
+    """DataLoader with two workers that decode by torchcodec, the successor of torchvision's
+    decoders."""
     from torchcodec.decoders import decode_image
 
     transform = make_v2_transform()
@@ -53,7 +55,7 @@ def make_torchcodec(paths: Sequence[str]) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class Pixels:
-    """(pixels, number) of each path, which FFCV writes."""
+    """The (pixels, number) pairs of the paths, which FFCV writes to its file."""
 
     paths: Sequence[str]
 
@@ -66,7 +68,7 @@ class Pixels:
 
 
 def make_ffcv(paths: Sequence[str]) -> Iterable[Any]:
-    """FFCV's Loader over its own file of JPEG images of the same quality."""
+    """FFCV's Loader over a file in its own format, with JPEG images of the same quality."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.decoders import IntDecoder
     from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
@@ -97,7 +99,7 @@ def make_ffcv(paths: Sequence[str]) -> Iterable[Any]:
 
 
 def make_dali(paths: Sequence[str]) -> Iterable[Any]:
-    """DALI's pipeline on the CPU, which decodes the crop alone."""
+    """DALI's pipeline on the CPU, which decodes only the crop."""
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
@@ -132,8 +134,8 @@ def make_dali(paths: Sequence[str]) -> Iterable[Any]:
 
 
 def make_turboloader(paths: Sequence[str]) -> Iterable[Any]:
-    """turboloader over a tar file, with its fused augmentation and as many threads as cores; it
-    decodes the crop alone, and scales large ones while it decodes them."""
+    """turboloader over a tar file, with its fused augmentation and as many threads as cores. It
+    decodes only the crop, and scales large crops down while it decodes them."""
     import turboloader as library
 
     file = Path(paths[0]).parent / f"photographs-{os.getpid()}.tar"
@@ -160,7 +162,8 @@ def make_turboloader(paths: Sequence[str]) -> Iterable[Any]:
 
 
 def is_installed(module: str) -> bool:
-    """False also where the package that would contain the module is missing."""
+    """True if the module is installed; False also if the package that would contain it is
+    missing."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -176,4 +179,4 @@ MAKERS: dict[str, tuple[str, Callable[[Sequence[str]], Iterable[Any]]]] = {
     "turboloader": ("turboloader", make_turboloader),
 }
 OTHER_LOOPS = {name: make for name, (module, make) in MAKERS.items() if is_installed(module)}
-"""Those that are installed."""
+"""The loops of libraries that are installed."""

@@ -1,4 +1,5 @@
-"""Photographs of ImageNet's mean size and quality, cut out of those that scikit-learn brings."""
+"""Photographs of ImageNet's mean size and quality, cut from the photographs that scikit-learn
+has."""
 
 import io
 from pathlib import Path
@@ -12,7 +13,7 @@ NUM_FILES = 300
 
 
 def write_photographs(folder: Path, num_files: int = NUM_FILES) -> list[str]:
-    """Write JPEG files, each another part of a photograph, every second one mirrored.
+    """Write JPEG files, each of another part of a photograph, every second one mirrored.
 
     Returns their paths.
     """

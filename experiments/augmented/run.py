@@ -1,4 +1,5 @@
-"""How fast photographs are loaded as they are trained on, beside DataLoader; see README.md."""
+"""How much faster than DataLoader do FastLoader and others load augmented photographs? See
+README.md."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from fastloop import StoredImages, write_store
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 
 REPEATS = 4
-"""Times that an epoch reads each file."""
+"""How often an epoch reads each file."""
 OURS, MARKED, LIMIT = "FastLoader", "FastLoader, restart markers", "C alone"
 BARS = {
     OURS: {"PIL": 3.5, "torchvision v2": 2.3, "SPDL": 2.3, "FFCV": 3.0, LIMIT: 0.9},
@@ -26,15 +27,15 @@ BARS = {
 RIVALS = [*READERS, *OTHER_LOOPS]
 
 Source = tuple[str, ...] | str
-"""Paths, or the folder of a store."""
+"""The paths of the files, or the folder of a store."""
 
 
 class Took(NamedTuple):
-    """Milliseconds an image."""
+    """Milliseconds per image."""
 
     wall_ms: float
     cpu_ms: float
-    """Of all threads of the process; its children's not."""
+    """CPU time of all threads of the process, without that of its children."""
 
 
 @cache
@@ -44,7 +45,8 @@ def warm_loop(name: str, source: Source) -> Iterable[Any]:
 
 
 def run_epoch(name: str, source: Source) -> int:
-    """Nanoseconds when the last batch had come: SPDL's threads take a while to end."""
+    """Run an epoch, and return the clock reading in ns at its last batch. SPDL's threads take a
+    while to end after that."""
     end = 0
     for _ in warm_loop(name, source):
         end = now_ns()
@@ -52,13 +54,13 @@ def run_epoch(name: str, source: Source) -> int:
 
 
 def run_limit(paths: tuple[str, ...]) -> int:
-    """Nanoseconds when all samples were made."""
+    """Make all samples, and return the clock reading in ns at their end."""
     make_samples(load_library(), paths)
     return now_ns()
 
 
 def measure_epoch(run: Callable[[], int], num_images: int) -> Took:
-    """The time of an epoch of so many images."""
+    """The time of an epoch of this many images."""
     start, cpu_start = now_ns(), process_cpu_ns()
     took = seconds_between(start, run()), seconds_between(cpu_start, process_cpu_ns())
     return Took(*(1e3 * seconds / num_images for seconds in took))
@@ -88,7 +90,8 @@ def measure(num_rounds: int, num_files: int, repeats: int) -> list[Line]:
 
 
 def describe(stored: StoredImages) -> list[Line]:
-    """The lines of what restart markers cost and save."""
+    """The table's lines on restart markers: the time that they save, and the bytes that they
+    add."""
     epochs = stored.epochs_to_pay_back
     saved = "" if stored.saved_ms is None else f"{stored.saved_ms:.3f} ms"
     return [
@@ -106,7 +109,7 @@ def describe(stored: StoredImages) -> list[Line]:
 
 
 def compare(wall_ms: dict[str, list[float]], name: str, ours: str) -> Line:
-    """The line of how many times faster than `name` one of our loops is."""
+    """The line with the factor by which one of our loops is faster than the loop `name`."""
     ratio, bar = ratio_by_round(wall_ms[name], wall_ms[ours]), BARS[ours].get(name)
     label = f"time of {f'DataLoader with {name}' if name in READERS else name} over that of {ours}"
     is_met = None if bar is None else ratio.estimate >= bar
@@ -114,7 +117,7 @@ def compare(wall_ms: dict[str, list[float]], name: str, ours: str) -> Line:
 
 
 def main() -> None:
-    """Print the table; the first argument is the number of rounds."""
+    """Measure, and print the table. The first argument is the number of rounds."""
     num_rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     print(table(measure(num_rounds, 300, REPEATS)))
 

@@ -1,5 +1,5 @@
-"""SPDL's loops over augmented photographs: two threads, simplejpeg and OpenCV, as its own decoders
-are slower."""
+"""Loops of SPDL over augmented photographs, on two threads. simplejpeg and OpenCV decode and
+resize, because SPDL's own decoders are slower."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from experiments.augmented.loops import BATCH_SIZE, NUM_WORKERS, Loop, Read, make_simplejpeg
 
 AHEAD = 4
-"""Batches that the pipeline of batches makes ahead."""
+"""Number of batches that the pipeline of batches makes ahead."""
 
 
 @dataclass(frozen=True)
 class SpdlLoop:
-    """SPDL's pipeline of threads, whose step decodes by simplejpeg and resizes by OpenCV."""
+    """SPDL's pipeline of threads, in which simplejpeg decodes and OpenCV resizes."""
 
     paths: Sequence[str]
     read: Callable[[str], torch.Tensor]
@@ -38,13 +38,13 @@ class SpdlLoop:
 
 
 def make_spdl(paths: Sequence[str]) -> Iterable[Any]:
-    """SPDL with as many threads as the others have."""
+    """SPDL with as many threads as the other loops have; each item is a sample."""
     torch.set_num_threads(1)
     return SpdlLoop(paths, make_simplejpeg())
 
 
 def make_spdl_by_batches(paths: Sequence[str]) -> Iterable[Any]:
-    """SPDL's pipeline, one for all epochs: two threads, each of which makes a whole batch."""
+    """SPDL with one pipeline for all epochs: two threads, each of which makes whole batches."""
     from spdl.pipeline import PipelineBuilder
 
     torch.set_num_threads(1)
@@ -57,9 +57,8 @@ def make_spdl_by_batches(paths: Sequence[str]) -> Iterable[Any]:
         .build(num_threads=NUM_WORKERS, use_thread_output_queue=True)
     )
     pipeline.start()
-    Finalize(
-        None, _stop, (requests, pipeline), exitpriority=1
-    )  # or its thread would keep the process
+    # Without this, the pipeline's thread would keep the process from ending.
+    Finalize(None, _stop, (requests, pipeline), exitpriority=1)
 
     def epoch() -> Iterator[Any]:
         batches = torch.randperm(len(paths)).split(BATCH_SIZE)

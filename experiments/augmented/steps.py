@@ -1,4 +1,5 @@
-"""What a step waits for augmented photographs, with each library's loop; see README.md.
+"""How long does a training step wait for augmented photographs, with each library's loop? See
+README.md.
 
 python -m experiments.augmented.steps [rounds [network ...]]
 """
@@ -24,18 +25,18 @@ from fastloop.core.spans import now_ns, seconds_between
 NUM_FILES = 300
 NO_STEP = "no step"
 MODELS = {"mobilenet_v3_small": 5, "resnet18": 2}
-"""Batches of an epoch, by network."""
+"""Name of a network -> number of batches in an epoch."""
 FASTLOADER, BY_SAMPLES = "FastLoader", "SPDL"
-"""SPDL by samples ends an epoch 0.1 s late."""
+"""Two loops that the table compares; SPDL by samples ends an epoch 0.1 s late."""
 
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """Milliseconds an image."""
+    """Milliseconds per image."""
 
     whole: float
     waiting: float
-    """In next()."""
+    """The part of this time that is spent in next()."""
 
 
 @cache
@@ -46,7 +47,7 @@ def warm_loop(name: str, paths: tuple[str, ...]) -> Iterable[Any]:
 
 @cache
 def make_step(model: str) -> Callable[[torch.Tensor], Any]:
-    """A step of SGD of a network on one thread; of no network, nothing."""
+    """A step of SGD of a network on one thread; NO_STEP does nothing."""
     if model == NO_STEP:
         return lambda images: images
     network = getattr(torchvision.models, model)()
@@ -77,10 +78,11 @@ def measure_epoch(name: str, paths: tuple[str, ...], model: str) -> EpochTimes:
 
 
 def check_loop(name: str, paths: tuple[str, ...]) -> str:
-    """The reason why the loop can't run here; empty where its batches are as they should be."""
+    """The reason why the loop can't run here; empty if its batches have the expected form."""
     try:
         batches = [_describe(batch[0]) for batch in warm_loop(name, paths)]
-    except Exception as error:  # a library may raise anything
+    # A library may raise any exception.
+    except Exception as error:
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     count = sum(size for size, _ in batches)
     if count != len(paths):
@@ -89,7 +91,7 @@ def check_loop(name: str, paths: tuple[str, ...]) -> str:
 
 
 def _describe(images: torch.Tensor) -> tuple[int, str]:
-    """The number of images, and what is wrong with them."""
+    """The number of images in a batch, and a description of anything unexpected in it."""
     if tuple(images.shape[1:]) != (3, SIDE, SIDE) or images.dtype != torch.float32:
         return len(images), f"images of {images.dtype} and shape {tuple(images.shape)}"
     mean, std = float(images.mean()), float(images.std())
@@ -98,7 +100,7 @@ def _describe(images: torch.Tensor) -> tuple[int, str]:
 
 
 def measure(num_rounds: int, model: str, num_batches: int) -> list[Line]:
-    """The table's lines of a network."""
+    """The table's lines for a network."""
     names = [FASTLOADER, *READERS, *(name for name in OTHER_LOOPS if name != BY_SAMPLES)]
     with TemporaryDirectory() as folder, processes(names) as call:
         paths = tuple(write_photographs(Path(folder), min(NUM_FILES, num_batches * BATCH_SIZE)))
@@ -122,8 +124,8 @@ def _compare(name: str, took: dict[str, list[EpochTimes]], model: str) -> Line:
 
 
 def parse(arguments: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """The number of rounds, and the batches of an epoch by network: of those that are named, or of
-    all."""
+    """The number of rounds, and the number of batches in an epoch of each network: of the networks
+    that the arguments name, or of all."""
     num_rounds, *names = arguments or ("5",)
     tables = {NO_STEP: 20, **MODELS}
     if unknown := [name for name in names if name not in tables]:

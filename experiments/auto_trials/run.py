@@ -1,4 +1,4 @@
-"""Sweeps with trials=auto, simulated: how often do they claim what is false, and how soon?
+"""How often do simulated sweeps with trials=auto make false claims, and how soon do they end?
 
 python -m experiments.auto_trials.run equal|margin|serial|power|coverage|cut [sweeps]
 python -m experiments.auto_trials.run measured
@@ -27,21 +27,22 @@ MARGIN = np.log1p(MINIMUM_EFFECT)
 MORE_SERIAL = (
     "serial .4", "serial .5", "serial .7", "serial .8", "serial .9", "serial .95", "one serial .9",
 )  # fmt: skip
-"""More noises that wander. The prior of core/serial_noise.py was chosen on sweeps of other
-seeds, with correlations of 0, 0.3, 0.6, 0.7, 0.8 and 0.9."""
+"""Further noises with autocorrelation. The prior of core/serial_noise.py was chosen on sweeps with
+other seeds, and with correlations of 0, 0.3, 0.6, 0.7, 0.8 and 0.9."""
 SEEDS = range(1, 6)
-"""Seeds of their sweeps, none of which served to choose the prior."""
+"""The seeds of these sweeps, none of which was used to choose the prior."""
 AT_ONCE = 200
-"""Sweeps in memory at once."""
+"""Number of sweeps in memory at once."""
 
 
 def sweeps(noise, count, jobs, rng):
     """Logarithms of seconds (sweep, job, round) of equally fast jobs, in all possible rounds.
 
-    serial c: each job's trials depend on its last one, AR(1), 5 %. one serial c: so do the first
-    job's, and the others' are independent. bursts: foreign load begins
-    at 3 % of all trials, in the order in which they run, lasts one to four of them, and adds 20 to
-    50 %; 3 % noise. The others: as in experiments/intervals/ranks.py.
+    serial c: the noise of each job is AR(1) with correlation c and a standard deviation of 5 %. one
+    serial c: only the first job's noise is autocorrelated, that of the others is independent.
+    bursts: 3 % noise, and foreign load that begins at 3 % of all trials, in the order in which they
+    run, lasts for one to four trials, and adds 20 to 50 %. All others: as in
+    experiments/intervals/ranks.py.
     """
     kind, _, value = noise.partition(" ")
     if kind == "serial":
@@ -76,11 +77,11 @@ def _bursts(count, trials, rng):
 
 
 def run_sweeps(noise, count, jobs, slowness, seed=0, last=MOST_ROUNDS):
-    """For each sweep: its rounds, the pairs told apart and their direction, the pairs named as
-    equal, and whether a single job was named as fastest, all as after its last round.
+    """The results of each sweep after its last round: its number of rounds, the pairs told apart
+    and their direction, the pairs named as equal, and whether a single job was named as fastest.
 
     slowness: logarithms of each job's true time. A sweep ends as core.auto_trials.is_decided says,
-    or after `last` rounds, when its time is up.
+    or after `last` rounds, if its time is up.
     """
     number = (*NOISES, *MORE_SERIAL).index(noise)
     rng = np.random.default_rng([seed, number, jobs])
@@ -131,8 +132,8 @@ def _end_sweeps(logs, last=MOST_ROUNDS):
 
 
 def false_claims(noise, count, jobs, slowness):
-    """Shares of sweeps that tell equal jobs apart, or in the wrong direction, and of those that
-    name jobs as equal which differ by 2 % or more; and the mean number of rounds."""
+    """Shares of sweeps that tell equal jobs apart, tell jobs apart in the wrong direction, or name
+    jobs as equal that differ by 2 % or more; and the mean number of rounds."""
     rounds, told, equal, _ = run_sweeps(noise, count, jobs, slowness)
     first, second = pairs(jobs)
     truth = slowness[second] - slowness[first]
@@ -147,7 +148,8 @@ def equal(count):
 
 
 def margin(count):
-    """The same where all jobs but the first take 2 % longer: each tie with the first is false."""
+    """Print the same if all jobs but the first take 2 % longer: each tie with the first is
+    false."""
     _print_claims(count, lambda jobs: np.where(np.arange(jobs) == 0, 0, MARGIN))
 
 
@@ -162,7 +164,7 @@ def _print_claims(count, slowness):
 
 def serial(count):
     """Print the false differences of equal jobs with noises of other correlations, in % of as many
-    sweeps of other seeds; of a fifth as many with 20 jobs."""
+    sweeps with other seeds; with 20 jobs, of a fifth as many sweeps."""
     print("| noise | jobs | sweeps | false difference, % |\n" + "|---" * 4 + "|")
     for noise in ("lognormal", *sorted((*MORE_SERIAL, "serial .3", "serial .6"))):
         for jobs in JOBS:
@@ -173,7 +175,8 @@ def serial(count):
 
 
 def power(count):
-    """Print how often one job that is faster is named the winner, in %, and the mean of rounds."""
+    """Print how often the one job that is faster is named as the winner, in %, and the mean number
+    of rounds."""
     print("| the others take | noise | jobs | winner named, % | rounds |\n" + "|---" * 5 + "|")
     for factor in (1.05, 1.1, 1.2, 1.5, 3.0):
         for noise in ("lognormal", "heavy", "one x5", "bursts", "serial .3"):
@@ -186,7 +189,8 @@ def power(count):
 
 
 def coverage(count):
-    """Print how often the interval of the ratio of two jobs, as printed, holds it, in %."""
+    """Print how often the printed interval of the ratio of two jobs contains the true ratio, in
+    %."""
     print("| noise | jobs | interval as printed | of that many trials alone |\n" + "|---" * 4 + "|")
     noises = *NOISES, *MORE_SERIAL
     for number, noise in enumerate(noises):
@@ -204,9 +208,9 @@ def coverage(count):
 
 
 def cut(count):
-    """Print the false claims of sweeps whose time is up after so many rounds, in %: equal jobs told
-    apart, jobs that differ by 2 % named as equal, and how often a job that is 1.4 times as fast as
-    all others is named as the winner."""
+    """Print the false claims of sweeps that end after this many rounds because their time is up, in
+    %: equal jobs told apart, jobs that differ by 2 % named as equal, and how often a job that is
+    1.4 times as fast as all others is named as the winner."""
     print("| noise | jobs | rounds | false difference | false tie | winner |\n" + "|---" * 6 + "|")
     for noise in ("lognormal", "one x5", "heavy", "bursts", "serial .6", "serial .9"):
         for jobs in JOBS:
@@ -225,7 +229,7 @@ def cut(count):
 
 def measured(_):
     """Print how probable the trials of each workload of a round of the suite are with each
-    correlation: logarithms of the likelihood, less that of independent trials."""
+    correlation: the logarithm of the likelihood, minus that with independent trials."""
     path = Path(__file__).parents[1] / "suite" / "results" / "2026-11" / "amd-epyc-2-cores.json"
     jobs = defaultdict(list)
     for cell in json.loads(path.read_text())["cells"]:
@@ -237,7 +241,7 @@ def measured(_):
     print("|---" * (3 + len(CORRELATIONS)) + "|")
     total = np.zeros(len(CORRELATIONS))
     for workload, logs in jobs.items():
-        # A loader that joined or left on the way has another number of rounds.
+        # A loader that failed in some rounds has another number of trials.
         rounds = np.bincount([len(each) for each in logs]).argmax()
         whole = np.stack([each for each in logs if len(each) == rounds])
         found = np.log(correlation_weights(whole) / PRIOR)

@@ -27,7 +27,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.spans import now_ns, seconds_between
 
 SIZES = {"4 KiB": 1 << 10, "16 MiB": 1 << 22}
-"""float32 values of each."""
+"""Number of float32 values in each array."""
 ROUNDS = 15
 BUDGET_S = 0.002
 
@@ -38,24 +38,27 @@ class Conversion:
 
     convert: Callable[[Any], Any]
     shares: bool
-    """True if a write to one is visible in the other, for float32."""
+    """True if a write to the array is visible in the tensor, and the reverse, for float32."""
     keeps_dtype: bool = True
     """False if the result has torch's default dtype."""
 
 
 def copy_into_tensor(array: np.ndarray) -> torch.Tensor:
+    """Copy an array into a new tensor with copy_."""
     return torch.empty(array.shape, dtype=torch.from_numpy(array).dtype).copy_(
         torch.from_numpy(array)
     )
 
 
 def copy_into_array(tensor: torch.Tensor) -> np.ndarray:
+    """Copy a tensor into a new array with np.copyto."""
     out = np.empty(tensor.shape, tensor.numpy().dtype)
     np.copyto(out, tensor.numpy())
     return out
 
 
 def tensor_from_buffer(array: np.ndarray) -> torch.Tensor:
+    """Make a tensor over the array's memory by torch.frombuffer."""
     return torch.frombuffer(array, dtype=torch.from_numpy(array).dtype).reshape(array.shape)
 
 
@@ -89,7 +92,7 @@ TO_NUMPY = {
 }
 DIRECTIONS = {"numpy to torch": TO_TORCH, "torch to numpy": TO_NUMPY}
 Key = tuple[str, str, str]
-"""Direction, conversion, size."""
+"""A direction, a conversion and a size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +124,12 @@ def measure(num_rounds: int = ROUNDS) -> list[ConversionTime]:
 
 
 def source_of(direction: str, array: np.ndarray) -> Any:
+    """The argument of a conversion in this direction: the array, or a tensor over its memory."""
     return array if direction == "numpy to torch" else torch.from_numpy(array)
 
 
 def row_of(key: Key, seconds: list[float]) -> ConversionTime:
+    """The row of a conversion with these times."""
     direction, conversion, size = key
     interval = stats.interval(seconds)
     return ConversionTime(
@@ -143,6 +148,7 @@ def count_repeats(call: Callable[[], Any]) -> int:
 
 
 def seconds_per_call(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds per call, over this many calls."""
     start = now_ns()
     for _ in range(repeats):
         call()
@@ -150,7 +156,7 @@ def seconds_per_call(call: Callable[[], Any], repeats: int) -> float:
 
 
 def table(rows: list[ConversionTime]) -> str:
-    """The rows in Markdown, a conversion a line."""
+    """The rows in Markdown, a line for each conversion."""
     lines = [
         "| direction | conversion | memory | dtype |"
         + "".join(f" us, {size} [95 %] |" for size in SIZES),
@@ -167,6 +173,7 @@ def table(rows: list[ConversionTime]) -> str:
 
 
 def show(row: ConversionTime) -> str:
+    """A row of the table in Markdown."""
     bounds = f" [{row.interval[0]:.3g}, {row.interval[1]:.3g}]" if row.interval else ""
     return f"{row.microseconds:.3g}{bounds}"
 

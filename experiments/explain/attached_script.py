@@ -1,4 +1,4 @@
-"""A training script that knows nothing of fastloop: trains an epoch for each line that it reads.
+"""A training script that does not import fastloop. It trains an epoch for each line that it reads.
 
 python experiments/explain/attached_script.py images|batches <workers> <samples>
 
@@ -18,7 +18,7 @@ SIZE, BATCH_SIZE = 28, 64
 
 
 class Clothes(Dataset):
-    """Small images of bytes, mirrored at random and normalized, as the usual examples have them."""
+    """Small images of bytes, mirrored at random and normalized, as in common examples."""
 
     def __init__(self, count: int) -> None:
         draws = np.random.default_rng(0)
@@ -34,7 +34,7 @@ class Clothes(Dataset):
 
 
 class Batches(Dataset):
-    """Batches that are ready in memory: as cheap as a loop over a DataLoader can be."""
+    """Batches that are ready in memory. A loop over a DataLoader can't be cheaper."""
 
     def __init__(self, count: int) -> None:
         self.images = torch.rand(count // BATCH_SIZE, BATCH_SIZE, SIZE, SIZE)
@@ -65,7 +65,7 @@ def main(kind: str, workers: int, samples: int) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process, and of its workers, which have ended with their epoch."""
+    """CPU seconds of this process and of its workers, which have ended with their epoch."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

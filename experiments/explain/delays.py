@@ -1,6 +1,6 @@
-"""Ways to take time, of a known amount: by waiting, or by computing with or without Python's lock.
+"""Delays of known length: by waiting, or by computing with or without Python's lock.
 
-Amounts are exact on average: what one call takes too long, the next one makes up for.
+The length is exact on average: if a call takes too long, the next one is shorter by as much.
 """
 
 import hashlib
@@ -11,18 +11,19 @@ from typing import Literal
 
 Kind = Literal["sleep", "with_lock", "without_lock"]
 BUFFER = bytes(1 << 15)
-"""hashlib releases the interpreter's lock for buffers of more than 2,047 bytes."""
+"""Size of the hashed buffer: hashlib releases the interpreter's lock above 2,047 bytes."""
 COUNT = 300
 
 
 @dataclass
 class Delay:
-    """Takes so many seconds at each call: of the clock for a sleep, else of this thread's CPU."""
+    """A delay of this many seconds per call: of wall time if it sleeps, otherwise of the thread's
+    CPU time."""
 
     kind: Kind
     seconds: float
     debt_s: float = field(default=0.0, repr=False)
-    """What earlier calls have taken too long."""
+    """Seconds by which earlier calls have taken too long."""
 
     def __call__(self) -> None:
         if self.seconds <= 0:
@@ -36,7 +37,7 @@ class Delay:
 
 
 def spin_with_lock(seconds: float) -> None:
-    """Pure Python, which holds the lock."""
+    """Compute in Python, which holds the lock."""
     end_s = time.thread_time() + seconds
     while time.thread_time() < end_s:
         for _ in range(COUNT):
@@ -44,7 +45,7 @@ def spin_with_lock(seconds: float) -> None:
 
 
 def spin_without_lock(seconds: float) -> None:
-    """C that releases the lock while it computes."""
+    """Compute in C, which releases the lock."""
     end_s = time.thread_time() + seconds
     while time.thread_time() < end_s:
         hashlib.sha256(BUFFER)

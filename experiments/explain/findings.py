@@ -1,4 +1,5 @@
-"""What a record says: right or wrong, the delay that was recovered, the gain that was predicted."""
+"""Records of judged pipelines, evaluated: the right verdict, the delay that the ladder recovered,
+and the predicted gains."""
 
 from __future__ import annotations
 
@@ -11,61 +12,65 @@ from experiments.explain.record import Record
 
 UNKNOWN = "unattributed"
 THRESHOLD = 0.10
-"""Share of the time in next() from which TraceML speaks of input, too."""
+"""Share of the time in next() at which TraceML, too, names the input as a cause."""
 NEAR, NEAR_WORTH = 0.05, 0.02
-"""Shares of the epoch within which the bare loop doesn't tell which of two parts is greater, and
-whether a wait is worth naming."""
+"""The bare loop can't tell which of two parts is greater if they differ by less than NEAR of the
+epoch, nor whether a wait is worth naming if it is within NEAR_WORTH of the threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The time of an epoch after a change, relative to that before it."""
+    """The time of an epoch after a change, relative to the time before it."""
 
     change: str
     predicted: float
     realised: float
     bounds: tuple[float, float] | None
-    """The 90 % interval of the prediction, where there is one."""
+    """The 90 % interval of the prediction; None if it has none."""
     is_contended: bool
 
     @property
     def miss(self) -> float:
-        """How far the prediction is from the realised time, relative to that."""
+        """|predicted / realised - 1|."""
         return abs(self.predicted / self.realised - 1)
 
     @property
     def is_covered(self) -> bool | None:
-        """True where the interval has the realised time; None without an interval."""
+        """True if the interval contains the realised time; None without an interval."""
         return None if self.bounds is None else self.bounds[0] <= self.realised <= self.bounds[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A record, read."""
+    """The record of a pipeline, and the figures that follow from it."""
 
     record: Record
 
     @property
     def pipeline(self) -> Pipeline:
+        """The pipeline that was judged."""
         return Pipeline(**self.record["pipeline"])
 
     @property
     def said(self) -> str:
+        """The verdict of `fastloop explain`."""
         return self.record["explanation"]["verdict"]["word"]
 
     @property
     def word(self) -> str:
-        """The right one: of the greatest part of the wait, or `step` where that is not worth it.
+        """The right verdict: the greatest part of the wait, or `step` if the wait is not worth
+        naming.
 
-        Workers take time by themselves, which hides a part of what is slow and may be the greater
-        part. By construction without workers; with workers as a bare loop tells.
+        Without workers it follows from the pipeline's construction. Workers take time themselves,
+        which hides a part of the slow stage and may be the greater part, so with workers the right
+        verdict is measured by the bare loop.
         """
         parts = self.parts
         return "step" if sum(parts.values()) < WORTH else max(parts, key=lambda each: parts[each])
 
     @property
     def words(self) -> set[str]:
-        """The right ones where the bare loop can't tell two of them apart."""
+        """All verdicts that count as right if the bare loop can't tell two of them apart."""
         parts, whole = self.parts, sum(self.parts.values())
         words = {"step"} if whole < WORTH + NEAR_WORTH else set()
         if whole >= WORTH - NEAR_WORTH:
@@ -74,7 +79,7 @@ class Finding:
 
     @property
     def injected_word(self) -> str:
-        """The slow stage wherever it is worth naming, even if the workers' hand-off takes more."""
+        """The slow stage if it is worth naming, even if the workers' hand-off takes more."""
         parts = self.parts
         injected = parts.get(self.pipeline.stage, 0.0) if self.pipeline.ratio else 0.0
         if self.pipeline.stage != "step" and injected >= WORTH:
@@ -83,8 +88,8 @@ class Finding:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Shares of the epoch of the slow stage, of start-up, and of the hand-off, which has the
-        rest of the time in next()."""
+        """Shares of the epoch: of the slow stage, of start-up, and of the hand-off, to which the
+        rest of the time in next() is assigned."""
         pipeline = self.pipeline
         is_slow = pipeline.stage != "step" and bool(pipeline.ratio)
         name = "slow" if is_slow or pipeline.stage == "step" else "fast"
@@ -100,32 +105,34 @@ class Finding:
 
     @property
     def group(self) -> str:
-        """The row of a table that it belongs to."""
+        """The table's row in which the pipeline is counted."""
         if self.word == self.pipeline.stage and self.pipeline.ratio:
             return self.word
         return "healthy" if self.word == "step" else "none but workers"
 
     @property
     def plain_share(self) -> float:
-        """Share of the epoch that is saved by switching the injection off, in a bare loop."""
+        """Share of the epoch that a bare loop saves if the injected delay is switched off."""
         slow, fast = (median(self._plain(name)["seconds"]) for name in ("slow", "fast"))
         return 1 - fast / slow
 
     @property
     def recovered_share(self) -> float:
-        """The same by the ladder: of the slow stage, less what it takes with nothing slow."""
+        """The same share by the ladder: that of the slow stage, minus the time that the stage takes
+        without the delay."""
         ladder = self.record["explanation"]["ladder"]
         (row,) = (row for row in ladder["rows"] if row["rung"] == self.pipeline.stage)
         return row["share"]["value"] - self._base_s() / ladder["epoch_s"]["value"]
 
     @property
     def share_in_next(self) -> float:
-        """Share of the time of a bare loop."""
+        """Share of a bare loop's time that is spent in next()."""
         return self._share_in_next("slow")
 
     @property
     def predictions(self) -> list[Prediction]:
-        """Of changes of settings; and of the injection switched off, which the ladder predicts."""
+        """Predictions for changes of settings, and for switching the delay off, which the ladder
+        predicts."""
         predictions = [self._prediction(each) for each in self.record["what_ifs"]]
         if self.pipeline.ratio and self.pipeline.stage != "step":
             off = Prediction(
@@ -164,7 +171,7 @@ class Finding:
         if self.pipeline.stage == "start-up":
             return start_up_s
         if self.pipeline.stage == "hand-off":
-            # Not the epoch less its steps: a step that sleeps 8 ms takes about 9.
+            # The epoch minus its steps would be wrong: a step that sleeps 8 ms takes about 9.
             return median(fast["wait_s"]) - start_up_s
         return 0.0
 

@@ -1,4 +1,5 @@
-"""What `fastloop explain` says of a job, and what changes of the job bring, both by its code."""
+"""`fastloop explain`, and the changes that it proposes, run on a job through their Python
+functions."""
 
 from __future__ import annotations
 
@@ -28,27 +29,27 @@ AS_IS = "as it is"
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The explanation of a job."""
+    """The explanation of a job, and its cost."""
 
     content: dict[str, Any]
-    """Of explain.json."""
+    """The content of explain.json."""
     seconds: float
-    """That the verdict took."""
+    """Seconds until the verdict."""
 
     @property
     def changes(self) -> list[str]:
-        """The changes of settings that it has a prediction for."""
+        """The changes of settings for which there is a prediction."""
         what_ifs = self.content["what_ifs"]
         return [each["change"] for each in what_ifs if each["predicted_gain"] is not None]
 
     def what_if(self, change: str) -> dict[str, Any]:
-        """What it says of a change."""
+        """The entry of explain.json about a change."""
         (what_if,) = (each for each in self.content["what_ifs"] if each["change"] == change)
         return what_if
 
 
 def request_of(overrides: Sequence[str]) -> JobRequest:
-    """The request of a command line of `fastloop explain`."""
+    """The request that `fastloop explain` makes of these overrides."""
     arguments, sys.argv[1:] = sys.argv[1:], [*overrides]
     try:
         return check_request(compose_all(lambda _: 1))
@@ -57,7 +58,7 @@ def request_of(overrides: Sequence[str]) -> JobRequest:
 
 
 def judge_job(request: JobRequest) -> Judgement:
-    """The judgement of `fastloop explain`."""
+    """Explain the job as `fastloop explain` does."""
     start_ns = now_ns()
     with TemporaryDirectory() as folder:
         explanation = explain_job(request, _compose, Progress(), Path(folder))
@@ -68,8 +69,8 @@ def judge_job(request: JobRequest) -> Judgement:
 def carry_out(
     request: JobRequest, judgement: Judgement, changes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The prediction for each of the changes, and its time relative to that of the job as it is, in
-    rounds of both."""
+    """For each change, its prediction, and its time relative to the unchanged job's, in rounds of
+    both jobs."""
     jobs = {AS_IS: _ready(request, request.job)}
     for change in changes:
         overrides = shlex.split(judgement.what_if(change)["command"])[3:]
@@ -80,7 +81,8 @@ def carry_out(
     rows = []
     for change in changes:
         ratio = stats.ratio_or_range(seconds[change], seconds[AS_IS])
-        assert ratio is not None  # both are lists of times
+        # Neither list is empty, so there is a ratio.
+        assert ratio is not None
         rows.append(judgement.what_if(change) | {"realised_ratio": asdict(ratio)})
     return rows
 

@@ -8,7 +8,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(rows: Rows) -> str:
-    """The rows as a Markdown table, the first one as its head."""
+    """The rows as a Markdown table; the first row is its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 

@@ -1,8 +1,8 @@
-"""How much longer a script takes under `fastloop attach`: see README.md.
+"""How much longer does a script take under `fastloop attach`? See README.md.
 
     python -m experiments.explain.overhead [folder] [pairs]
 
-Continues where an earlier run in the same folder has stopped.
+An interrupted run continues if it is given the same folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ CASES = {
     "images, 2 workers": ("images", "2", "8000"),
     "ready batches": ("batches", "0", "16000"),
 }
-"""The arguments of the script."""
+"""Name of a case -> arguments of the script."""
 PAIRS, COMMANDS = 12, 3
-"""Pairs of processes of a case; and whole commands, for what they take beside the script."""
+"""Number of pairs of processes in each case, and number of whole commands, which show the time that
+attach needs after the script."""
 HEADING = (
     "loop",
     "pairs",
@@ -41,7 +42,8 @@ HEADING = (
 
 def main(folder: Path, pairs: int) -> None:
     path = folder / FILE
-    for number in range(-1, pairs):  # the first one warms up
+    # The first pair is a warm-up.
+    for number in range(-1, pairs):
         for case, arguments in CASES.items():
             done = [each["number"] for each in read_records(path) if each["case"] == case]
             if number not in done:
@@ -53,7 +55,8 @@ def main(folder: Path, pairs: int) -> None:
 
 
 def overhead_table(records: list[Record]) -> Rows:
-    """A row for each case; ratios are attached / plain, with their 95 % intervals over pairs."""
+    """A row for each case. Ratios are attached / plain, with their 95 % intervals over the
+    pairs."""
     rows: list[Sequence[str]] = [HEADING]
     for case in CASES:
         pairs = [each for each in records if each["case"] == case and each["number"] >= 0]
@@ -79,7 +82,7 @@ def _of_script(pair: Record, name: str) -> float:
 
 
 def _of_epoch(pair: Record, name: str) -> float:
-    """Of the epochs that followed each other, the median."""
+    """The median ratio of the epochs that ran in turn."""
     turns = zip(pair["attached"][name], pair["plain"][name], strict=True)
     return median(attached / plain for attached, plain in turns)
 

@@ -1,4 +1,5 @@
-"""The pipelines that are judged: one stage made slow by a known amount, and healthy ones."""
+"""The pipelines that are judged: those with one stage made slow by a known amount, and healthy
+ones."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from experiments.explain.delays import Kind
 from experiments.explain.queueing import epoch_seconds
 
 STEP_S, LONG_STEP_S = 0.008, 0.032
-"""A long one hides what workers take by themselves, some 2 ms a batch."""
+"""Seconds of a step. A long one hides the time of the workers themselves, about 2 ms per batch."""
 BATCH_SIZE = 8
 BATCHES = 12
 EVERY = 6
-"""One of so many batches is slow where not all of them are."""
+"""If only some batches are slow, every EVERY-th one is."""
 RATIOS = (0.3, 1.0, 3.0)
 WORKERS = (0, 1, 2)
 WORTH = 0.10
-"""Share of the epoch from which a wait is to be named."""
+"""The least share of the epoch for which a wait is worth naming."""
 KINDS: tuple[Kind, ...] = ("sleep", "with_lock", "without_lock")
 FLOAT_BYTES = 4
 SETTINGS = {
@@ -33,10 +34,11 @@ SETTINGS = {
 }
 MODULE = "experiments.explain.stages"
 HEAVY_STEPS = ((1024, 1, 0), (2048, 1, 0), (4096, 1, 0), (2048, 4, 0), (2048, 1, 2))
-"""Width, unevenness and workers of pipelines with a heavy or uneven step, beside which samples take
-less than 1 % of the time."""
+"""(width, unevenness, workers) of each pipeline with a heavy or uneven step. Its samples take less
+than 1 % of the time."""
 THREADS, LOADS = (1, 2), (0, 2)
-"""Each of them runs with so many threads of torch, beside so many other programs that compute."""
+"""Each of these pipelines runs with each number of torch's threads, and beside each number of other
+programs that compute."""
 
 Stage = Literal["decode", "transform", "collate", "hand-off", "start-up", "step"]
 OTHERS: tuple[tuple[Stage, Kind], ...] = (
@@ -59,30 +61,31 @@ class Pipeline:
     """A job with at most one slow stage."""
 
     stage: Stage = "step"
-    """The slow one."""
+    """The stage that may be slow."""
     kind: Kind = "sleep"
     ratio: float = 0.0
-    """Time that the stage takes longer, a batch, relative to the step's; 0: nothing is slow. Of a
-    start-up: in an epoch, relative to all its steps."""
+    """Time by which the stage is slower per batch, relative to the step's; 0: nothing is slow. For
+    start-up: per epoch, relative to all steps of an epoch."""
     workers: int = 0
     step_kind: Kind = "sleep"
     step_s: float = STEP_S
     every: int = 1
-    """One of so many batches is slow, by so many times as much."""
+    """If it is n > 1, only every n-th batch is slow, and n times as slow."""
     batch_bytes: int = 0
-    """Of a large hand-off, which takes that time with one worker."""
+    """Bytes of a batch of which the hand-off takes the added time with one worker; 0: batches are
+    small."""
     width: int = 0
-    """Of a step that is a wide network; 0: the step takes `step_s` by `step_kind`."""
+    """Width of the network that is the step; 0: the step takes `step_s` by `step_kind`."""
     uneven: int = 1
-    """Every eighth step of a wide network takes so many times as long."""
+    """Every eighth step of a wide network takes this many times as long."""
     threads: int = 1
-    """Of torch."""
+    """Number of torch's threads."""
     load: int = 0
-    """Number of other programs that compute meanwhile."""
+    """Number of other programs that compute at the same time."""
 
     @property
     def name(self) -> str:
-        """Its name in tables, unique."""
+        """A unique name for the tables."""
         slow = f"{self.stage} {self.kind} x{self.ratio:g}" if self.ratio else "nothing slow"
         slow += f" every {self.every}th" if self.every > 1 else ""
         length = "long " if self.step_s > STEP_S else ""
@@ -94,27 +97,28 @@ class Pipeline:
 
     @property
     def slow_s(self) -> float:
-        """Seconds by which the stage takes longer, on average a batch."""
+        """Seconds by which the stage is slower, on average over the batches."""
         return self.ratio * self.step_s
 
     @property
     def persistent(self) -> bool:
-        """True where workers live on, so that nothing of an epoch is their start."""
+        """True if workers outlive an epoch, so that no epoch contains their start."""
         return self.workers > 0 and self.stage != "start-up"
 
     @property
     def is_contended(self) -> bool:
-        """True where more cores are wanted than the two that there are."""
+        """True if the pipeline needs more cores than the two that the machine has."""
         busy = self.workers * (self.kind != "sleep" and self.stage != "step")
         return busy + (self.step_kind != "sleep") * self.threads + self.load > 2
 
     @property
     def is_light(self) -> bool:
-        """True where it only sleeps, so that two can be judged side by side on two cores."""
+        """True if the pipeline only sleeps, so that two can be judged at the same time on two
+        cores."""
         return {self.kind, self.step_kind} == {"sleep"} and not self.batch_bytes
 
     def without_injection(self) -> Pipeline:
-        """The same with nothing slow."""
+        """The same pipeline without its delay."""
         features = {"batch_bytes": 0} if self.batch_bytes else {}
         return replace(self, ratio=0.0, **features)
 
@@ -135,11 +139,11 @@ class Pipeline:
 
     @property
     def word(self) -> Stage:
-        """The verdict that is right."""
+        """The verdict that is right by construction."""
         return self.stage if self.expected_share() >= WORTH else "step"
 
     def parts(self) -> dict[str, Part]:
-        """The classes of stages.py that the pipeline has, by what they are in a job."""
+        """Name of an option group -> the class of stages.py that the pipeline has for it."""
         step_s = self.step_s + self.slow_s * (self.stage == "step")
         parts = {"dataset": self._dataset()}
         parts["model"] = Part("Net", {"kind": self.step_kind, "seconds": step_s})
@@ -155,7 +159,7 @@ class Pipeline:
         return parts
 
     def overrides(self) -> tuple[str, ...]:
-        """The command line of `fastloop explain`."""
+        """The overrides for `fastloop explain`."""
         parts = self.parts()
         targets = [(f"{group}._target_", f"{MODULE}.{part.name}") for group, part in parts.items()]
         values = [
@@ -178,14 +182,14 @@ class Pipeline:
             return Part("Samples", count | {"start_s": self.slow_s * BATCHES})
         if self.stage != "decode":
             return Part("Samples", count)
-        # where one of several batches is slow, its last sample takes all of the time
+        # If one of several batches is slow, its last sample takes the time of all of them.
         every = self.every * BATCH_SIZE if self.every > 1 else 1
         seconds = self.slow_s * every / BATCH_SIZE
         return Part("Samples", count | {"kind": self.kind, "seconds": seconds, "every": every})
 
 
 def all_pipelines(bytes_per_s: float) -> list[Pipeline]:
-    """All of them, in a fixed order; bytes_per_s: at which one worker hands over batches."""
+    """All pipelines, in a fixed order. bytes_per_s: rate at which one worker hands over batches."""
     slow = [*_injected(), *_large_hand_offs(bytes_per_s), *_contended()]
     return [*slow, *_plain(), *_hidden(), *_heavy_steps()]
 
@@ -210,7 +214,7 @@ def _large_hand_offs(bytes_per_s: float) -> Iterator[Pipeline]:
 
 
 def _contended() -> Iterator[Pipeline]:
-    """Those whose step computes on a core, too."""
+    """Pipelines with a step that computes on a core, too."""
     for kind in KINDS[1:]:
         for ratio, workers in ((1.0, 2), (3.0, 2), (3.0, 1)):
             yield Pipeline(
@@ -224,7 +228,7 @@ def _plain() -> Iterator[Pipeline]:
 
 
 def _hidden() -> Iterator[Pipeline]:
-    """Healthy ones with workers: whatever is slow is done while the loop steps."""
+    """Healthy pipelines with workers: their slow stages run while the loop steps."""
     stages: list[tuple[Stage, Kind]] = [("decode", kind) for kind in KINDS]
     for (stage, kind), workers in product((*stages, *OTHERS), (1, 2)):
         yield Pipeline(stage=stage, kind=kind, ratio=0.3, workers=workers, step_s=LONG_STEP_S)
@@ -235,7 +239,8 @@ def _hidden() -> Iterator[Pipeline]:
 
 
 def _heavy_steps() -> Iterator[Pipeline]:
-    """Healthy ones with steps that compute in threads of torch, also on a busy machine."""
+    """Healthy pipelines with steps that compute in several of torch's threads, also on a busy
+    machine."""
     for (width, uneven, workers), threads, load in product(HEAVY_STEPS, THREADS, LOADS):
         yield Pipeline(
             step_kind="without_lock",

@@ -1,4 +1,4 @@
-"""A pipeline as a bare loop over torch's DataLoader, which knows nothing of fastloop."""
+"""A pipeline as a bare loop over torch's DataLoader, without fastloop."""
 
 from __future__ import annotations
 
@@ -51,17 +51,18 @@ class Ordered:
 
 @dataclass
 class Epochs:
-    """What a loop without instruments but two clock reads a batch has seen."""
+    """Times that a loop sees which reads the clock twice per batch and has no other instruments."""
 
     seconds: list[float] = field(default_factory=list)
     wait_s: list[float] = field(default_factory=list)
-    """In next(), of each epoch."""
+    """Seconds in next(), for each epoch."""
     start_up_s: list[float] = field(default_factory=list)
-    """The wait for an epoch's first batch, beyond that for another, and for its end."""
+    """Wait for an epoch's first batch, minus that for any other batch, plus the wait for its
+    end."""
 
     @property
     def share_in_next(self) -> float:
-        """Of the loop's time."""
+        """Share of the loop's time that is spent in next()."""
         return sum(self.wait_s) / sum(self.seconds)
 
 
@@ -79,7 +80,7 @@ def build_loader(pipeline: Pipeline) -> DataLoader[Any]:
         sampler=sampler,
         num_workers=pipeline.workers,
         persistent_workers=pipeline.persistent,
-        # as in a script of its own on Linux; the process of a trial has another default
+        # A script has this default on Linux; a trial's process has another one.
         multiprocessing_context="fork" if pipeline.workers else None,
         collate_fn=_same if pipeline.batch_bytes else collate,
     )
@@ -96,7 +97,7 @@ def build_step(pipeline: Pipeline) -> tuple[torch.nn.Module, torch.optim.Optimiz
 def train_batch(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor]
 ) -> None:
-    """One step."""
+    """Train on one batch."""
     loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
     optimizer.zero_grad()
     loss.backward()
@@ -104,7 +105,7 @@ def train_batch(
 
 
 def time_plain(pipeline: Pipeline) -> tuple[Epochs, Epochs]:
-    """Epochs of the pipeline, and of the same with nothing slow, in turn."""
+    """Epochs of the pipeline, and of the same pipeline without its delay, in turn."""
     torch.set_num_threads(pipeline.threads)
     warnings.filterwarnings("ignore", "This DataLoader will create")
     times = []
@@ -113,13 +114,14 @@ def time_plain(pipeline: Pipeline) -> tuple[Epochs, Epochs]:
         times.append((build_loader(each), step, Epochs()))
     for number in range(ROUNDS + 1):
         for loader, step, epochs in times:
-            _time_epoch(loader, step, epochs if number else Epochs())  # the first one warms up
+            # The first epoch of each is a warm-up.
+            _time_epoch(loader, step, epochs if number else Epochs())
     (_, _, slow), (_, _, fast) = times
     return slow, fast
 
 
 def measure_bytes_per_s() -> float:
-    """Bytes a second at which one worker hands over large batches, while the loop does nothing."""
+    """Bytes per second at which one worker hands over large batches while the loop does nothing."""
     pipeline = Pipeline(stage="hand-off", ratio=1.0, workers=1, batch_bytes=READY_BYTES)
     loader, epochs = build_loader(pipeline), Epochs()
     for number in range(ROUNDS + 1):

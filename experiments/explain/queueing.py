@@ -1,4 +1,4 @@
-"""What must come out: waits of a loop whose batches take known times, without contention."""
+"""The epoch time of a loop with known loading times, computed for a machine with enough cores."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,19 @@ from collections.abc import Sequence
 def epoch_seconds(
     loads: Sequence[float], step_s: float, workers: int, prefetch: int = 2, start_s: float = 0.0
 ) -> float:
-    """Seconds of an epoch whose k-th batch takes loads[k], as torch's DataLoader deals them out.
+    """Seconds of an epoch of which batch k takes loads[k] to load, with torch's order of workers.
 
-    start_s: time of each worker before its first batch; without workers, of the loop.
+    start_s: seconds of each worker before its first batch; without workers, of the loop.
     """
     if not workers:
         return start_s + sum(loads) + len(loads) * step_s
-    free_s = [start_s] * workers  # when each worker may begin its next batch
+    # The time at which each worker may begin its next batch.
+    free_s = [start_s] * workers
     taken_s: list[float] = []
     end_s = 0.0
     for number, load_s in enumerate(loads):
-        ahead = number - workers * prefetch  # taking this batch sends the index of the present one
+        # The index of this batch is sent when the batch `ahead` is taken.
+        ahead = number - workers * prefetch
         begin_s = max(free_s[number % workers], taken_s[ahead] if ahead >= 0 else 0.0)
         free_s[number % workers] = begin_s + load_s
         taken_s.append(max(end_s, free_s[number % workers]))

@@ -1,8 +1,8 @@
-"""Explain jobs on real data, follow the advice, and measure anew what it brings: see README.md.
+"""Explain jobs on real data, follow the advice, and measure its gain again: see README.md.
 
     python -m experiments.explain.real [folder] [root]
 
-root: the folder that has FashionMNIST/raw, which is downloaded where there is none.
+root: the folder with FashionMNIST/raw, which is downloaded if it is missing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(folder: Path, root: str | None) -> None:
 
 
 def follow(overrides: tuple[str, ...]) -> Record:
-    """The explanation of a job, and the best change measured in further rounds."""
+    """The explanation of a job, and its best change measured in further rounds."""
     request = request_of(overrides)
     try:
         judgement = judge_job(request)
@@ -67,7 +67,7 @@ def follow(overrides: tuple[str, ...]) -> Record:
 
 
 def real_table(records: list[Record]) -> Rows:
-    """A row a job: verdict, advice, what was promised and what it brought."""
+    """A row for each job: verdict, advice, predicted gain and realised gain."""
     rows = [("job", "verdict", "waits", "advice", "gain when tried", "when followed", "seconds")]
     for record in records:
         if "failure" in record:

@@ -1,4 +1,4 @@
-"""Records of judged pipelines: a line of JSON each, written as they come."""
+"""Records of judged pipelines: one line of JSON for each, written as soon as it is known."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ Record = dict[str, Any]
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file, in their order; none where there is no file. The last line of a run
-    that was killed may be cut, and is left out."""
+    """The records of a file, in their order; empty if there is no file. If a run was killed, its
+    last line may be cut off, and is left out."""
     return list(_whole_lines(path)) if path.exists() else []
 
 

@@ -1,9 +1,10 @@
-"""Judge pipelines whose slow stage is known, and write what was found: see README.md.
+"""Judge pipelines with a known slow stage, and record the verdicts: see README.md.
 
     python -m experiments.explain.run [folder] [seconds] [part]
 
-Continues where an earlier run in the same folder has stopped. seconds: after which none is begun,
-to measure in several quiet stretches. part: light-0, light-1 or heavy, to judge only those.
+An interrupted run continues if it is given the same folder. No pipeline is begun after `seconds`,
+so that one can measure in several quiet stretches. part: light-0, light-1 or heavy, to judge only
+these pipelines.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from fastloop.options.launcher.single import SingleLauncher
 
 FOLDER = "outputs/explain"
 LANES = ("light-0", "light-1")
-"""Parts that run at the same time: their pipelines sleep, and leave two cores idle."""
+"""Parts that run at the same time. Their pipelines only sleep, so that two fit on two cores."""
 HEAVY = "heavy"
 STRIDE = 3
-"""Heavy pipelines are judged in this stride, so that an interrupted run has some of all kinds."""
+"""Heavy pipelines are judged in this stride, so that an interrupted run has some of every kind."""
 COMPUTE = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""The code of another program, which ends with this one."""
+"""The code of another program that computes; it ends with this process."""
 CHANGES_EVERY = 2
-"""Of so many pipelines, one has a change of a setting carried out."""
+"""A change of settings is carried out for every CHANGES_EVERY-th pipeline."""
 
 
 def main(folder: Path, seconds: float, part: str | None) -> None:
@@ -55,7 +56,8 @@ def judge_part(folder: Path, seconds: float, part: str) -> None:
     os.environ["FASTLOOP_OUTPUTS"] = str(folder / "work" / part)
     path = folder / f"pipelines-{part}.jsonl"
     records = read_records(path)
-    compose_job("benchmark=training")  # imports what the server of all processes is to preload
+    # This call imports the modules that the fork server is to preload.
+    compose_job("benchmark=training")
     launcher = SingleLauncher(isolation="forkserver")
     known = [record["bytes_per_s"] for record in records]
     bytes_per_s = known[0] if known else launcher.call(measure_bytes_per_s)
@@ -75,7 +77,7 @@ def judge_part(folder: Path, seconds: float, part: str) -> None:
 
 
 def numbers_of(pipelines: list[Pipeline], part: str) -> list[int]:
-    """The numbers of the pipelines of a part."""
+    """The numbers of the pipelines that a part judges."""
     light = [number for number, each in enumerate(pipelines) if each.is_light]
     if part == HEAVY:
         numbers = [number for number in range(len(pipelines)) if number not in light]
@@ -84,7 +86,7 @@ def numbers_of(pipelines: list[Pipeline], part: str) -> list[int]:
 
 
 def judge_pipeline(pipeline: Pipeline, number: int, launcher: SingleLauncher) -> Record:
-    """What was found about a pipeline, in a form for JSON."""
+    """Judge a pipeline. Returns a record that JSON can hold."""
     record: Record = {"number": number, "name": pipeline.name, "pipeline": asdict(pipeline)}
     record |= {"word": pipeline.word, "expected_share": pipeline.expected_share()}
     record |= {"is_contended": pipeline.is_contended, "load": os.getloadavg()[0]}
@@ -107,7 +109,7 @@ def judge_pipeline(pipeline: Pipeline, number: int, launcher: SingleLauncher) ->
 
 @contextmanager
 def other_programs(count: int) -> Iterator[None]:
-    """A context in which so many other programs compute all the time."""
+    """Run this many other programs that compute, until the exit."""
     programs = [subprocess.Popen([sys.executable, "-c", COMPUTE]) for _ in range(count)]
     try:
         yield
@@ -118,7 +120,8 @@ def other_programs(count: int) -> Iterator[None]:
 
 
 def choose_changes(changes: list[str], number: int) -> list[str]:
-    """A change, another one for each pipeline, so that all kinds have their turn; or none."""
+    """One of the changes, or none. The choice moves on with each pipeline, so that all kinds have
+    their turn."""
     if number % CHANGES_EVERY or not changes:
         return []
     return [sorted(changes)[number // CHANGES_EVERY % len(changes)]]

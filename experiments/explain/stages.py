@@ -21,10 +21,10 @@ Sample = tuple[torch.Tensor, int]
 
 
 class Samples(Dataset[Sample]):
-    """Samples that take `seconds` each; or every `every`-th one of them, the others no time.
+    """Samples of which every `every`-th one takes `seconds`, and the others no time.
 
-    start_s: how long the first sample of each worker process takes in addition, like a file that
-    is opened there.
+    start_s: additional time of the first sample in each worker process, as if a file were opened
+    there.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Samples(Dataset[Sample]):
 
 
 class LargeBatches(Dataset[Any]):
-    """Batches of many bytes that are there already: only handing them over takes time."""
+    """Large batches that exist already, so that only their hand-off takes time."""
 
     def __init__(self, count: int, features: int) -> None:
         self.count, self.features = count, features
@@ -62,7 +62,7 @@ class LargeBatches(Dataset[Any]):
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """One row a sample, which begins with its index."""
+        """One row per sample; its first value is the sample's index."""
         rows = np.zeros((self.count, self.features), np.float32)
         rows[:, 0] = np.arange(self.count)
         return rows
@@ -71,9 +71,11 @@ class LargeBatches(Dataset[Any]):
         return torch.from_numpy(self.rows[index]), index % CLASSES
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch, without a copy; new tensors, as a worker moves those that it has sent."""
+        """The batch as views of the rows. The tensors are new, because a worker moves the tensors
+        that it sends to shared memory."""
         rows = self.rows[indices[0] : indices[-1] + 1]
-        if len(rows) != len(indices):  # not a range, as when the two ends are looked at
+        # Indices may be no range, for example if the first and the last sample are looked at.
+        if len(rows) != len(indices):
             rows = self.rows[indices]
         return torch.from_numpy(rows), torch.tensor([index % CLASSES for index in indices])
 
@@ -82,7 +84,7 @@ class LargeBatches(Dataset[Any]):
 
 
 class SlowOrder:
-    """0, 1, 2, ... after `seconds`, like an order that is drawn by lengths."""
+    """The order 0, 1, 2, ..., which takes `seconds` to draw, like an order by lengths."""
 
     complete: ClassVar[bool] = True
 
@@ -90,15 +92,17 @@ class SlowOrder:
         self.delay = Delay("sleep", seconds)
 
     def length(self, num_samples: int) -> int:
+        """The number of samples of an epoch."""
         return num_samples
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
+        """Yield all indices as one piece."""
         self.delay()
         yield torch.arange(num_samples)
 
 
 class SlowTransform:
-    """The sample itself, after `seconds`."""
+    """Returns the sample itself, after `seconds`."""
 
     def __init__(self, kind: Kind, seconds: float) -> None:
         self.delay = Delay(kind, seconds)
@@ -109,7 +113,7 @@ class SlowTransform:
 
 
 class SlowCollate:
-    """torch's batch, after `seconds` for each of its samples."""
+    """torch's default collate, after `seconds` for each of the samples."""
 
     def __init__(self, kind: Kind, seconds: float) -> None:
         self.delay = Delay(kind, seconds)
@@ -121,20 +125,21 @@ class SlowCollate:
 
 
 class Net(torch.nn.Module):
-    """A small network whose forward pass takes `seconds`: a sleep is a device that computes while
-    the loop waits for it."""
+    """A small network with a forward pass of `seconds`. If it sleeps, it stands for a device that
+    computes while the loop waits for it."""
 
     def __init__(self, input_shape: Any, num_classes: int, kind: Kind, seconds: float) -> None:  # noqa: ARG002
         super().__init__()
         self.delay, self.layer = Delay(kind, seconds), torch.nn.Linear(FEATURES, num_classes)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The outputs, after the delay."""
         self.delay()
         return self.layer(batch[:, :FEATURES])
 
 
 class WideNet(torch.nn.Module):
-    """A network of wide layers. Every UNEVEN_EVERY-th forward pass runs `uneven` times."""
+    """A network of wide layers. Every UNEVEN_EVERY-th forward pass takes `uneven` times as long."""
 
     def __init__(self, input_shape: Any, num_classes: int, width: int, uneven: int) -> None:  # noqa: ARG002
         super().__init__()
@@ -150,6 +155,7 @@ class WideNet(torch.nn.Module):
         )
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The outputs; in an uneven pass, the mean of several equal ones."""
         self.count += 1
         times = self.uneven if self.count % UNEVEN_EVERY == 0 else 1
         outputs = [self.layers(batch) for _ in range(times)]

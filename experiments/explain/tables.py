@@ -1,4 +1,4 @@
-"""Tables and a picture of what `run` has found: see README.md.
+"""Tables and a picture of the records that `run` has written: see README.md.
 
 python -m experiments.explain.tables [folder]
 """
@@ -29,7 +29,7 @@ from experiments.explain.verdict_tables import (
 )
 
 POINTS = 0.05
-"""Within which an injected delay is to be recovered."""
+"""An injected delay counts as recovered if its share is missed by at most this."""
 
 
 def main(folder: Path) -> None:
@@ -57,7 +57,8 @@ def main(folder: Path) -> None:
 
 
 def rule_table(findings: Sequence[Finding], traceml: dict[str, str]) -> Rows:
-    """Whether there is a wait, by each rule: only this can all of them say."""
+    """How often each rule finds a wait, and how often it finds one that is not there. Nothing else
+    can be compared, because most rules name no stage."""
     rules: dict[str, Callable[[Finding], bool | None]] = {
         "fastloop explain": lambda each: None if each.said == UNKNOWN else each.said != "step",
         f"{percent(THRESHOLD)} in next()": lambda each: each.share_in_next >= THRESHOLD,
@@ -71,7 +72,8 @@ def rule_table(findings: Sequence[Finding], traceml: dict[str, str]) -> Rows:
     rows = [("rule", "waits found", "false alarms", "nothing said", "stage named")]
     for name, rule in rules.items():
         judged = findings
-        if name == "TraceML":  # which may have judged some of them only
+        # TraceML may have judged only some of the pipelines.
+        if name == "TraceML":
             judged = [each for each in findings if each.record["name"] in traceml]
         label = name if judged is findings else f"{name}, on {len(judged)} of them"
         rows.append((label, *_rule_row(judged, rule), "yes" if "explain" in name else "no"))
@@ -98,7 +100,7 @@ def _traceml_says(status: str | None) -> bool | None:
 
 
 def _best_threshold(findings: Sequence[Finding]) -> float:
-    """The threshold with the fewest errors on these very pipelines."""
+    """The threshold with the fewest errors on the same pipelines."""
     shares = sorted({each.share_in_next for each in findings})
     return min(
         shares,
@@ -107,7 +109,8 @@ def _best_threshold(findings: Sequence[Finding]) -> float:
 
 
 def recovery_table(findings: Sequence[Finding]) -> Rows:
-    """How far the exposed share of the slow stage is from what switching it off saves."""
+    """Differences between the slow stage's exposed share and the share that switching it off
+    saves."""
     delayed = [each for each in findings if each.pipeline.ratio and each.pipeline.stage != "step"]
     rows = [("pipelines", "number", "median, points", "p90, points", "within 5 points")]
     for name, is_contended in (("cores to spare", False), ("cores are short", True)):
@@ -121,7 +124,7 @@ def recovery_table(findings: Sequence[Finding]) -> Rows:
 
 
 def what_if_table(findings: Sequence[Finding]) -> Rows:
-    """How far predicted times of an epoch are from realised ones."""
+    """Differences between predicted and realised times of an epoch."""
     predictions = [each for finding in findings for each in finding.predictions]
     easy = [each for each in predictions if not each.is_contended]
     hard = [each for each in predictions if each.is_contended]
@@ -142,14 +145,14 @@ def _what_if_row(name: str, group: Sequence[Prediction]) -> tuple[str, ...]:
 
 
 def cost_table(findings: Sequence[Finding]) -> Rows:
-    """Seconds of a verdict."""
+    """Seconds until the verdict."""
     seconds = [each.record["verdict_s"] for each in findings]
     figures = (median(seconds), np.percentile(seconds, 90), max(seconds))
     return [("median", "p90", "longest"), tuple(f"{each:.1f} s" for each in figures)]
 
 
 def draw(findings: Sequence[Finding], path: Path) -> None:
-    """The share of the epoch that each ladder gives the slow stage, by the share that it has."""
+    """Draw the slow stage's share of the epoch by the ladder against its true share."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,10 +1,10 @@
-"""What TraceML says of the same pipelines, each as a script under `traceml run`: see README.md.
+"""TraceML's diagnoses of the same pipelines, each a script under `traceml run`: see README.md.
 
     pip install traceml-ai
     python -m experiments.explain.traceml [folder] [every]
 
-every: judge one of so many pipelines, 1 for all. Continues where an earlier run in the same folder
-has stopped.
+every: judge every n-th pipeline; 1: all. An interrupted run continues if it is given the same
+folder.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main(folder: Path, every: int) -> None:
 
 
 def diagnose(pipeline: Pipeline) -> Record:
-    """TraceML's first diagnosis, and the share of the step's time that it has for input; why there
-    is none, where it fails."""
+    """TraceML's first diagnosis, and the share of the step's time that it attributes to the input;
+    if it fails, the reason."""
     variable = {VARIABLE: json.dumps(vars(pipeline))}
     environment = os.environ | variable | {"PYTHONPATH": os.getcwd()}
     with tempfile.TemporaryDirectory() as folder, other_programs(pipeline.load):

@@ -1,4 +1,4 @@
-"""A training script under TraceML, which `traceml run` starts: a pipeline as a plain loop."""
+"""A training script for `traceml run`: a pipeline as a plain loop."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A script as it is and under attach, side by side: one trains an epoch while the other waits."""
+"""A script run plain and under attach, side by side: one trains an epoch while the other waits."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "t
 
 @dataclass
 class TimedScript:
-    """A script that has started, and what its parts took."""
+    """A script that runs, and the times of its parts."""
 
     process: subprocess.Popen[str]
     seconds: float
-    """From its start on, without those in which it waited for its turn."""
+    """Seconds since its start, without the time in which it waited for its turn."""
     start_cpu_s: float
     epochs_s: list[float] = field(default_factory=list)
     epochs_cpu_s: list[float] = field(default_factory=list)
 
     def train_epoch(self) -> None:
-        """Let it train an epoch."""
+        """Let the script train an epoch."""
         seconds, cpu_s = _answer(self.process, "\n")
         self.epochs_s.append(seconds)
         self.epochs_cpu_s.append(cpu_s)
         self.seconds += seconds
 
     def end(self) -> Record:
-        """Let it end; its figures, with the CPU time of all its processes."""
+        """Let the script end. Returns its figures, with the CPU time of all its processes."""
         start_ns = now_ns()
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -55,7 +55,7 @@ class TimedScript:
 
 
 def time_pair(arguments: Sequence[str], number: int) -> Record:
-    """Figures of the script, plain and attached; the one that comes first changes."""
+    """Figures of the script, plain and attached. `number` decides which of them comes first."""
     with tempfile.TemporaryDirectory() as folder:
         plain = [sys.executable, SCRIPT, *arguments]
         attached = [sys.executable, BOOTSTRAP, folder, SCRIPT, *arguments]
@@ -69,7 +69,7 @@ def time_pair(arguments: Sequence[str], number: int) -> Record:
 
 
 def time_command(arguments: Sequence[str]) -> float:
-    """Seconds of the whole command with the same epochs."""
+    """Seconds of the whole command with the same number of epochs."""
     command = [sys.executable, "-m", "fastloop", "attach", SCRIPT, *arguments]
     with tempfile.TemporaryDirectory() as folder:
         start_ns = now_ns()
@@ -80,7 +80,7 @@ def time_command(arguments: Sequence[str]) -> float:
 
 
 def start_script(command: Sequence[str]) -> TimedScript:
-    """A script that waits for its first turn."""
+    """Start the script, which then waits for its first turn."""
     start_ns = now_ns()
     process = subprocess.Popen(command, **PIPES)
     (cpu_s,) = _answer(process, "")
@@ -89,7 +89,7 @@ def start_script(command: Sequence[str]) -> TimedScript:
 
 
 def _answer(process: subprocess.Popen[str], message: str) -> list[float]:
-    """The numbers that a script prints once it has got the message."""
+    """The numbers that the script prints in answer to the message."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(message)

@@ -1,4 +1,5 @@
-"""Tables of verdicts: what is right by stage, by definition, and by what pipelines compete for."""
+"""Tables of verdicts: by slow stage, by definition of a right verdict, and by contended
+resource."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ NEEDS = (
 
 
 def verdict_table(findings: Sequence[Finding]) -> Rows:
-    """A row for each slow stage, and sums."""
+    """A row for each slow stage, and one for all of them."""
     rows = [("slow stage", "pipelines", "named", "unattributed", "another one named")]
     names = sorted({each.group for each in findings} - {HEALTHY})
     for name in (*names, HEALTHY):
@@ -40,7 +41,7 @@ def _verdict_row(name: str, group: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def definition_table(findings: Sequence[Finding]) -> Rows:
-    """The same verdicts by stricter and laxer definitions of the right one."""
+    """The same verdicts, judged by stricter and laxer definitions of a right one."""
     rights: dict[str, Callable[[Finding], set[str]]] = {
         "the greatest part of the wait": lambda each: {each.word},
         "either, where the bare loop can't tell": lambda each: each.words,
@@ -51,7 +52,7 @@ def definition_table(findings: Sequence[Finding]) -> Rows:
 
 
 def need_table(findings: Sequence[Finding]) -> Rows:
-    """The same verdicts by what the pipelines compete for."""
+    """The same verdicts, by the resource that the pipelines compete for."""
     rows = [("pipelines that", *RIGHT_COLUMNS)]
     for name in NEEDS:
         group = [each for each in findings if need_of(each.pipeline) == name]
@@ -60,7 +61,7 @@ def need_table(findings: Sequence[Finding]) -> Rows:
 
 
 def need_of(pipeline: Pipeline) -> str:
-    """The one of NEEDS that the pipeline has."""
+    """The pipeline's entry in NEEDS."""
     if pipeline.is_contended:
         return NEEDS[3]
     if pipeline.is_light:
@@ -82,7 +83,7 @@ def _right_row(
 
 
 def wrong_table(findings: Sequence[Finding]) -> Rows:
-    """Every pipeline whose verdict is not the right one."""
+    """A row for each pipeline with a wrong verdict."""
     rows = [("pipeline", "right", "said", "in next()", "saved by switching off")]
     for each in findings:
         if each.said != each.word:

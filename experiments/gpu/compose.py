@@ -1,4 +1,4 @@
-"""Compose the jobs of the GPU run by Hydra, into jobs.json.
+"""Compose the jobs of the GPU run with Hydra, and write them to jobs.json.
 
 python -m experiments.gpu.compose
 """

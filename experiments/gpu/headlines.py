@@ -1,5 +1,6 @@
-"""Three questions about a pipeline on a device: which share of its copies is hidden behind the
-step, which share of the pinned copy's bandwidth does it reach, and how long does the step stall?"""
+"""The three headlines of a pipeline on a device: the share of its copies that is hidden behind the
+step, the share of the pinned copy's bandwidth that it reaches, and the time that the step
+stalls."""
 
 import gc
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ Spans = list[tuple[Any, Any]]
 
 @dataclass
 class Marks:
-    """When the device began and ended each copy and each step of the last start."""
+    """CUDA events at the beginning and the end of each copy and each step since the last start."""
 
     copies: Spans = field(default_factory=list)
     steps: Spans = field(default_factory=list)
@@ -33,12 +34,13 @@ class Marks:
 
 @dataclass(frozen=True)
 class MarkingPlacement:
-    """A placement with a mark before and after each copy, in the copy's own stream."""
+    """A placement that records an event before and after each copy, in the copy's own stream."""
 
     placement: Placement
     marks: Marks
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """The placement's function, with an event before and after each call."""
         place, copies = self.placement.to(device), self.marks.copies
 
         def call(batch: Tree) -> Tree:
@@ -52,22 +54,24 @@ class MarkingPlacement:
 
 @dataclass(frozen=True)
 class MarkingBenchmark:
-    """A benchmark with a mark before and after each step."""
+    """A benchmark that records an event before and after each step."""
 
     benchmark: Benchmark
     marks: Marks
     limit: Any = "replay"
 
     def check(self, *arguments: Any) -> None:
+        """Check the model and the samples as the benchmark does."""
         self.benchmark.check(*arguments)
 
     def session(self, setup: Setup) -> "MarkingSession":
+        """The benchmark's session, with events around its steps."""
         return MarkingSession(self.benchmark.session(setup), self.marks, setup.device)
 
 
 @dataclass(frozen=True)
 class MarkingSession:
-    """A session with a mark before and after each step."""
+    """A session that records an event before and after each step."""
 
     session: Session
     marks: Marks
@@ -75,6 +79,7 @@ class MarkingSession:
     ddp: ClassVar[None] = None
 
     def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable, list]:
+        """The session's step, with an event before and after each call, and its losses."""
         consume, losses = self.session.start(place)
         self.marks.copies.clear()
         self.marks.steps.clear()
@@ -90,7 +95,7 @@ class MarkingSession:
 def measure_hidden_shares(
     jobs: Mapping[str, Job], seconds: float, keep: Callable[[list[Figures]], None]
 ) -> None:
-    """A row a job: the share of its copies' time in which a step ran, from CUDA events."""
+    """A row for each job: the share of its copies' time in which a step ran, by CUDA events."""
     start_ns = now_ns()
     rows: dict[str, Figures] = {name: {"name": name, "why": NO_TIME} for name in jobs}
     keep([*rows.values()])
@@ -113,12 +118,14 @@ def _hidden_share(job: Job) -> Figures:
     ((name, benchmark),) = job.benchmark.items()
     marking = replace(
         job,
-        min_window_s=0.0,  # a repeated epoch would begin the marks anew
+        # A repeated epoch would start the recording anew.
+        min_window_s=0.0,
         placement=MarkingPlacement(job.placement, marks),
         benchmark={name: MarkingBenchmark(benchmark, marks)},
     )
     run_instrumentation(marking, prepared, name)
-    origin = marks.copies[0][0]  # a batch is copied before its step
+    # A batch is copied before its step, so the first event is a copy's.
+    origin = marks.copies[0][0]
     copies = [_since(origin, span) for span in marks.copies]
     steps = [_since(origin, span) for span in marks.steps]
     copy_ms = sum(stop - start for start, stop in copies)
@@ -131,7 +138,7 @@ def _hidden_share(job: Job) -> Figures:
 
 
 def overlap(copies: list[tuple[float, float]], steps: list[tuple[float, float]]) -> float:
-    """The time during which a copy and a step run at once; steps never overlap each other."""
+    """The time during which a copy and a step run at once. Steps never overlap each other."""
     return sum(
         max(0.0, min(stop, end) - max(start, begin))
         for start, stop in copies
@@ -149,8 +156,8 @@ def measure_bandwidths(
     seconds: float,
     keep: Callable[[list[Figures]], None],
 ) -> None:
-    """A row a job, after one each for the bare copy from pinned and from pageable memory; all with
-    their share of the pinned copy's bandwidth."""
+    """A row for each job, after two rows for the bare copy from pinned and from pageable memory.
+    All have their share of the pinned copy's bandwidth."""
     limit = pinned_copy_bandwidth(device)
     pageable = pageable_copy_bandwidth(device)
     bare = [

@@ -1,7 +1,7 @@
 """The jobs of the GPU run, read from jobs.json, because it runs without Hydra.
 
-Run `python -m experiments.gpu.compose` after a change of these settings or of conf/: it rewrites
-that file.
+After a change of these settings or of conf/, run `python -m experiments.gpu.compose`, which
+rewrites that file.
 """
 
 import os
@@ -23,7 +23,7 @@ ARRAYS: Settings = {
     "loader": "batch_sampler",
     "batch_size": 256,
 }
-"""float32, gathered from memory: 12 MiB a batch."""
+"""A data set of float32 values in memory, 12 MiB per batch."""
 RESNET: Settings = {"model": "resnet18", "precision": "bf16"}
 NON_BLOCKING: Settings = {"placement.non_blocking": True}
 PINNED: Settings = {"pin_memory": True, **NON_BLOCKING}
@@ -31,7 +31,7 @@ RING: Settings = {"pinned_buffers": 4, **NON_BLOCKING}
 BY_STREAM: Settings = {"device_prefetch": 2, "device_prefetch_by": "stream"}
 BY_THREAD: Settings = {"device_prefetch": 2, "device_prefetch_by": "thread"}
 EXECUTIONS = ("eager", "cuda_graph", "tensorrt", "compiled")
-"""Compiling takes longest, so it comes last."""
+"""The executions in the order in which they run. Compiling takes longest, so it comes last."""
 TINY_PHOTOS = {"dataset": {"count": 8, "crop": (32, 32)}, "batch_size": 4, "epochs": 1}
 SMALL: dict[str, dict[str, Any]] = {
     "hidden": {"dataset": {"count": 32}, "batch_size": 8},
@@ -41,13 +41,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "pinning": {"dataset": {"count": 64, "shape": (4,)}, "batch_size": 16, "epochs": 1},
     "executions": {"dataset": {"count": 16}, "batch_size": 8},
 }
-"""With --small: sizes in the place of a part's own."""
+"""Name of a part -> the sizes that --small sets instead of the part's own."""
 SCALED = ("bandwidth", "stall")
-"""Parts whose workers use all cores."""
+"""Parts with workers on all cores."""
 
 
 def part_jobs(part: str, device: str, small: bool = False) -> dict[str, Job]:
-    """The jobs of a part by their names."""
+    """Name -> job, for all jobs of a part."""
     sizes = SMALL[part] if small else {}
     jobs = {
         name: resize(read_job(FILE, *overrides_of(settings)), device, sizes)
@@ -59,7 +59,7 @@ def part_jobs(part: str, device: str, small: bool = False) -> dict[str, Job]:
 
 
 def resize(job: Job, device: str, sizes: dict[str, Any]) -> Job:
-    """The job on that device and with those sizes; where there are any, its windows are short."""
+    """The job on that device and with those sizes; if sizes are given, its windows are short."""
     batch_size = sizes.get("batch_size", job.loading.batch_size)
     return replace(
         job,
@@ -72,7 +72,7 @@ def resize(job: Job, device: str, sizes: dict[str, Any]) -> Job:
 
 
 def scale_workers(job: Job) -> Job:
-    """The job with one worker for each core but one, at most 12, if it has workers at all."""
+    """The job with one worker per core except one, at most 12, if it has workers at all."""
     if not job.loading.num_workers:
         return job
     num_workers = max(1, min(12, len(os.sched_getaffinity(0)) - 1))
@@ -80,7 +80,7 @@ def scale_workers(job: Job) -> Job:
 
 
 def all_overrides() -> set[tuple[str, ...]]:
-    """The overrides of every job on any device."""
+    """The overrides that every job has on any device."""
     return {
         overrides_of(settings)
         for jobs_of, device in product(SETTINGS.values(), ("cpu", "cuda"))
@@ -89,7 +89,8 @@ def all_overrides() -> set[tuple[str, ...]]:
 
 
 def hidden_copies(device: str) -> dict[str, Settings]:
-    """Batches ahead, from every kind of memory, under a small and under a larger step."""
+    """Jobs with batches prefetched from every kind of memory, under a small and under a larger
+    step."""
     common = {**ARRAYS, "dataset.count": 8192, "benchmark": "training", "epochs": 1}
     common |= BY_STREAM if device.startswith("cuda") else BY_THREAD
     memory: dict[str, Settings] = {"pageable": NON_BLOCKING}
@@ -103,7 +104,7 @@ def hidden_copies(device: str) -> dict[str, Settings]:
 
 
 def bandwidth(device: str) -> dict[str, Settings]:
-    """Every batch is moved, and nothing else is done with it."""
+    """Jobs that move every batch to the device and do nothing else with it."""
     common = {**ARRAYS, "dataset.count": 4096, "benchmark": "traversal", "epochs": 2}
     ways: dict[str, Settings] = {"naive": {}, "thread": BY_THREAD}
     if device.startswith("cuda"):
@@ -120,14 +121,14 @@ def bandwidth(device: str) -> dict[str, Settings]:
 
 
 def stall(device: str) -> dict[str, Settings]:
-    """Seed 002's ladder under resnet18 at bf16."""
+    """The steps of seed 002's ladder under resnet18 at bf16."""
     sizes = {"dataset.count": 2048, "batch_size": 128, "epochs": 2}
     common = {**pipeline_steps.LOADING, **sizes, **RESNET}
     return {name: {**common, **step} for name, step in pipeline_steps.ladder(device).items()}
 
 
 def ladder_steps(device: str) -> dict[str, Settings]:
-    """Seed 002's ladder under a small step."""
+    """The steps of seed 002's ladder under a small step."""
     return {
         name: {**settings, "epochs": 2}
         for name, settings in pipeline_steps.settings(device).items()
@@ -135,7 +136,7 @@ def ladder_steps(device: str) -> dict[str, Settings]:
 
 
 def memory_kinds(device: str) -> dict[str, Settings]:
-    """The rows of pinning, of half as many samples."""
+    """The jobs of experiments/pinning with half as many samples."""
     return {
         name: {**settings, "dataset.count": 2048}
         for name, settings in pinning.settings(device).items()
@@ -143,7 +144,8 @@ def memory_kinds(device: str) -> dict[str, Settings]:
 
 
 def executions(_device: str) -> dict[str, Settings]:
-    """Each execution of two models, in training and in inference; the same on any device."""
+    """Jobs with each execution of two models, in training and in inference; the same on any
+    device."""
     data = {"dataset": "mydataset", "dataset.count": 1280, "loader": "np_memmap", "epochs": 1}
     combinations = product(EXECUTIONS, ("toynet", "resnet18"), ("training", "inference"))
     return {
@@ -165,4 +167,4 @@ SETTINGS: dict[str, Callable[[str], dict[str, Settings]]] = {
     "pinning": memory_kinds,
     "executions": executions,
 }
-"""By part: the settings of its jobs by name, on a device."""
+"""Name of a part -> function that returns the settings of its jobs, by name, on a device."""

@@ -1,5 +1,5 @@
-"""The parts of the GPU run. run.py starts each in a process of its own, so that one that fails
-leaves the others their figures.
+"""The parts of the GPU run. run.py starts each part in its own process, so that a failure of one
+leaves the figures of the others.
 
     python -m experiments.gpu.parts NAME DEVICE SECONDS FILE [--small]
 """
@@ -20,7 +20,7 @@ ROUNDS = 25
 
 @dataclass(frozen=True, kw_only=True)
 class PartRun:
-    """The settings of a part, and the file of its figures."""
+    """The settings of a part, and the file for its figures."""
 
     device: str
     seconds: float
@@ -28,7 +28,7 @@ class PartRun:
     small: bool
 
     def keep(self, rows: list[Figures], **more: Any) -> None:
-        """Write what is known so far: it survives an early end of the part."""
+        """Write the figures so far, so that they survive an early end of the part."""
         content = {"rows": [flatten(row) for row in rows], **more}
         partial_file = self.file.with_suffix(".partial")
         partial_file.write_text(json.dumps(content, default=str))
@@ -36,7 +36,7 @@ class PartRun:
 
 
 def flatten(row: Any) -> Figures:
-    """A row of plain values: an interval or a ratio becomes a field for each of its numbers."""
+    """A row as plain values: an interval or a ratio becomes a field for each of its numbers."""
     values = row if isinstance(row, Mapping) else _fields(row)
     flat: Figures = {}
     for name, value in values.items():
@@ -72,12 +72,14 @@ def machine(run: PartRun) -> None:
 
 
 def tests(run: PartRun) -> None:
+    """Run the tests that are marked gpu."""
     from experiments.gpu.pytest_part import run_tests
 
     run_tests(REPOSITORY, run.keep)
 
 
 def hidden_copies(run: PartRun) -> None:
+    """Measure the share of the copies' time in which a step ran."""
     from experiments.gpu.headlines import measure_hidden_shares
     from experiments.gpu.jobs import part_jobs
 
@@ -85,6 +87,7 @@ def hidden_copies(run: PartRun) -> None:
 
 
 def bandwidth(run: PartRun) -> None:
+    """Measure the share of the pinned copy's bandwidth that a pipeline reaches."""
     import torch
 
     from experiments.gpu.headlines import measure_bandwidths
@@ -95,6 +98,7 @@ def bandwidth(run: PartRun) -> None:
 
 
 def stall(run: PartRun) -> None:
+    """Measure how long steps wait for batches."""
     from experiments.gpu.jobs import part_jobs
     from experiments.lib.time_budget import measure_in_time
 
@@ -103,7 +107,7 @@ def stall(run: PartRun) -> None:
 
 
 def in_time(part: str, run: PartRun) -> None:
-    """A part that is nothing but its jobs."""
+    """A part that consists of measured jobs only."""
     from experiments.gpu.jobs import part_jobs
     from experiments.lib.time_budget import measure_in_time
 
@@ -111,6 +115,7 @@ def in_time(part: str, run: PartRun) -> None:
 
 
 def executions(run: PartRun) -> None:
+    """Measure each execution of two models."""
     from experiments.gpu.jobs import part_jobs
     from experiments.lib.time_budget import measure_in_time
 
@@ -125,8 +130,8 @@ def executions(run: PartRun) -> None:
 
 
 def relate_to_eager(rows: list[Figures]) -> list[Figures]:
-    """The rows with their rates relative to the eager execution of the same model and benchmark,
-    sorted by these two."""
+    """The rows with their rates relative to eager execution of the same model and benchmark, sorted
+    by model and benchmark."""
     rates = {row["name"]: row.get("samples_per_s") for row in rows}
     for row in rows:
         row.pop("times_the_first", None)
@@ -137,6 +142,7 @@ def relate_to_eager(rows: list[Figures]) -> list[Figures]:
 
 
 def placements(run: PartRun) -> None:
+    """Measure each placement, as experiments/placements does."""
     import torch
 
     from experiments.placements import run as experiment
@@ -147,6 +153,7 @@ def placements(run: PartRun) -> None:
 
 
 def copies(run: PartRun) -> None:
+    """Measure the conversions, as experiments/copies does."""
     from experiments.copies import run as experiment
 
     if run.small:
@@ -155,7 +162,7 @@ def copies(run: PartRun) -> None:
 
 
 def _repeat(run: PartRun, measure: Callable[[int], tuple[list[Any], list[str]]]) -> None:
-    """Measure one round, then as many as there is time for, judged by the first."""
+    """Measure one round, then as many rounds as the first one shows there is time for."""
     from fastloop.core.spans import now_ns, seconds_between
 
     def measure_and_keep(num_rounds: int) -> None:
@@ -183,7 +190,7 @@ PARTS: dict[str, tuple[Callable[[PartRun], None], float]] = {
     "copies": (copies, 1),
     "executions": (executions, 12),
 }
-"""Each with its share of the time, in the order in which they are run."""
+"""Name of a part -> its function, and its share of the time, in the order in which they run."""
 
 
 if __name__ == "__main__":

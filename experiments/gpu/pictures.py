@@ -27,11 +27,11 @@ EXPERIMENTS = {
 }
 COLOUR = "#4477aa"
 SPREAD = 30
-"""From this ratio of the largest value to the smallest on, their axis is logarithmic."""
+"""The axis is logarithmic if the largest value is more than this many times the smallest."""
 
 
 def draw(parts: dict[str, Any], pictures: dict[str, tuple[str, str]], path: Path) -> None:
-    """Draw one picture with the bars of each part that has figures; none where no part has."""
+    """Draw one picture with the bars of each part that has figures; none if no part has any."""
     panels = []
     for name, (column, title) in pictures.items():
         rows = [row for row in parts.get(name, {}).get("rows", []) if _is_number(row.get(column))]
@@ -58,7 +58,8 @@ def _draw_bars(axis: Axes, rows: list[dict[str, Any]], column: str, title: str) 
     axis.set_yticks(positions, names, fontsize=7)
     axis.invert_yaxis()
     axis.margins(x=0.12)
-    if max(values) > 1 and 0 < SPREAD * min(values) < max(values):  # shares keep their length
+    # Shares are drawn on a linear axis.
+    if max(values) > 1 and 0 < SPREAD * min(values) < max(values):
         axis.set_xscale("log")
         axis.set_xlim(left=min(values) / 2)
     else:

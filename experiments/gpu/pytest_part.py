@@ -1,6 +1,6 @@
 """The tests marked gpu, as a part of the GPU run.
 
-Only files that have such tests are collected: the others may need Hydra or MLflow.
+Only files with such tests are collected, because the others may need Hydra or MLflow.
 """
 
 import re
@@ -22,13 +22,13 @@ class Outcomes:
     rows: list[Figures] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    """Files that have not been started."""
+    """Files that pytest has not begun."""
     selected: int = 0
-    """Tests of those that have."""
+    """Collected tests of the files that it has begun."""
     last: str = ""
 
     def read(self, line: str) -> bool:
-        """Take in a line; True if it says something about a test."""
+        """Read a line of output; True if it says something about a test."""
         self.last = line
         if match := re.search(r"^collected \d+ items.* (\d+) selected", line):
             self.selected += int(match[1])
@@ -41,16 +41,17 @@ class Outcomes:
         return True
 
     def omissions(self) -> list[str]:
-        """Why tests were skipped, and how many had no turn."""
+        """Lines with the reasons why tests were skipped, and the number of tests that did not
+        run."""
         missing = self.selected - len(self.rows)
         late = [f"{missing} of {self.selected} tests: no time was left"] if missing > 0 else []
         return [*self.skipped, *late, *(f"{file}: no time was left" for file in self.waiting)]
 
 
 def run_tests(repository: Path, keep: Callable[..., None]) -> None:
-    """A row a test, kept as soon as it is known.
+    """Run the tests, and keep a row for each as soon as its outcome is known.
 
-    The tests of the placements have a process of their own: jax runs its threads in it, and workers
+    The tests of placements have their own process, because jax runs its threads in it, and workers
     that another test forks there may wait forever.
     """
     paths = sorted((repository / "tests").rglob("test_*.py"))
@@ -58,7 +59,8 @@ def run_tests(repository: Path, keep: Callable[..., None]) -> None:
     if not files:
         keep([], left_out=["no tests are here"])
         return
-    files.sort(key=lambda path: path.name == "test_executions.py")  # compiling takes longest
+    # Compiling takes longest, so it comes last.
+    files.sort(key=lambda path: path.name == "test_executions.py")
     outcomes, statuses, summaries = Outcomes(waiting=[path.name for path in files]), [], []
     keep([], left_out=outcomes.omissions())
     for is_alone in (True, False):
@@ -73,9 +75,9 @@ def run_tests(repository: Path, keep: Callable[..., None]) -> None:
 def _run_pytest(
     repository: Path, files: list[Path], outcomes: Outcomes, keep: Callable[..., None]
 ) -> int:
-    """Run these files; pytest's exit status, or 0 if no test was collected."""
+    """Run these files. Returns pytest's exit status, or 0 if no test was collected."""
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-o", "addopts="]
-    # other versions than CI's have other warnings; options are for the tests of every machine
+    # The installed versions may have other warnings than CI's, so no warning is an error here.
     command += [
         "-p",
         "no:cacheprovider",

@@ -8,18 +8,18 @@ from typing import Any
 Figures = dict[str, Any]
 ABOUT = ("cpu", "cores_usable", "memory_gib", "platform", "python", "git_commit")
 BARE = "64 MiB"
-"""How the names of rows for a copy without a pipeline begin."""
+"""The names of rows for a copy without a pipeline begin with this."""
 
 
 def write(folder: Path, figures: Figures) -> None:
-    """Write both files, of what is known so far."""
+    """Write both files with the figures so far."""
     content = figures | {"headlines": headlines(figures["parts"])}
     (folder / "figures.json").write_text(json.dumps(content, indent=1))
     (folder / "figures.md").write_text(_markdown(content))
 
 
 def headlines(parts: Figures) -> list[str]:
-    """A line for each of the three; it says so where there is no figure."""
+    """A line for each of the three headlines; it says so if there is no figure."""
     return [headline(_rows(parts, name)) for name, headline in HEADLINES.items()]
 
 
@@ -63,7 +63,8 @@ HEADLINES: dict[str, Callable[[list[Figures]], str]] = {
     "bandwidth": _bandwidth,
     "stall": _stall,
 }
-"""By the part that measures it, in the order in which the parts are run."""
+"""Name of the part that measures a headline -> function that returns its line, in the order in
+which the parts run."""
 
 
 def _rows(parts: Figures, name: str) -> list[Figures]:
@@ -91,7 +92,7 @@ def _markdown(figures: Figures) -> str:
 
 
 def table(rows: list[Figures]) -> list[str]:
-    """The rows in Markdown, except those that could not be run or had no time."""
+    """The rows in Markdown, without rows that could not be run or had no time."""
     shown = [row for row in rows if not str(row.get("why", "")).startswith(("unsup", "left out"))]
     columns = list(dict.fromkeys(name for row in shown for name in row))
     if not columns:

@@ -30,17 +30,18 @@ from experiments.gpu.wheels import NEEDED, install
 
 Figures = dict[str, Any]
 GRACE, SPARE_S = 1.25, 15
-"""A part is ended SPARE_S after GRACE times its share of the time."""
+"""A part is ended GRACE times its share of the time, plus SPARE_S, after it began."""
 DRAWING_S, LONGEST_DRAWING_S = 10, 40
-"""Seconds reserved for the pictures, and after which drawing is ended."""
+"""Seconds that are reserved for the pictures, and the time after which drawing is ended."""
 TAIL = 40
 
 
 def main() -> int:
-    # fastloop's own clock comes with torch, whose import may take long and counts as well
+    # fastloop's own clock needs torch, and the import of torch may take long and has to be counted.
     start_s = os.times().elapsed
     arguments = _parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its part ends with it
+    # SystemExit also ends the part that runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="fastloop-gpu-", ignore_cleanup_errors=True) as scratch:
         environment = _environment(Path(scratch))
         try:
@@ -85,19 +86,21 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """The environment of the parts: this checkout, installed wheels, a temporary outputs folder."""
+    """The environment of the parts: this checkout, the installed wheels, a temporary outputs
+    folder."""
     paths = [str(scratch / "site"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "FASTLOOP_OUTPUTS": str(scratch / "outputs"),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(scratch),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # jax would take most of the device's memory
+        # Otherwise jax takes most of the device's memory.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
 
 
 def _find_obstacle(device: str, environment: dict[str, str]) -> str:
-    """The reason why nothing can be run here, in a line; empty if nothing is missing."""
+    """The reason why nothing can be run here; empty if nothing is missing."""
     sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     absent = [name for name in ("torch", *NEEDED) if find_spec(name) is None]
     if absent:
@@ -118,7 +121,7 @@ def _refuse(reason: str) -> int:
 
 
 class _PartSeries:
-    """All parts, one after the other, and their figures so far."""
+    """All parts, which run one after the other, and their figures so far."""
 
     def __init__(
         self,
@@ -131,7 +134,7 @@ class _PartSeries:
         self._environment, self._figures = environment, figures
 
     def run(self, seconds_left: Callable[[], float]) -> None:
-        """Run each part for its share of the seconds that are left."""
+        """Run each part for its share of the remaining seconds."""
         parts = self._figures["parts"]
         names = [name for name in PARTS if name in self._arguments.parts]
         for number, name in enumerate(names):
@@ -171,7 +174,8 @@ class _PartSeries:
 def _run_module(
     command: list[str], environment: dict[str, str], log: Path | None, limit_s: float
 ) -> str:
-    """Run `python -m <command>` and leave no process of it: `done`, or how it ended otherwise."""
+    """Run `python -m <command>`, and leave none of its processes. Returns `done`, or how it ended
+    otherwise."""
     with open(log or os.devnull, "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", *command],
@@ -184,16 +188,19 @@ def _run_module(
             status = child.wait(limit_s)
         except subprocess.TimeoutExpired:
             return f"ended after {limit_s:.0f} s"
-        finally:  # a signal as well
+        # A signal, too, arrives as an exception.
+        finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # it leads a group of its own
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may block it for good
+                # The part leads its own process group.
+                os.killpg(child.pid, signal.SIGKILL)
+            # A driver may block the part for ever.
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(10)
     return "done" if status == 0 else f"failed: exit status {status}"
 
 
 def _kill_children() -> None:
-    """Kill a part that was being started when a signal came, before it was recorded."""
+    """Kill a part that was being started when a signal came, before it had been recorded."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
@@ -204,7 +211,8 @@ def _kill_children() -> None:
 
 
 def _judge(part: Figures, state: str, log: Path) -> Figures:
-    """The part's figures with its state, what it left out, and its last lines where it failed."""
+    """The part's figures with its state and the figures that are missing, and, if it failed, its
+    last lines."""
     left_out = list(part.get("left_out", []))
     failed = part.get("failed", False)
     for row in part["rows"]:

@@ -1,12 +1,12 @@
-"""The few small wheels that `make gpu` needs besides torch and what comes with it.
+"""The few small wheels that `make gpu` needs besides torch and its dependencies.
 
-Fetches them into a folder, where there is a network, for a machine that has none:
+On a machine with a network, they are fetched into a folder:
 
     python -m experiments.gpu.wheels FOLDER [--python-version 3.12]
 
-On that machine torch, torchvision, numpy, scipy, scikit-learn, matplotlib, pillow, psutil, tqdm,
-filelock, pytest and hypothesis have to be installed; `make gpu WHEELS=FOLDER` takes the rest from
-the folder.
+The machine with the GPU may have no network. It needs torch, torchvision, numpy, scipy,
+scikit-learn, matplotlib, pillow, psutil, tqdm, filelock, pytest and hypothesis; `make gpu
+WHEELS=FOLDER` takes the rest from the folder.
 """
 
 import argparse
@@ -15,18 +15,19 @@ import sys
 from pathlib import Path
 
 WITH_DEPENDENCIES = ("pydantic", "optree", "pyvers>=0.2,<0.3", "cloudpickle")
-"""pydantic requires one version of pydantic-core, which pip resolves."""
+"""Packages that pip resolves, because pydantic requires one version of pydantic-core."""
 WITHOUT_DEPENDENCIES = ("tensordict", "simplejpeg", "dm-tree", "absl-py", "attrs", "wrapt")
-"""Their dependencies are installed (torch, numpy), or are in one of the two lists."""
+"""Packages without their dependencies, which are installed (torch, numpy) or are in one of the
+lists."""
 NEEDED = ("pydantic", "optree", "tensordict")
-"""Nothing runs without these modules; without the others some options are unsupported."""
+"""Modules without which nothing runs. Without the others, some options are unsupported."""
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 24, 17, 5)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 MOST_MIB = 60
 
 
 def fetch(folder: Path, python_version: str) -> list[Path]:
-    """The wheels, in the folder; raises CalledProcessError where pip fails."""
+    """Fetch the wheels into the folder. Raises CalledProcessError if pip fails."""
     common = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
     common += ["--implementation", "cp", "--python-version", python_version, "--dest", str(folder)]
     common += [word for platform in PLATFORMS for word in ("--platform", platform)]
@@ -38,7 +39,7 @@ def fetch(folder: Path, python_version: str) -> list[Path]:
 def install(folder: Path, site: Path) -> None:
     """Install every wheel of the folder into `site`, without a network.
 
-    Raises FileNotFoundError where it has none, CalledProcessError where pip fails.
+    Raises FileNotFoundError if the folder has none, CalledProcessError if pip fails.
     """
     wheels = sorted(folder.glob("*.whl"))
     if not wheels:

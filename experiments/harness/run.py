@@ -1,7 +1,8 @@
-"""The harness's own cost: the timed window and a bare `for` loop, interleaved.
+"""The cost of the harness itself: the timed window against a bare `for` loop.
 
-Both run the same DataLoader (60,000 x 28x28 float32, batch 64, shuffled) with the same placement,
-one epoch each in turn, each as often first; ratios are paired, the interval is bootstrapped.
+Both run the same DataLoader (60,000 x 28x28 float32, batch 64, shuffled) with the same placement.
+They take turns of one epoch, and each is first equally often. Ratios are paired, with a
+bootstrapped interval.
 
     python -m experiments.harness.run [pairs]
 """
@@ -26,6 +27,7 @@ CPU = torch.device("cpu")
 
 
 def bare_seconds(loader: Iterable[Any], place: Callable[[Any], Any]) -> float:
+    """Seconds of an epoch of a bare loop that places each batch."""
     start = now_ns()
     for batch in loader:
         place(batch)
@@ -33,6 +35,7 @@ def bare_seconds(loader: Iterable[Any], place: Callable[[Any], Any]) -> float:
 
 
 def main(pairs: int) -> None:
+    """Time both loops in turn, and print their medians and their ratio."""
     samples = TensorDataset(torch.rand(60_000, 28, 28), torch.randint(10, (60_000,)))
     place = DirectPlacement(non_blocking=False).to(CPU)
     seconds: dict[str, list[float]] = {"harness": [], "bare": []}
@@ -42,7 +45,8 @@ def main(pairs: int) -> None:
             "bare": lambda: bare_seconds(epochs(0), place),
         }
         for arm in arms.values():
-            arm()  # warm-up
+            # Warm-up.
+            arm()
         for _, names in rounds(dict.fromkeys(arms, pairs)):
             for name in names:
                 seconds[name].append(arms[name]())
@@ -50,7 +54,8 @@ def main(pairs: int) -> None:
     print(
         f"harness {median(harness):.4f} s, bare loop {median(bare):.4f} s an epoch, {pairs} pairs"
     )
-    if quotient := ratio(harness, bare):  # five pairs or more
+    # The ratio needs at least five pairs.
+    if quotient := ratio(harness, bare):
         bounds = f"[{quotient.low:.4f}, {quotient.high:.4f}]"
         print(f"harness / bare: {quotient.estimate:.4f} {bounds}")
 

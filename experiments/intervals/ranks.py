@@ -1,4 +1,5 @@
-"""Rules that tell jobs apart, on simulated campaigns with known answers; run.py names the parts."""
+"""Rules that tell jobs apart, tried on simulated campaigns with known answers. The parts of run.py
+call this module."""
 
 import numpy as np
 from scipy.special import stdtr
@@ -9,7 +10,7 @@ from fastloop.core.pair_tests import holm, pairs, significant_pairs, welch_p_val
 ALPHA = pair_tests.SIGNIFICANCE
 JOBS, TRIALS = (2, 5, 10, 20), (3, 4, 5, 10, 20)
 AT_ONCE = 500
-"""Campaigns in memory at once."""
+"""Number of campaigns in memory at once."""
 IDENTICAL = ("lognormal", "drift", "heavy", "skewed", "modes .5", "modes .3")
 UNEQUAL = ("one x5", "one x20", "half x10")
 
@@ -17,9 +18,9 @@ UNEQUAL = ("one x5", "one x20", "half x10")
 def campaigns(noise, count, jobs, trials, rng):
     """Logarithms of seconds (campaign, job, round) of equally fast jobs.
 
-    lognormal, drift, heavy: as in run.py. skewed: exponential, 10 %. modes p: with probability p a
-    trial takes 30 % longer, 1 % noise. one xk, half xk: 2 % noise, k times as much in one job or
-    in half of them.
+    lognormal, drift, heavy: as in run.py. skewed: exponential noise of 10 %. modes p: 1 % noise,
+    and with probability p a trial takes 30 % longer. one xk, half xk: 2 % noise, and k times as
+    much in one job or in half of the jobs.
     """
     shape = (count, jobs, trials)
     kind, _, value = noise.partition(" ")
@@ -39,14 +40,15 @@ def campaigns(noise, count, jobs, trials, rng):
 
 
 def own(logs):
-    """The rule until November 2026: a paired t test for each pair, Holm."""
+    """The rule until November 2026: a paired t test for each pair, with Holm's correction."""
     first, second = pairs(logs.shape[-2])
     differences = logs[..., second, :] - logs[..., first, :]
     return holm(_student(differences, differences.var(axis=-1, ddof=1), logs.shape[-1] - 1), ALPHA)
 
 
 def pooled(logs):
-    """The residual variance of the block model for all pairs, Holm."""
+    """A rule with one variance for all pairs, the residual variance of the block model, and Holm's
+    correction."""
     first, second = pairs(logs.shape[-2])
     residuals = logs - logs.mean(axis=-1, keepdims=True)
     residuals = residuals - residuals.mean(axis=-2, keepdims=True)
@@ -56,7 +58,7 @@ def pooled(logs):
 
 
 def moderated(logs):
-    """Variances of pairs moderated as in Smyth 2004 alone, Holm."""
+    """A rule with variances of pairs that are moderated as in Smyth 2004, and nothing else."""
     jobs, rounds = logs.shape[-2:]
     if jobs == 2:
         return own(logs)
@@ -76,7 +78,7 @@ def _student(differences, variance, freedom):
 
 
 def told(rule, logs):
-    """Pairs that the rule tells apart and whose medians differ by 2 %."""
+    """Pairs that the rule tells apart, if their medians also differ by 2 %."""
     first, second = pairs(logs.shape[-2])
     medians = np.median(logs[..., second, :] - logs[..., first, :], axis=-1)
     return rule(logs) & (np.abs(medians) >= np.log(1.02))
@@ -93,8 +95,8 @@ def _false_alarms(noise, count, jobs, trials):
 
 
 def identical(count, noises=IDENTICAL):
-    """Print how often any of equally fast jobs are told apart, % of campaigns, for each rule:
-    the five numbers of trials after each other."""
+    """Print how often any of equally fast jobs are told apart, in % of campaigns, for each rule and
+    each of the five numbers of trials."""
     print(f"| noise | jobs | {' | '.join(RULES)} |\n|---|---|" + "---|" * len(RULES))
     for noise in noises:
         for jobs in JOBS:
@@ -111,8 +113,8 @@ def unequal(count):
 
 
 def power(count):
-    """Print how often a factor of 1.5 is told at 10 % noise in ten jobs, in %: the campaigns in
-    which every slower job is told from a faster one, and the pairs."""
+    """Print how often a factor of 1.5 is found at 10 % noise in ten jobs, in %: campaigns in which
+    every slower job is told from a faster one, and pairs."""
     print("| slower jobs | trials | rule | every slower job | a slower job | a pair |")
     print("|---" * 6 + "|")
     first, second = pairs(10)
@@ -152,7 +154,7 @@ def power(count):
 
 
 def serial(count):
-    """Print how often five equal jobs are told apart whose noise wanders: AR(1), 5 %."""
+    """Print how often five equal jobs with AR(1) noise of 5 % are told apart."""
     for correlation in (0.3, 0.6):
         for trials in (5, 10, 20):
             noise = np.random.default_rng(trials).standard_normal((count, 5, trials))
@@ -167,7 +169,8 @@ def serial(count):
 
 
 def compare(count):
-    """Print how often two sets of 20 equal jobs have one that is slower, in % of comparisons."""
+    """Print how often, between two sets of 20 equal jobs, one job is called slower, in % of
+    comparisons."""
     print("| noise | trials | interval alone | and Welch, Holm |\n|---|---|---|---|")
     for noise in ("lognormal", "heavy", "modes .5"):
         for trials in (5, 10, 20):

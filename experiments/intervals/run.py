@@ -1,4 +1,5 @@
-"""Confidence intervals and tests compared: which cover the truth, which keep equal jobs equal?
+"""Confidence intervals and tests compared: which intervals contain the truth, and which tests leave
+equal jobs equal?
 
 Simulated campaigns with known answers; see `campaigns` here and in ranks.py for the noises.
 
@@ -24,9 +25,10 @@ KINDS = ("lognormal", "drift", "heavy", "skewed")
 def campaigns(kind, count, jobs, trials, seed=0):
     """Logarithms of seconds (campaign, job, round) of equally fast jobs.
 
-    lognormal: 5 % noise. drift: the same, +10 % over the rounds, and a shock of 10 % that all jobs
-    of a round share. heavy: t with 3 degrees of freedom, one trial in ten takes 30-50 % longer.
-    skewed: an exponential 10 % in every other job, 2 % lognormal in the rest.
+    lognormal: 5 % noise. drift: 5 % noise, a drift of +10 % over the rounds, and in each round a
+    shock of 10 % that all jobs share. heavy: Student's t with 3 degrees of freedom, and one trial
+    in ten takes 30 to 50 % longer. skewed: exponential noise of 10 % in every other job, lognormal
+    noise of 2 % in the others.
     """
     rng = np.random.default_rng([seed, KINDS.index(kind), jobs, trials])
     shape = (count, jobs, trials)
@@ -48,14 +50,18 @@ def picks(trials):
 
 
 def plain_median(row):
+    """The percentile bootstrap of the median."""
     return np.percentile(np.median(row[picks(len(row))], axis=1), [2.5, 97.5])
 
 
 def plain_mean(row):
+    """The percentile bootstrap of the mean."""
     return np.percentile(row[picks(len(row))].mean(axis=1), [2.5, 97.5])
 
 
 def bca(statistic):
+    """A function that returns the BCa bootstrap interval of a statistic."""
+
     def limits(row):
         interval = scipy.stats.bootstrap(
             (row,), statistic, axis=-1, n_resamples=RESAMPLES, method="BCa", rng=0
@@ -66,6 +72,7 @@ def bca(statistic):
 
 
 def bootstrap_t(row):
+    """The studentized bootstrap of the mean."""
     resamples = (row - row.mean())[picks(len(row))]
     errors = np.maximum(resamples.std(axis=1, ddof=1), 1e-9 * row.std()) / len(row) ** 0.5
     low, high = np.percentile(resamples.mean(axis=1) / errors, [2.5, 97.5])
@@ -74,15 +81,18 @@ def bootstrap_t(row):
 
 
 def student(row):
+    """Student's interval of the mean."""
     reach = scipy.stats.t.ppf(0.975, len(row) - 1) * row.std(ddof=1) / len(row) ** 0.5
     return row.mean() - reach, row.mean() + reach
 
 
 def hettmansperger_sheather(row):
+    """Hettmansperger and Sheather's interval of the median."""
     return scipy.stats.mstats.median_cihs(row, 0.05) if len(row) > 5 else (np.min(row), np.max(row))
 
 
 def median_smoothed(row):
+    """The smoothed bootstrap of the median, which fastloop uses."""
     ratio = stats.ratio(np.exp(row), np.ones(len(row)))
     return np.log(ratio.low), np.log(ratio.high)
 
@@ -100,7 +110,7 @@ ESTIMATORS = {
 
 
 def coverage(count):
-    """Print each interval's coverage in %, and its median width in % in brackets."""
+    """Print each interval's coverage in %, and in brackets its median width in %."""
     for kind in KINDS:
         print(f"\n{kind}\n\n| interval |" + "".join(f" n={n} |" for n in TRIALS))
         print("|---|" + "---|" * len(TRIALS))
@@ -118,7 +128,7 @@ def coverage(count):
 
 
 def calibration(count):
-    """Print the coverage in % of the smoothed bootstrap, by its two constants."""
+    """Print the coverage of the smoothed bootstrap in %, for values of its two constants."""
     cases = [(kind, trials) for kind in KINDS[:3] for trials in (5, 7)]
     print("| position, tail |" + "".join(f" {kind} n={n} |" for kind, n in cases))
     print("|---|" + "---|" * len(cases))
@@ -132,7 +142,7 @@ def calibration(count):
 
 
 def few(count):
-    """Print the coverage in % with three and four trials: of the ratio, and of the median."""
+    """Print the coverage in % with three and with four trials, for the ratio and for the median."""
     print(
         "| noise | trials | ratio, smoothed | median, smoothed | ratio, Student |\n"
         + "|---" * 5
@@ -144,7 +154,8 @@ def few(count):
         for trials in (3, 4):
             logs = campaigns(kind, count, 2, trials)
             ratios = logs[:, 0] - logs[:, 1]
-            if kind == "drift":  # over the rounds of this campaign
+            # The true median depends on the drift over this campaign's number of rounds.
+            if kind == "drift":
                 truths = truths[0], np.median(campaigns(kind, 50_000, 2, trials, seed=1)[:, 0])
             cells = [
                 np.mean([low <= truth <= high for low, high in map(limits, rows)])
@@ -159,7 +170,8 @@ def few(count):
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # of BCa, where all resamples are equal
+    # The BCa bootstrap warns if all resamples are equal.
+    warnings.simplefilter("ignore")
     parts = {
         "coverage": coverage,
         "calibration": calibration,

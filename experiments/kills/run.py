@@ -44,14 +44,15 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 def main() -> None:
     kills, seed = int([*sys.argv, 100][1]), int([*sys.argv, 100, 0][2])
     random.seed(seed)
-    # a shell's background job ignores Ctrl-C, and so would what it starts
+    # A background job of a shell ignores Ctrl-C, and so would the commands that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         whole_s = run_until(Path(folder) / "whole", None, 0)[1]
         print(f"a whole run takes {whole_s:.1f} s", flush=True)
         for number in range(kills):
-            # every third starts empty, so that preparing and the first database are interrupted too
+            # Every third kill has an empty folder, so that preparing and the first database are
+            # interrupted too.
             outputs = Path(folder) / str(number // 3)
             outcome = kill_once(outputs, random.choice(SIGNALS), random.uniform(0, whole_s))
             outcomes[outcome] += 1
@@ -63,11 +64,13 @@ def kill_once(outputs: Path, sign: signal.Signals, after_s: float) -> str:
     """The outcome as a line of text; raises AssertionError if a check fails."""
     shm = set(os.listdir("/dev/shm"))
     trials_before, _, status = run_until(outputs, sign, after_s)
-    while not set(os.listdir("/dev/shm")) <= shm:  # other programs use it too
+    # Other programs use /dev/shm too.
+    while not set(os.listdir("/dev/shm")) <= shm:
         time.sleep(0.1)
     num_trials = check_results(outputs, trials_before)
     check_stores(outputs)
-    if sign != signal.SIGKILL:  # after which nothing could record how the jobs ended
+    # After SIGKILL the command can't record how its jobs ended.
+    if sign != signal.SIGKILL:
         check_ends(outputs)
     check_runs(outputs)
     assert status in {0, -sign, 128 + sign}, status
@@ -79,8 +82,11 @@ def kill_once(outputs: Path, sign: signal.Signals, after_s: float) -> str:
 def run_until(
     outputs: Path, sign: signal.Signals | None, after_s: float
 ) -> tuple[dict[Path, int], float, int]:
-    """Run the command up to the kill: trials that were on disk before it, seconds, exit status.
-    Raises AssertionError if a process outlives it."""
+    """Run the command until it is killed. Returns the number of trials that were on disk before,
+    seconds, and the exit status.
+
+    Raises AssertionError if a process outlives the command.
+    """
     start = time.monotonic()
     environment = os.environ | {"FASTLOOP_OUTPUTS": str(outputs)}
     command = subprocess.Popen(
@@ -104,7 +110,7 @@ def run_until(
 
 
 def session(pid: int) -> list[psutil.Process]:
-    """The processes of the command's session, at any depth."""
+    """The processes of the command's session, at any depth below it."""
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, psutil.Error):
@@ -119,8 +125,8 @@ def trials_on_disk(outputs: Path) -> dict[Path, int]:
 
 
 def check_results(outputs: Path, before: dict[Path, int]) -> int:
-    """The number of trials of the newest sweep; raises AssertionError if a file has fewer than
-    before the kill."""
+    """The number of trials of the newest sweep. Raises AssertionError if a file has fewer trials
+    than before the kill."""
     now = trials_on_disk(outputs)
     assert all(now[path] >= count for path, count in before.items()), (before, now)
     newest = max((path.parent.parent for path in now), default=None)
@@ -150,7 +156,8 @@ def check_ends(outputs: Path) -> None:
 def check_runs(outputs: Path) -> None:
     """Raise AssertionError if a run is still open after the next start has cleaned up."""
     os.environ["FASTLOOP_OUTPUTS"] = str(outputs)
-    MlflowTracker(experiment="fastloop").where("")  # closes abandoned runs
+    # The tracker closes abandoned runs when it starts.
+    MlflowTracker(experiment="fastloop").where("")
     client = MlflowClient(tracking_uri=f"sqlite:///{outputs}/mlflow.db")
     experiment = client.get_experiment_by_name("fastloop")
     assert experiment is not None

@@ -9,7 +9,7 @@ DURATION_NS = 250_000_000
 
 
 def pinned_copy_bandwidth(device: torch.device) -> float:
-    """Bytes per second from pinned memory to the device; on a CPU from memory to memory."""
+    """Bytes per second from pinned memory to the device; on a CPU, from memory to memory."""
     host = torch.ones(COPY_BYTES, dtype=torch.uint8)
     return _copy_bandwidth(host.pin_memory() if device.type == "cuda" else host, device)
 

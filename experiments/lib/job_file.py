@@ -1,8 +1,8 @@
-"""Jobs composed beforehand, in a JSON file: for machines with torch, but without Hydra.
+"""Jobs composed beforehand, in a JSON file, for machines with torch but without Hydra.
 
-The file has the node of the default job, and for each job its overrides and those fields that
-differ. A node is resolved: its `_target_` is called with its other entries, and nothing else is
-left to do.
+The file has the node of the default job, and for each other job its overrides and the fields in
+which it differs. A node is a resolved configuration: to make its object, `_target_` is called with
+the other entries.
 """
 
 import json
@@ -17,13 +17,13 @@ from fastloop.trial.job import Job, crop_images
 
 Node = dict[str, Any]
 Settings = Mapping[str, Any]
-"""Options and settings by the names that the command line has for them."""
+"""Name of an option or setting on the command line -> its value."""
 OUTPUTS = "$FASTLOOP_OUTPUTS"
-"""In the file, the folder of that environment variable, or `outputs`."""
+"""Stands in the file for the value of that environment variable, or for `outputs`."""
 
 
 def overrides_of(settings: Settings) -> tuple[str, ...]:
-    """The settings as overrides of the command line."""
+    """The settings as overrides on the command line."""
     return tuple(
         f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
         for name, value in settings.items()
@@ -31,7 +31,7 @@ def overrides_of(settings: Settings) -> tuple[str, ...]:
 
 
 def read_job(path: Path, *overrides: str) -> Job:
-    """The file's job with these overrides; raises KeyError if it has none."""
+    """The file's job with these overrides. Raises KeyError if the file has none."""
     content = json.loads(path.read_text())
     node = content["jobs"].get(" ".join(overrides))
     if node is None:
@@ -40,7 +40,7 @@ def read_job(path: Path, *overrides: str) -> Job:
 
 
 def job_nodes(all_overrides: Iterable[tuple[str, ...]]) -> Node:
-    """The content of a file with these jobs, composed by Hydra."""
+    """The content of a file with these jobs, which Hydra composes."""
     default = _compose_node()
     jobs = {
         " ".join(overrides): dict(_difference(_compose_node(*overrides), default))
@@ -50,7 +50,7 @@ def job_nodes(all_overrides: Iterable[tuple[str, ...]]) -> Node:
 
 
 def write_jobs(path: Path, all_overrides: Iterable[tuple[str, ...]]) -> None:
-    """Write the file, a line a job."""
+    """Write the file, with one line per job."""
     content = job_nodes(all_overrides)
     lines = [f"  {json.dumps(key)}: {json.dumps(node)}" for key, node in content["jobs"].items()]
     jobs = ",\n".join(lines)
@@ -85,17 +85,17 @@ def _compose_node(*overrides: str) -> Node:
 
 
 def _difference(node: Node, default: Node) -> Iterator[tuple[str, Any]]:
-    """The fields that the default lacks or has another value for."""
+    """The fields that the default node lacks, or for which it has another value."""
     for name, value in node.items():
         if name not in default or default[name] != value:
             yield name, value
 
 
 def _portable(node: Any) -> Any:
-    """The node with OUTPUTS in the place of this process's own outputs folder, and without an
-    option's requirements."""
+    """The node with OUTPUTS in place of this process's outputs folder, and without an option's
+    requirements."""
     if isinstance(node, dict):
-        # No environment is built for these jobs: they run with the libraries that are there.
+        # No environment is built for these jobs; they run with the installed libraries.
         return {name: _portable(value) for name, value in node.items() if name != "requirements"}
     outputs = os.environ.get("FASTLOOP_OUTPUTS", "outputs")
     is_inside = isinstance(node, str) and node.startswith(f"{outputs}/")

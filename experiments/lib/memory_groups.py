@@ -1,4 +1,4 @@
-"""Memory limits for some processes: cgroups of version 1, which only root can make."""
+"""Memory limits for some processes, by cgroups of version 1, which only root can make."""
 
 import tempfile
 import time
@@ -13,10 +13,10 @@ WAIT_S = 0.1
 
 @contextmanager
 def memory_group(limit_mib: int) -> Iterator[Path]:
-    """The folder of a new group with that limit, page cache included. A process joins it by writing
-    its number to `cgroup.procs` there; the exit waits for all members to end.
+    """The folder of a new group with that limit, page cache included. A process joins the group by
+    writing its number to `cgroup.procs` in the folder. The exit waits until all members have ended.
 
-    Raises OSError where no group can be made.
+    Raises OSError if no group can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="fastloop-", dir=_parent_group()))
     try:
@@ -29,7 +29,7 @@ def memory_group(limit_mib: int) -> Iterator[Path]:
 
 
 def _parent_group() -> Path:
-    """The folder of the group that this process is a member of."""
+    """The folder of the group to which this process belongs."""
     for line in MEMBERSHIP.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

@@ -1,4 +1,4 @@
-"""Named jobs in rounds, a fresh process a trial, without a tracker."""
+"""Jobs measured side by side in rounds, each trial in a fresh process, without a tracker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,36 +22,36 @@ class Row:
 
     name: str
     reason: str = ""
-    """Why there are no figures; empty where there are."""
+    """The reason why there are no figures; empty if there are."""
     seconds: tuple[float, ...] = ()
-    """Of each trial, by round."""
+    """Seconds of each trial, by round."""
     samples: int = 0
-    """Delivered in a trial."""
+    """Number of samples that a trial delivers."""
     wait_s: float = 0.0
-    """How long the loop waited for batches in one further epoch, the first batch included."""
+    """Seconds that the loop waited for batches in one further epoch, including the first batch."""
     epoch_s: float = 0.0
-    """Length of that epoch."""
+    """Seconds of that epoch."""
 
     @property
     def samples_per_s(self) -> float:
-        """Median over trials."""
+        """Median over the trials."""
         return self.samples / stats.median(self.seconds)
 
 
 @dataclass
 class JobRun:
-    """A job while it is measured."""
+    """A job while it is being measured."""
 
     job: Job
     prepared: PreparedData | None = None
     seconds: list[float] = field(default_factory=list)
     samples: int = 0
     reason: str = ""
-    """Why it is not measured any further."""
+    """The reason why it is no longer measured; empty if it is."""
 
 
 def measure_rows(jobs: Mapping[str, Job], benchmark: str, trials: int) -> list[Row]:
-    """A row a job, in their order; a job that can't be run here has its reason."""
+    """A row for each job, in their order. If a job can't be run here, its row has the reason."""
     launcher = SingleLauncher(isolation="forkserver")
     runs = {name: prepare_run(job, launcher) for name, job in jobs.items()}
     prepared_names = [name for name, run in runs.items() if not run.reason]
@@ -62,6 +62,7 @@ def measure_rows(jobs: Mapping[str, Job], benchmark: str, trials: int) -> list[R
 
 
 def prepare_run(job: Job, launcher: SingleLauncher) -> JobRun:
+    """The job with its data prepared, or with the reason why it can't be measured."""
     run = JobRun(job)
     try:
         check_support(job)
@@ -74,6 +75,7 @@ def prepare_run(job: Job, launcher: SingleLauncher) -> JobRun:
 
 
 def add_trial(run: JobRun, launcher: SingleLauncher, benchmark: str, number: int) -> None:
+    """Run one trial of the job, and add its time; a failure becomes the job's reason."""
     if run.reason:
         return
     try:
@@ -86,7 +88,7 @@ def add_trial(run: JobRun, launcher: SingleLauncher, benchmark: str, number: int
 
 
 def row_of(name: str, run: JobRun, launcher: SingleLauncher, benchmark: str) -> Row:
-    """The job's row, after an instrumented pass of its own."""
+    """The job's row, after its instrumented pass."""
     if run.reason:
         return Row(name=name, reason=run.reason)
     attribution = launcher.call(run_instrumentation, run.job, run.prepared, benchmark)
@@ -100,9 +102,11 @@ def row_of(name: str, run: JobRun, launcher: SingleLauncher, benchmark: str) -> 
 
 
 def table(rows: list[Row], relative_to_first: bool = False) -> str:
-    """A line a row: samples/s, the gain paired by round with its 95 % interval, the wait an epoch.
+    """A line for each row: samples/s, the gain paired by round with its 95 % interval, and the wait
+    per epoch.
 
-    Gains are relative to the previous row with figures; relative_to_first: to the first such row.
+    Gains are relative to the previous row that has figures, or, with relative_to_first, to the
+    first such row.
     """
     width = max(26, *(len(row.name) + 2 for row in rows))
     heads = f"{'samples/s':>10}  {'gain [95 %]':<20}{'wait, ms an epoch':>18}{'gain':>9}"
@@ -116,7 +120,8 @@ def table(rows: list[Row], relative_to_first: bool = False) -> str:
 
 
 def figures(row: Row, base: Row | None) -> str:
-    """The row's columns after its name; base: what gains are relative to, None for no gains."""
+    """The row's columns after its name. base: the row to which gains are relative; None for no
+    gains."""
     gain = less_wait = ""
     if base is not None:
         gain = f"x {stats.median(base.seconds) / stats.median(row.seconds):.2f}"

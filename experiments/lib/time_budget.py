@@ -1,4 +1,4 @@
-"""Named jobs in rounds until a time budget is spent: in this process, without Hydra or a
+"""Jobs measured in rounds until a time budget is spent, in this process, without Hydra or a
 tracker."""
 
 import gc
@@ -32,11 +32,11 @@ class JobProgress:
     prepared: PreparedData | None = None
     trials: list[Measurement] = field(default_factory=list)
     attribution: Attribution | None = None
-    """Of its instrumented pass."""
+    """The result of its instrumented pass."""
     reason: str = ""
-    """Why it is not measured any further; empty if it is."""
+    """The reason why it is no longer measured; empty if it is."""
     longest_s: float = 0.0
-    """Of its turns so far."""
+    """Seconds of its longest turn so far."""
 
 
 Turn = Callable[[JobProgress], None]
@@ -48,12 +48,12 @@ def measure_in_time(
     keep: Callable[[list[Figures]], None],
     passes_first: bool = False,
 ) -> None:
-    """A trial of each job in their order, then an instrumented pass of each, then rounds of further
-    trials. passes_first: the instrumented passes come before the first trials.
+    """Run one trial of each job, then an instrumented pass of each, then further trials in rounds.
 
-    `keep` gets all rows before the first turn and after every one; a job that failed, is
-    unsupported or for which there was no time has `why` instead of figures. One process for all,
-    unlike in a sweep: starting CUDA takes longer than most of these trials.
+    passes_first: run the instrumented passes before the first trials. `keep` gets all rows before
+    the first turn and after each turn; a job that failed, is unsupported, or got no time has `why`
+    instead of figures. Unlike in a sweep, all trials share one process, because starting CUDA takes
+    longer than most of these trials.
     """
     start_ns = now_ns()
     progress = {name: JobProgress(job) for name, job in jobs.items()}
@@ -100,7 +100,7 @@ def _run_instrumented(progress: JobProgress) -> None:
 
 
 def _last_benchmark(job: Job) -> str:
-    """The benchmark that is measured; those before it warm up."""
+    """The benchmark that is measured; those before it are a warm-up."""
     return list(job.benchmark)[-1]
 
 

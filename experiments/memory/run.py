@@ -1,18 +1,19 @@
-"""Memory that DataLoader's workers do not share, by the container of the samples.
+"""The memory that DataLoader's workers do not share, for each container of the samples.
 
 A million small samples, integers or file names, are stored in a Python list, a numpy array, a
 tensor or a memory map; 0, 1, 2 and 4 forked workers read each of them once, in random order. Forked
-memory is shared until it is written to, and reading a Python object writes its reference count: so
-each worker should end with a copy of a list's pages, while those of an array stay shared. Seed 002
-names https://ppwwyyxx.com/blog/2022/Demystify-RAM-Usage-in-Multiprocess-DataLoader/, which says so.
+memory is shared until it is written to, and reading a Python object writes its reference count. So
+each worker should end with a copy of a list's pages, while the pages of an array stay shared. Seed
+002 refers to https://ppwwyyxx.com/blog/2022/Demystify-RAM-Usage-in-Multiprocess-DataLoader/, which
+says so.
 
     python -m experiments.memory.run [samples]
 
-Each line is a process of its own. In MiB: what the container adds to it; a worker's unshared
-memory when it starts and after one epoch (USS, the mean of all workers); and PSS, which counts
-shared pages once, of the process before it starts workers and of all processes after the epoch.
-Without workers the process itself reads. A file's page that only one process has mapped counts as
-its own, although the page cache can drop it.
+Each line is measured in its own process. In MiB: the memory that the container adds to the process;
+a worker's unshared memory when it starts and after one epoch (USS, the mean of all workers); and
+PSS, which counts shared pages once, of the process before it starts workers and of all processes
+after the epoch. Without workers, the process itself reads. A file's page that only one process has
+mapped counts as its own, although the page cache can drop it.
 """
 
 import sys
@@ -34,15 +35,18 @@ SAMPLES = 1_000_000
 BATCH = 1000
 MIB = 2**20
 FIRST = 1000
-"""Python shares smaller integers; from here on each is an object of its own."""
+"""Python shares smaller integers; from this one on, each integer is its own object."""
 
 
 def name_of(index: int) -> str:
+    """The file name that a sample of this index has."""
     return f"train/{index % 1000:04d}/{index:08d}.jpg"
 
 
 def memory_map(count: int) -> np.ndarray:
-    with tempfile.TemporaryDirectory() as folder:  # the mapping outlives the file's name
+    """A memory map of this many integers."""
+    # The mapping stays valid after the file has been removed.
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.npy"
         np.save(path, np.arange(FIRST, FIRST + count))
         return np.load(path, mmap_mode="r")
@@ -59,6 +63,8 @@ CONTAINERS: dict[str, Callable[[int], Any]] = {
 
 
 class ContainerDataset(Dataset):
+    """A dataset of the samples in a container."""
+
     def __init__(self, samples: Any) -> None:
         self.samples = samples
 
@@ -70,7 +76,7 @@ class ContainerDataset(Dataset):
 
 
 class PermutationSampler(Sampler):
-    """A permutation in a tensor: a list would be measured too."""
+    """A permutation in a tensor. The memory of a list would be measured as well."""
 
     def __init__(self, count: int) -> None:
         self.order = torch.randperm(count)
@@ -84,10 +90,12 @@ class PermutationSampler(Sampler):
 
 
 def unique_mib(process: psutil.Process) -> float:
+    """The process's unshared memory (USS) in MiB."""
     return process.memory_full_info().uss / MIB
 
 
 def pss_mib(processes: list[psutil.Process]) -> float:
+    """The PSS of all these processes in MiB."""
     return sum(process.memory_full_info().pss for process in processes) / MIB
 
 
@@ -101,17 +109,20 @@ def measure(container: str, workers: int, count: int) -> tuple[float, ...]:
     alone = pss_mib([here])
     at_start[0] = unique_mib(here)
 
-    def note_start(number: int) -> None:  # in the worker, before it has read anything
+    # A worker calls this before it has read anything.
+    def note_start(number: int) -> None:
         at_start[number] = unique_mib(psutil.Process())
 
     loader = DataLoader(
         ContainerDataset(samples),
         batch_size=BATCH,
         sampler=order,
-        collate_fn=len,  # so that no batch is transferred: only reading is measured
+        # The batch becomes a number, so that only reading is measured, and no transfer.
+        collate_fn=len,
         num_workers=workers,
         worker_init_fn=note_start if workers else None,
-        persistent_workers=workers > 0,  # they are measured after the epoch
+        # The workers have to live until they are measured, after the epoch.
+        persistent_workers=workers > 0,
         multiprocessing_context="fork" if workers else None,
     )
     assert sum(loader) == count

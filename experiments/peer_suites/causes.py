@@ -1,4 +1,4 @@
-"""Why tests of other loaders fail with FastLoader."""
+"""Causes for which tests of other loaders fail with FastLoader."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of failures."""
+    """A cause of failed tests."""
 
     text: str
     pattern: str
-    """A regular expression that is in a test's name or in the message of its failure."""
+    """A regular expression that matches the test's name or the message of its failure."""
     is_internal: bool
-    """True where what is tested is the inside of the peer, or the words of its messages."""
+    """True if the test is about internals of the other loader, or about the wording of its
+    messages."""
 
 
 CAUSES = (

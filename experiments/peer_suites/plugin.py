@@ -1,4 +1,4 @@
-"""A plugin of pytest that puts FastLoader in the place of DataLoader in the modules of tests."""
+"""A plugin of pytest that replaces DataLoader by FastLoader in the modules of tests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import pytest
 from fastloop import FastLoader
 
 NAMES = "DataLoader", "StatefulDataLoader"
-"""Names in a test module that are to be FastLoader."""
+"""Names in a test module that are replaced by FastLoader."""
 RECORDS, LOADER = "PEER_SUITES_RECORDS", "PEER_SUITES_LOADER"
-"""Variables with the file for one line a test, and with "fastloader" or "dataloader"."""
+"""Environment variables: the path of a file to which one line per test is written, and "fastloader"
+or "dataloader"."""
 TEST_TIMEOUT_S = 120
 T = TypeVar("T")
 
 
 class PeerLoader(FastLoader[T]):
-    """FastLoader with the one parameter that only torchdata's loader has: how often it notes its
-    state. FastLoader's is exact after every batch."""
+    """FastLoader with the one parameter that only torchdata's loader has: how often it saves its
+    state. FastLoader's state is exact after every batch, so the parameter has no effect."""
 
     def __init__(self, *args: Any, snapshot_every_n_steps: int = 1, **kwargs: Any) -> None:
         self.snapshot_every_n_steps = snapshot_every_n_steps
@@ -31,7 +32,7 @@ class PeerLoader(FastLoader[T]):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Replace the loaders in the modules that have been collected."""
+    """Replace the loaders in the collected modules."""
     if os.environ[LOADER] != "fastloader":
         return
     for module in {id(module): module for module in map(_module_of, items)}.values():
@@ -61,7 +62,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record how a test has ended: its call, or a failure or skip before or after it."""
+    """Record the outcome of a test: of its call, or of its set-up or tear-down if these fail or
+    skip."""
     if report.when != "call" and report.passed:
         return
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -1,4 +1,4 @@
-"""Run the test suites of other loaders with FastLoader in DataLoader's place: README.md."""
+"""Run the test suites of other loaders with FastLoader in place of DataLoader: see README.md."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SUITES = {
         "from-lightning/tests_pytorch/loops/test_double_iter_in_iterable_dataset.py",
     ],
 }
-"""The tests of each suite, below the folder that has them."""
+"""Name of a suite -> its tests, as paths below the folder with the peers' test files."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a test has ended."""
+    """The outcome of a test."""
 
     test: str
     outcome: str
@@ -39,7 +39,8 @@ class Ended:
 
 
 def run_tests(folder: Path, tests: list[str], loader: str, keyword: str) -> dict[str, Ended]:
-    """How each of these files or tests has ended with this loader; a failure counts most."""
+    """The outcome of each of these files or tests with this loader. If a test has several outcomes,
+    a failure counts."""
     records = Path(tempfile.mkdtemp()) / "records.jsonl"
     records.touch()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "experiments.peer_suites.plugin"]
@@ -64,7 +65,7 @@ def run_tests(folder: Path, tests: list[str], loader: str, keyword: str) -> dict
 
 
 def find_cause(failure: Ended, baseline: dict[str, Ended]) -> Cause:
-    """Why a test has failed."""
+    """The cause for which a test has failed."""
     before = baseline.get(failure.test)
     if before is not None and before.outcome == "failed":
         return Cause("fails with torch's loader, too", "", True)
@@ -75,7 +76,7 @@ def find_cause(failure: Ended, baseline: dict[str, Ended]) -> Cause:
 
 
 def main() -> None:
-    """Print a table of the suites, and one of the causes."""
+    """Print a table of the suites, and a table of the causes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="has the peers' test files, see README.md")
     parser.add_argument("--suite", choices=SUITES, action="append")
@@ -101,7 +102,7 @@ def main() -> None:
 
 
 def print_suite(suite: str, ended: dict[str, Ended], baseline: dict[str, Ended]) -> list[str]:
-    """Print a suite's row; returns the rows of its causes."""
+    """Print a suite's row. Returns the rows of its causes."""
     outcomes = Counter(each.outcome for each in ended.values())
     tests: dict[Cause, list[Ended]] = {}
     for failure in ended.values():

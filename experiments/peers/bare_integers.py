@@ -1,7 +1,7 @@
-"""The workload integers without anything around it: 300,000 integers in batches of 300.
+"""The workload `integers` and nothing else: 300,000 integers in batches of 300.
 
-In a traversal each batch is also placed, which takes as long as making it. Here nothing is done
-with the batches, and every loop has a process of its own; see README.md.
+In a traversal each batch is also placed on the device, which takes as long as making it. Here
+nothing is done with the batches, and every loop has its own process; see README.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ COUNT, BATCH_SIZE, EPOCHS = 300_000, 300, 20
 
 @dataclass(frozen=True)
 class NumbersByIndexTensor(Dataset):
-    """Batches of numbers by a tensor of indices."""
+    """A dataset of integers that is indexed by a tensor once per batch."""
 
     numbers: torch.Tensor
 
@@ -33,7 +33,7 @@ class NumbersByIndexTensor(Dataset):
 
 @dataclass(frozen=True)
 class PermutedSlices:
-    """Seed 004's numpy loop, its slices handed to torch."""
+    """Seed 004's numpy loop: slices of a permuted array, as tensors."""
 
     numbers: np.ndarray
 
@@ -43,17 +43,20 @@ class PermutedSlices:
 
 
 def fastloader(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """FastLoader over a tensor of numbers."""
     from fastloop import FastLoader
 
     return FastLoader(numbers, BATCH_SIZE, shuffle=True, seed=0)
 
 
 def dataloader(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """DataLoader with its best settings over a tensor of numbers."""
     sampler = IndexTensorSampler(len(numbers), BATCH_SIZE)
     return DataLoader(NumbersByIndexTensor(numbers), batch_size=None, sampler=sampler)
 
 
 def numpy_loop(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Seed 004's numpy loop over the numbers."""
     return PermutedSlices(numbers.numpy())
 
 
@@ -66,11 +69,12 @@ LOOPS: dict[str, Callable[[torch.Tensor], Iterable[torch.Tensor]]] = {
 
 @cache
 def warm_loop(loop: str, count: int) -> Iterable[torch.Tensor]:
-    """The loop that a process uses in all rounds: later rounds find it warm."""
+    """The loop that a process uses in all rounds, so that it is warm in later ones."""
     return LOOPS[loop](torch.arange(count))
 
 
 def epoch_ms(loop: str, count: int) -> float:
+    """Milliseconds of an epoch of this loop."""
     batches, start = warm_loop(loop, count), now_ns()
     for _ in range(EPOCHS):
         for _ in batches:
@@ -79,6 +83,7 @@ def epoch_ms(loop: str, count: int) -> float:
 
 
 def integers(num_rounds: int, count: int = COUNT) -> list[Line]:
+    """The table's lines on the workload `integers`."""
     with processes(list(LOOPS)) as call:
         calls = {loop: partial(call[loop], epoch_ms, loop, count) for loop in LOOPS}
         took_ms = measure_in_rounds(num_rounds, calls)

@@ -1,7 +1,7 @@
-"""Factors by which FastLoader is faster than each rival over rows in memory, by workload.
+"""The factors by which FastLoader is faster than its rivals over rows in memory, by workload.
 
-Nothing is done with the batches. Every loop has a process of its own, which lives through all
-rounds and is called in turn; factors are paired by round. See README.md.
+Nothing is done with the batches. Every loop has its own process, which lives through all rounds and
+is called in turn; factors are paired by round. See README.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +30,7 @@ Batches = Iterable[Any]
 
 
 def fastloader(case: Case) -> Batches:
+    """FastLoader over the case's source."""
     from fastloop import FastLoader
 
     return FastLoader(tree(case), case.batch_size, shuffle=True, seed=0)
@@ -37,7 +38,8 @@ def fastloader(case: Case) -> Batches:
 
 @dataclass(frozen=True)
 class InPlace:
-    """Batches converted in the loop, each operation in place, as its framework's users write it."""
+    """Batches that the loop converts with in-place operations, as users of the framework write
+    it."""
 
     batches: Batches
     hwc: bool
@@ -52,6 +54,7 @@ class InPlace:
 
 
 def dataloader(case: Case) -> Batches:
+    """DataLoader with its best settings for rows in memory."""
     sampler = IndexTensorSampler(case.count, case.batch_size)
     batches = DataLoader(RowsByIndexTensor(source(case)), batch_size=None, sampler=sampler)
     return InPlace(batches, case.hwc) if case.converts else batches
@@ -59,7 +62,7 @@ def dataloader(case: Case) -> Batches:
 
 @dataclass(frozen=True, eq=False)
 class IndexBatches:
-    """A source of whole batches for grain: an item is a batch, by its indices."""
+    """A source for grain in which each item is a whole batch."""
 
     case: Case
     order: np.ndarray
@@ -75,7 +78,7 @@ class IndexBatches:
 
 @dataclass(frozen=True)
 class GrainEpochs:
-    """grain without threads, as its documentation recommends for data in memory."""
+    """Epochs of grain without threads, as its documentation recommends for data in memory."""
 
     case: Case
 
@@ -89,11 +92,13 @@ class GrainEpochs:
 
 
 def by_grain(case: Case) -> Batches:
+    """grain over the case's source."""
     batches = GrainEpochs(case)
     return InPlace(batches, case.hwc) if case.converts else batches
 
 
 def by_turboloader(case: Case) -> Batches:
+    """turboloader's loader of arrays, or of tokens."""
     import turboloader
 
     arrays = [leaf.numpy() for leaf in source(case)]
@@ -110,12 +115,13 @@ def by_turboloader(case: Case) -> Batches:
 
 
 def numpy_loop(case: Case) -> Batches:
+    """Seed 004's numpy loop over the case's rows."""
     return PermutedSlices(source(case)[0].numpy())
 
 
 @dataclass(frozen=True)
 class RandomWindows:
-    """nanoGPT's get_batch: a list of slices that are converted and stacked."""
+    """nanoGPT's get_batch: slices at random starts, which are converted and stacked."""
 
     case: Case
 
@@ -139,13 +145,14 @@ LOOPS: dict[str, Callable[[Case], Batches]] = {
 
 @cache
 def warm_loop(loop: str, case: Case) -> Batches:
-    """The loop that a process uses in all rounds: later rounds find it warm."""
-    torch.set_num_threads(1)  # more of them made every rival slower
+    """The loop that a process uses in all rounds, so that it is warm in later ones."""
+    # With more threads every rival was slower.
+    torch.set_num_threads(1)
     return LOOPS[loop](case)
 
 
 def epoch_ms(loop: str, case: Case) -> float:
-    """Milliseconds of an epoch, on average over LEAST_ROUND_S."""
+    """Milliseconds per epoch, averaged over at least LEAST_ROUND_S."""
     batches, start, epochs = warm_loop(loop, case), now_ns(), 0
     while seconds_between(start, now_ns()) < LEAST_ROUND_S:
         delivered = sum(1 for _ in _bounded(batches, case.batches))
@@ -155,7 +162,7 @@ def epoch_ms(loop: str, case: Case) -> float:
 
 
 def _bounded(batches: Batches, count: int) -> Iterator[Any]:
-    """At most `count` batches: some loaders of tokens are endless."""
+    """At most `count` batches, because some loaders of tokens are endless."""
     for number, batch in enumerate(batches, start=1):
         yield batch
         if number == count:
@@ -163,7 +170,7 @@ def _bounded(batches: Batches, count: int) -> Iterator[Any]:
 
 
 def gather_ms(gather: str, case: Case) -> float:
-    """Milliseconds of an epoch of nothing but the gather, on average over LEAST_ROUND_S."""
+    """Milliseconds per epoch of the gather alone, averaged over at least LEAST_ROUND_S."""
     epochs = warm_gather(gather, case)
     start, epochs_ms = now_ns(), []
     while seconds_between(start, now_ns()) < LEAST_ROUND_S:
@@ -180,10 +187,12 @@ def warm_gather(gather: str, case: Case) -> PrefetchingGather | PlainGather:
 
 
 def factors(num_rounds: int) -> list[Line]:
+    """The table's lines on all workloads."""
     return [line for name, case in CASES.items() for line in factors_of(name, case, num_rounds)]
 
 
 def factors_of(name: str, case: Case, num_rounds: int) -> list[Line]:
+    """The table's lines on one workload."""
     optional = ("grain", "turboloader")
     rivals = [rival for rival in case.rivals if rival not in optional or find_spec(rival)]
     loops, gathers = ["FastLoader", *rivals], [GATHER, *([PLAIN_GATHER] * (case.least_plain > 0))]

@@ -1,8 +1,8 @@
-"""Time per sample of 10^5 to 10^7 rows: does it grow, and does it grow in the gather alone?
+"""Time per sample for 10^5 to 10^7 rows: does it grow, and does it grow in the gather alone?
 
-Measured are FastLoader, and one thread a core that does nothing but gather the same rows: growth of
-the latter is the machine's. Each number of rows has a process of its own that lives through all
-rounds, for both; see README.md.
+Two loops are measured: FastLoader, and one thread per core that only gathers the same rows. If the
+second grows, the machine is the reason. Each number of rows has its own process for both loops,
+which lives through all rounds; see README.md.
 """
 
 from collections.abc import Iterable
@@ -19,23 +19,25 @@ from experiments.peers.workloads import NORMALIZED, Workload
 from fastloop.core.spans import now_ns, seconds_between
 
 EPOCHS_BY_COUNT = {100_000: 20, 1_000_000: 4, 10_000_000: 1}
-"""Epochs of a round, by the number of rows."""
+"""Number of rows -> number of epochs in a round."""
 
 
 @cache
 def warm_source(workload: Workload) -> tuple[torch.Tensor, torch.Tensor]:
-    """The source of all rounds of a process, from which both loops gather."""
+    """The source from which both loops of a process gather in all rounds."""
     return workload.source()
 
 
 @cache
 def warm_fastloader(workload: Workload) -> Iterable[Any]:
+    """The FastLoader that a process uses in all rounds."""
     from fastloop import FastLoader
 
     return FastLoader(warm_source(workload), workload.batch_size, shuffle=True, seed=0)
 
 
 def fastloader_s(workload: Workload, epochs: int) -> float:
+    """Seconds of this many epochs of FastLoader."""
     batches, start = warm_fastloader(workload), now_ns()
     for _ in range(epochs):
         for _ in batches:
@@ -44,6 +46,7 @@ def fastloader_s(workload: Workload, epochs: int) -> float:
 
 
 def gather_s(workload: Workload, epochs: int) -> float:
+    """Seconds of this many epochs of the gather alone."""
     gather = PrefetchingGather(warm_source(workload))
     return sum(gather.epoch_s() for _ in range(epochs))
 
@@ -54,7 +57,7 @@ LEAST_SHARE = 0.85
 
 
 def growth(num_rounds: int) -> list[Line]:
-    """The lines of rows in torch's memory, then of rows in numpy's."""
+    """The table's lines: rows in torch's memory, then rows in numpy's."""
     workloads = {"torch": NORMALIZED, "numpy": replace(NORMALIZED, by_numpy=True)}
     return [
         line
@@ -66,6 +69,7 @@ def growth(num_rounds: int) -> list[Line]:
 def growth_of(
     num_rounds: int, workload: Workload, epochs_by_count: dict[int, int], allocator: str
 ) -> list[Line]:
+    """The table's lines on rows in the memory of one library."""
     with processes(list(epochs_by_count)) as call:
         calls = {
             (loop, count): partial(call[count], epochs_s, replace(workload, count=count), epochs)

@@ -1,8 +1,8 @@
 """FastLoader over a file several times larger than memory, read in blocks from the disk.
 
-A file of 4 GiB, evicted from the page cache each time, in a memory cgroup of 1 GiB: FastLoader with
-shuffle=Blocks, and the plainest reading of the whole file from its beginning to its end, in rounds.
-Needs root, and cgroups of version 1.
+The file of 4 GiB is evicted from the page cache each time, and the processes are in a memory cgroup
+of 1 GiB. FastLoader with shuffle=Blocks takes turns with a plain reading of the whole file from
+beginning to end. Needs root, and cgroups of version 1.
 """
 
 import os
@@ -28,7 +28,7 @@ READ_BYTES = 8 * MIB
 
 
 def write_rows(path: Path, count: int = COUNT) -> Path:
-    """Write a file of n rows of random bytes where it is missing."""
+    """Write a file of n rows of random bytes if it is missing."""
     if not path.exists():
         rows = np.lib.format.open_memmap(path, "w+", np.uint8, (count, ROW_NBYTES))
         pattern = np.random.default_rng(0).integers(0, 256, (1024, ROW_NBYTES), np.uint8)
@@ -39,12 +39,12 @@ def write_rows(path: Path, count: int = COUNT) -> Path:
 
 
 def join_group(folder: str) -> None:
-    """Make this process a member of the memory group."""
+    """Move this process into the memory group."""
     Path(folder, "cgroup.procs").write_text(str(os.getpid()))
 
 
 def sequential_read_s(path: str) -> float:
-    """Seconds to read the file from its beginning to its end, cold."""
+    """Seconds to read the file from beginning to end, with no page of it cached."""
     evict([Path(path)])
     buffer, start = bytearray(READ_BYTES), now_ns()
     with open(path, "rb", buffering=0) as file:
@@ -55,8 +55,8 @@ def sequential_read_s(path: str) -> float:
 
 
 def measure_epoch(path: str) -> tuple[float, float]:
-    """Seconds of a cold epoch, shuffled by blocks of 12 MiB, two at a time; and the MiB by which
-    the process's own memory grew."""
+    """Seconds of an epoch with a cold cache, shuffled by blocks of 12 MiB, two at a time; and the
+    MiB by which the process's own memory grew."""
     from fastloop import Blocks, FastLoader
 
     evict([Path(path)])
@@ -72,11 +72,12 @@ def measure_epoch(path: str) -> tuple[float, float]:
 
 
 def larger_than_memory(num_rounds: int) -> list[Line]:
-    """The lines of the file of 4 GiB."""
+    """The table's lines on the file of 4 GiB."""
     return measure_file(num_rounds, write_rows(outputs_folder() / "larger.npy"))
 
 
 def measure_file(num_rounds: int, path: Path, limit_mib: int = LIMIT_MIB) -> list[Line]:
+    """The table's lines on this file, with the process's memory limited."""
     size_mib = path.stat().st_size / MIB
     with memory_group(limit_mib) as group, processes(["FastLoader", "reading"]) as call:
         for call_in_process in call.values():

@@ -1,10 +1,9 @@
-"""The part that the loaders which measure the machine's limit share: `loader=peers/gather` and
-`loader=peers/decode`. In the table they are rows of their own, beside the limit that fastloop
-measures next to each trial.
+"""The code that `loader=peers/gather` and `loader=peers/decode` share. Both measure a limit of the
+machine, which the table shows beside the limit that fastloop measures next to each trial.
 
-All work of an epoch is done when its first batch is requested, and nothing else is. Then the
-buffers in which it was done are handed over again and again as batches: their number, dtypes and
-shapes are right, their contents are not.
+The first request for a batch does all work of an epoch, and nothing else. After that, the buffers
+in which the work was done are delivered again and again as batches: their number, dtypes and shapes
+are right, their contents are not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.types import Tree
 
 Work = Callable[[int, np.ndarray], None]
-"""(thread number, indices) -> None: does the work on the samples of those indices."""
+"""Called with the number of a thread and indices; does the work for the samples of these
+indices."""
 
 
 def iterate_after_work(
@@ -29,10 +29,10 @@ def iterate_after_work(
     num_samples: int,
     epoch: int,
 ) -> Iterator[Tree]:
-    """The batches of an epoch, once `work` has been done with all of its indices.
+    """Do `work` for all indices of an epoch, then iterate over its batches.
 
-    buffers: one a thread, each with the rows of a batch; every thread has an equal share of the
-    indices, in whole batches but for the last.
+    buffers: one for each thread, with the rows of a batch. Every thread has an equal share of the
+    indices, in whole batches except for the last.
     """
     size = plan.loading.batch_size
     indices = epoch_indices(plan.order, num_samples, plan.seed, epoch).numpy()

@@ -1,4 +1,5 @@
-"""The table of the figures that run.py measures: a line each, with the bar it has to meet."""
+"""The table of the figures that run.py measures: a line for each, with the bar that it has to
+meet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ class Line:
     figure: str
     bar: str = ""
     met: bool | None = None
-    """None: there is no bar."""
+    """True if the figure meets its bar; None if there is no bar."""
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -32,8 +33,8 @@ def figure(values: Sequence[float], unit: str) -> str:
 
 
 def ratio_by_round(new: Sequence[float], base: Sequence[float]) -> stats.Ratio:
-    """The ratio over paired rounds; its bounds are its estimate where there are too few rounds for
-    an interval."""
+    """The ratio over paired rounds. If there are too few rounds for an interval, its bounds are the
+    estimate."""
     if ratio := stats.ratio(new, base):
         return ratio
     estimate = stats.median([a / b for a, b in zip(new, base, strict=True)])
@@ -41,12 +42,12 @@ def ratio_by_round(new: Sequence[float], base: Sequence[float]) -> stats.Ratio:
 
 
 def times(ratio: stats.Ratio) -> str:
-    """The ratio as a factor."""
+    """The ratio with its bounds, as a factor."""
     return f"x {ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def percent_more(ratio: stats.Ratio) -> str:
-    """By how many percent the ratio exceeds 1."""
+    """The percentage by which the ratio exceeds 1, with its bounds."""
     bounds = (ratio.low, ratio.estimate, ratio.high)
     low, middle, high = (f"{100 * (bound - 1):.2g}" for bound in bounds)
     return f"{middle} [{low}, {high}] %"

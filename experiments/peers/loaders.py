@@ -1,4 +1,4 @@
-"""FastLoader, and DataLoader at its best setting, over a workload."""
+"""FastLoader, and DataLoader with its best settings, over a workload."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from experiments.peers.workloads import EncodedFiles, Workload
 
 @dataclass(frozen=True)
 class RowsByIndexTensor(Dataset):
-    """Whole batches by a tensor of indices; index_select is torch's fastest gather."""
+    """A dataset of whole batches, indexed by a tensor; index_select is torch's fastest gather."""
 
     leaves: tuple[torch.Tensor, ...]
 
@@ -23,7 +23,7 @@ class RowsByIndexTensor(Dataset):
 
 @dataclass(frozen=True)
 class IndexTensorSampler(Sampler):
-    """A permutation, cut into tensors of indices."""
+    """A sampler of batches: a permutation, split into tensors of indices."""
 
     count: int
     batch_size: int
@@ -33,13 +33,16 @@ class IndexTensorSampler(Sampler):
 
 
 def fastloader(workload: Workload | EncodedFiles) -> Iterable[Any]:
-    from fastloop import FastLoader  # here, because its modules count as its memory
+    """FastLoader over the workload's source."""
+    # The import is inside of the function, because its modules count as FastLoader's memory.
+    from fastloop import FastLoader
 
     return FastLoader(workload.source(), workload.batch_size, shuffle=True, seed=0)
 
 
 def dataloader(workload: Workload) -> Iterable[Any]:
-    """DataLoader at its best for rows in memory: no workers, a tensor of indices a batch."""
+    """DataLoader with its best settings for rows in memory: no workers, one tensor of indices per
+    batch."""
     sampler = IndexTensorSampler(workload.count, workload.batch_size)
     return DataLoader(RowsByIndexTensor(workload.source()), batch_size=None, sampler=sampler)
 
@@ -52,5 +55,5 @@ LOADERS: dict[str, Callable[[Workload], Iterable[Any]]] = {
 
 @cache
 def warm_loader(loader: str, workload: Any) -> Any:
-    """The loader that a process uses in all rounds: later rounds find it warm."""
+    """The loader that a process uses in all rounds, so that it is warm in later ones."""
     return LOADERS[loader](workload)

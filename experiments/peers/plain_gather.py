@@ -1,4 +1,4 @@
-"""The gather that anybody would write in C: memcpy row by row, by one thread a core.
+"""A gather as anybody would write it in C: memcpy row by row, in one thread per core.
 
 Each thread copies its share of the rows, in an order drawn beforehand, into a buffer of one batch;
 see loader/gather.c.
@@ -28,7 +28,7 @@ class PlainGather:
 
     @cached_property
     def _batches(self) -> list[list[torch.Tensor]]:
-        """A batch for each thread, of memory that has been written."""
+        """A batch for each thread. The memory has been written to, so that its pages exist."""
         size, cores = self.batch_size, usable_cores()
         return [[leaf[:size].clone() for leaf in self.leaves] for _ in range(cores)]
 
@@ -37,14 +37,16 @@ class PlainGather:
         batches = self._batches
         order = np.random.permutation(len(self.leaves[0]))
         shares = np.array_split(order, len(batches))
-        gather_library()  # compiled by this thread alone
+        # The library is compiled here, before several threads ask for it.
+        gather_library()
         with ThreadPoolExecutor(len(shares)) as threads:
             start = now_ns()
-            list(threads.map(self.gather, shares, batches))  # raises what a thread has raised
+            # list() raises the first error of a thread.
+            list(threads.map(self.gather, shares, batches))
             return seconds_between(start, now_ns())
 
     def gather(self, share: np.ndarray, batch: Sequence[torch.Tensor]) -> None:
-        """Copy the rows at int64 indices to a batch, over and over."""
+        """Copy the rows at int64 indices to the same batch, again and again."""
         for leaf, rows in zip(self.leaves, batch, strict=True):
             sizes = len(share), self.batch_size, leaf[0].nbytes, 0
             gather_library().gather_batches(address(leaf), address(rows), share.ctypes.data, *sizes)

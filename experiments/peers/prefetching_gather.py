@@ -1,8 +1,8 @@
-"""What FastLoader's core can gather at most: rows of the very same memory, and nothing else.
+"""The limit of gathering with FastLoader's core: rows of the same memory, and nothing else.
 
-One thread a core copies, or converts, rows in an order that was drawn beforehand, with the core's
-prefetches, over and over into memory that stays in the core's own cache: no order is drawn, no
-batch handed over, no tensor made.
+One thread per core copies or converts rows, in an order drawn beforehand and with the core's
+prefetches, to memory that stays in the cache of its CPU core. No order is drawn, no batch is handed
+over, and no tensor is made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class PrefetchingGather:
         shares = np.array_split(np.random.permutation(count).astype(np.int32), usable_cores())
         with ThreadPoolExecutor(len(shares)) as threads:
             start = now_ns()
-            list(threads.map(self._gather, shares))  # raises what a thread has raised
+            # list() raises the first error of a thread.
+            list(threads.map(self._gather, shares))
             return seconds_between(start, now_ns())
 
     def _gather(self, share: np.ndarray) -> None:

@@ -10,19 +10,19 @@ from fastloop.core.interleave import rounds
 
 T = TypeVar("T")
 START_METHOD = "spawn"
-"""A new interpreter holds what its own calls need, and nothing else."""
+"""A new interpreter, so that it holds only the memory that its own calls need."""
 
 
 @contextmanager
 def processes(names: Sequence[Any]) -> Iterator[dict[Any, Callable[..., Any]]]:
-    """For each name a function (function, *arguments) that calls its argument in the name's own
-    process."""
+    """Name -> function (function, *arguments) that calls its argument in the process of this
+    name."""
     with ExitStack() as stack:
         yield {name: _start(stack) for name in names}
 
 
 def measure_in_rounds(num_rounds: int, calls: Mapping[Any, Callable[[], T]]) -> dict[Any, list[T]]:
-    """The results of each call, round by round, after a round that is not counted."""
+    """The results of each call, by round. The round before the first is a warm-up."""
     results: dict[Any, list[T]] = {name: [] for name in calls}
     for call in calls.values():
         call()

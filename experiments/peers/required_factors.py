@@ -1,4 +1,5 @@
-"""The workloads of factors.py: rows in memory, with the rivals and the factors to reach."""
+"""The workloads of factors.py: rows in memory, with FastLoader's rivals and the required
+factors."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, its rivals, and the factor that FastLoader is to reach."""
+    """A workload, its rivals, and the factors by which FastLoader must be faster."""
 
     count: int
     shape: tuple[int, ...]
@@ -24,19 +25,22 @@ class Case:
     rivals: tuple[str, ...]
     least: float
     least_dataloader: float = 0
-    """Likewise over DataLoader alone; 0: that is no goal of its own."""
+    """The required factor over DataLoader alone; 0: none is required."""
     least_plain: float = 0
-    """Likewise over the plain gather, which needs a C compiler; 0: that is not measured."""
+    """The required factor over the plain gather, which needs a C compiler; 0: it is not
+    measured."""
     converts: bool = False
-    """Batches of uint8 rows are converted to normalized floats."""
+    """True if batches of uint8 rows are converted to normalized floats."""
     hwc: bool = False
-    """Rows are (height, width, channels), converted to (channels, height, width) per channel."""
+    """True if rows are (height, width, channels), and are converted to (channels, height, width)
+    with a mean for each channel."""
     tokens: int = 0
     """Number of tokens, of which rows are random windows; 0: rows are stored."""
     label: bool = False
 
     @property
     def batches(self) -> int:
+        """Number of batches in an epoch."""
         return -(-self.count // self.batch_size)
 
 
@@ -70,7 +74,7 @@ CASES = {
 
 @cache
 def source(case: Case) -> tuple[torch.Tensor, ...]:
-    """Rows and, where there are any, labels; of tokens the one-dimensional array."""
+    """The rows, and labels if there are any. For tokens: the one-dimensional array."""
     if case.tokens:
         return (torch.from_numpy(np.full(case.tokens, FILL_BYTE, np.uint16)),)
     if not case.shape:

@@ -35,8 +35,9 @@ MIB = 2**20
 
 
 def memory(num_rounds: int) -> list[Line]:
-    """Rounds are fresh processes here, at most five."""
-    factors = 10, 50  # with fewer samples blocks are smaller, and some buffers are never used
+    """The lines on memory, from fresh processes in at most five rounds."""
+    # With fewer samples blocks are smaller, and some buffers are never used.
+    factors = 10, 50
     larger = {
         f"normalized, {factor} x as many": replace(NORMALIZED, count=factor * NORMALIZED.count)
         for factor in factors

@@ -1,4 +1,4 @@
-"""An epoch with a step on every batch, as it is measured in a loader's process."""
+"""An epoch with a step on every batch, measured in a loader's own process."""
 
 import statistics
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from experiments.peers.workloads import Workload
 from fastloop.core.spans import now_ns, seconds_between
 
 FIRST_WIDTH = 128
-"""Of the layer, where its calibration begins."""
+"""The layer's width at which its calibration begins."""
 
 
 class Step:
-    """A layer on one thread, on all of a small image or on every 8th row and column of a large one:
-    a stand-in for training on a batch."""
+    """A stand-in for training on a batch: a layer on one thread, applied to a small image, or to
+    every 8th row and column of a large one."""
 
     def __init__(self, shape: tuple[int, ...], width: int) -> None:
         self._every = 8 if shape[-1] > 100 else 1
@@ -32,17 +32,17 @@ class Step:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Milliseconds a batch."""
+    """Milliseconds per batch."""
 
     whole: float
     waiting: float
-    """In next()."""
+    """The part of this time that is spent in next()."""
 
 
 def calibrate_width(workload: Workload, step_ms: float) -> int:
-    """The width of the layer with which a step takes about that time.
+    """The width of the layer with which a step takes about this time.
 
-    Found in a few iterations: the step's time besides the layer does not grow with the width.
+    It takes a few iterations, because a part of the step's time does not grow with the width.
     """
     batches, width = resident_batches(workload), FIRST_WIDTH
     torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def calibrate_width(workload: Workload, step_ms: float) -> int:
 
 
 def measure_steps(loader: str, workload: Workload, width: int) -> StepTimes:
-    """An epoch with a step on every batch; an empty loader stands for resident batches."""
+    """Time an epoch with a step on every batch. If `loader` is empty, the batches are in memory."""
     step = step_of_width(workload, width)
     batches = warm_loader(loader, workload) if loader else resident_batches(workload)
     start = last = now_ns()
@@ -70,6 +70,7 @@ def measure_steps(loader: str, workload: Workload, width: int) -> StepTimes:
 
 @cache
 def step_of_width(workload: Workload, width: int) -> Step:
+    """The step of this width, on one of torch's threads."""
     torch.set_num_threads(1)
     return Step(workload.shape, width)
 

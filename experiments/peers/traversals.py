@@ -18,24 +18,24 @@ from fastloop.core.spans import now_ns, seconds_between
 MIB = 2**20
 STATUS = Path("/proc/self/status")
 SAMPLES = 50
-"""Of the memory, in an epoch."""
+"""How often an epoch's memory is sampled."""
 SPIN = "print(flush=True)\nwhile True: pass"
 
 
 @dataclass(frozen=True)
 class EpochEdges:
-    """Milliseconds."""
+    """Parts of an epoch, in milliseconds."""
 
     first: float
-    """From iter() to the first batch, of a new loader."""
+    """Time from iter() of a new loader to its first batch."""
     gap: float
-    """From the last batch of an epoch to the first of the next."""
+    """Time from the last batch of an epoch to the first of the next."""
     batch: float
-    """A batch, between the first and the last one of an epoch."""
+    """Time per batch, between the first and the last batch of an epoch."""
 
 
 def traversal_s(loader: str, workload: Workload, epochs: int, busy: bool = False) -> float:
-    """Seconds of n epochs; busy: next to another process that keeps a core busy."""
+    """Seconds of n epochs. busy: run them beside another process that keeps a core busy."""
     if busy:
         with busy_process():
             return traversal_s(loader, workload, epochs)
@@ -48,6 +48,7 @@ def traversal_s(loader: str, workload: Workload, epochs: int, busy: bool = False
 
 @contextmanager
 def busy_process() -> Iterator[None]:
+    """Run a process that keeps a core busy, until the exit."""
     child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
@@ -59,6 +60,7 @@ def busy_process() -> Iterator[None]:
 
 
 def measure_edges(workload: Workload) -> EpochEdges:
+    """Time the beginning of an epoch, the gap between two epochs, and the batches between."""
     loader = LOADERS["FastLoader"](workload)
     starts, arrivals = [], []
     for _ in range(3):
@@ -71,8 +73,8 @@ def measure_edges(workload: Workload) -> EpochEdges:
 
 
 def private_mib(workload: Workload | EncodedFiles, epochs: int) -> float:
-    """The highest RssAnon, to which no page of a mapped file belongs, minus what it was after
-    importing torch and what the source holds."""
+    """The highest RssAnon, which counts no page of a mapped file, minus its value after importing
+    torch, and minus the source's own memory."""
     before = status_mib("RssAnon")
     batches, peak = warm_loader("FastLoader", workload), 0.0
     every = max(1, workload.count // workload.batch_size // SAMPLES)
@@ -84,8 +86,8 @@ def private_mib(workload: Workload | EncodedFiles, epochs: int) -> float:
 
 
 def measure_start(count: int, file: str) -> tuple[float, float]:
-    """Seconds, and MiB at their peak, from nothing to the first batch of n samples, shuffled by
-    Blocks, in a file of 8 bytes a sample."""
+    """Seconds until the first batch, and MiB of memory at the peak, from nothing: n samples of 8
+    bytes in a file, shuffled by Blocks."""
     from fastloop import Blocks, FastLoader
 
     rows = np.memmap(file, np.uint8, "r", shape=(count, 8))
@@ -99,7 +101,7 @@ def measure_start(count: int, file: str) -> tuple[float, float]:
 
 
 def status_mib(name: str) -> float:
-    """A field of the kernel's status of this process."""
+    """A field of this process's status, as the kernel shows it."""
     lines = STATUS.read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{name}:"))
     return int(line.split()[1]) / 1024

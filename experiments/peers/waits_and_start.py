@@ -1,4 +1,4 @@
-"""Times that no traversal shows: waits, the start, the first batch, a busy neighbour."""
+"""Times that no traversal shows: waits, start, first batch, and the effect of a busy neighbour."""
 
 from functools import partial
 
@@ -15,7 +15,8 @@ NEIGHBOUR_EPOCHS = 10
 
 
 def waits(num_rounds: int) -> list[Line]:
-    """Time that a loop with a loader takes beyond the same loop over resident batches."""
+    """The lines on the time that a loop with a loader takes beyond the same loop over batches in
+    memory."""
     lines = []
     cases = {"rows": (ROWS, 1.0, 0.03), "mapped": (write_file(MAPPED), 12.0, 0.06)}
     for name, (workload, step_ms, bar) in cases.items():
@@ -69,11 +70,12 @@ def _waits_of(name: str, times_of: dict[str, list[StepTimes]], bar: float) -> li
 
 
 def start(num_rounds: int) -> list[Line]:
-    """Rounds are fresh processes here."""
+    """The lines on the start, from a fresh process in each round."""
     label = f"{START_SAMPLES:,} samples, shuffle=Blocks: to the first batch"
     path = outputs_folder() / "peers-start.bin"
     with path.open("wb") as file:
-        file.truncate(8 * START_SAMPLES)  # nothing of it is on the disk
+        # The file is sparse: nothing of it is on the disk.
+        file.truncate(8 * START_SAMPLES)
     starts = []
     try:
         for _ in range(num_rounds):
@@ -89,7 +91,7 @@ def start(num_rounds: int) -> list[Line]:
 
 
 def neighbour(num_rounds: int) -> list[Line]:
-    """Traversals alone, and next to a process that keeps a core busy."""
+    """The lines on traversals alone, and beside a process that keeps a core busy."""
     cases = [(loader, busy) for loader in LOADERS for busy in (False, True)]
     with processes(list(LOADERS)) as call:
         calls = {
@@ -117,11 +119,12 @@ def neighbour(num_rounds: int) -> list[Line]:
 
 
 EDGE_BARS_MS = {"rows": (0.5, 0.3)}
-"""At most, for the first batch and for the gap between epochs."""
+"""The bars, in milliseconds, for the first batch and for the gap between epochs."""
 
 
 def first(num_rounds: int) -> list[Line]:
-    """Times to the first batch, and between epochs; of large batches at most one batch's time."""
+    """The lines on times to the first batch and between epochs. For large batches the bar is one
+    batch's time."""
     lines = []
     for name, workload in {"rows": ROWS, "mapped": write_file(MAPPED)}.items():
         with processes([name]) as call:

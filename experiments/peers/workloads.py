@@ -1,5 +1,5 @@
-"""The data of the workloads, as FastLoader and DataLoader get it from run.py: shuffled rows with
-their labels."""
+"""The data of the workloads of run.py, for FastLoader and DataLoader: rows with their labels, which
+are shuffled."""
 
 import os
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 FILL_BYTE = 63
-"""Written everywhere, because memory is allocated when it is first written; four such bytes are a
-normal float."""
+"""The value of every byte of the rows. They are written because memory is allocated at the first
+write; four such bytes are a normal float."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows in memory, or in a file that is mapped."""
+    """Rows in memory, or in a mapped file."""
 
     count: int
     shape: tuple[int, ...]
@@ -24,15 +24,17 @@ class Workload:
     batch_size: int
     file: str = ""
     by_numpy: bool = False
-    """True: numpy allocates, which asks the system for pages of 2 MiB; torch gets 4 KiB."""
+    """True: numpy allocates the rows, and asks the system for pages of 2 MiB; torch gets pages of 4
+    KiB."""
 
     @property
     def source_nbytes(self) -> int:
-        """Of the source's own memory; mapped pages belong to the page cache."""
+        """Bytes of the source's own memory; mapped pages belong to the page cache."""
         row = np.dtype(self.dtype).itemsize * int(np.prod(self.shape))
         return self.count * (8 if self.file else row + 8)
 
     def source(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows and their labels."""
         labels = torch.arange(self.count)
         if self.file:
             return torch.from_numpy(np.load(self.file, mmap_mode="c")), labels
@@ -46,7 +48,7 @@ class Workload:
         return rows, labels
 
     def write(self) -> None:
-        """Write the file; that leaves it in the page cache."""
+        """Write the file, which is then in the page cache."""
         shape = (self.count, *self.shape)
         rows = np.lib.format.open_memmap(self.file, "w+", self.dtype, shape)
         for start in range(0, self.count, 1000):
@@ -65,9 +67,11 @@ class EncodedFiles:
 
     @property
     def source_nbytes(self) -> int:
+        """Bytes of the source's own memory: that of the labels."""
         return 8 * self.count
 
     def source(self) -> tuple[Any, torch.Tensor]:
+        """The column of images and their labels."""
         from fastloop import Images
 
         paths = sorted(map(str, Path(self.folder).rglob("*.jpg")))
@@ -81,7 +85,7 @@ NUM_JPEGS = 4000
 
 
 def outputs_folder() -> Path:
-    """The folder of everything that is written; created if missing."""
+    """The folder for all files of the workloads, which is created if it is missing."""
     folder = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -97,7 +101,7 @@ def write_file(workload: Workload) -> Workload:
 
 
 def jpeg_files() -> EncodedFiles:
-    """The files of the workload jpeg, which are created if they are missing."""
+    """The files of the workload `jpeg`, which are written if they are missing."""
     from experiments.peers.dataset.jpegs import Jpegs
 
     root = str(outputs_folder() / "data")

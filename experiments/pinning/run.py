@@ -1,9 +1,9 @@
 """Gains of page-locked memory, non-blocking copies and prefetching, alone and together.
 
-Pageable memory, DataLoader's pin_memory and a ring of reused page-locked buffers; each with
-blocking and non-blocking copies, and 0, 1, 2 and 4 batches ahead: by a stream on CUDA, by a thread
-elsewhere, where everything page-locked is a row with its reason. Gains are relative to the first
-row.
+Pageable memory, DataLoader's pin_memory, and a ring of reused page-locked buffers are compared.
+Each is measured with blocking and non-blocking copies, and with 0, 1, 2 and 4 batches prefetched,
+by a stream on CUDA and by a thread elsewhere. Without CUDA, the rows with page-locked memory have
+no figures but the reason. Gains are relative to the first row.
 
     python -m experiments.pinning.run [device] [trials]
 """
@@ -17,7 +17,7 @@ from fastloop.config.compose import compose_job
 
 
 def measure(device: str, trials: int = 5, more: Settings | None = None) -> list[Row]:
-    """A row a combination; more: settings that replace those of all combinations."""
+    """A row for each combination. more: settings that replace those of all combinations."""
     common = {"device": device, **(more or {})}
     jobs = {
         name: compose_job(*overrides_of({**combination, **common}))

@@ -1,4 +1,4 @@
-"""The jobs that are compared: kinds of memory, of copies, and batches ahead."""
+"""The jobs that are compared: by kind of memory, kind of copy, and number of prefetched batches."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ DATA: Settings = {
     "batch_size": 256,
     "epochs": 3,
 }
-"""12 MiB a batch, gathered from memory: the loader itself takes little time."""
+"""A data set in memory with 12 MiB per batch, so that the loader itself takes little time."""
 MEMORY: dict[str, Settings] = {
     "pageable": {},
     "pin_memory": {"pin_memory": True},
@@ -25,7 +25,7 @@ AHEAD = (0, 1, 2, 4)
 
 
 def settings(device: str) -> dict[str, Settings]:
-    """The settings of each combination, by its name."""
+    """Name of a combination -> its settings."""
     prefetch_by = "stream" if device.startswith("cuda") else "thread"
     combinations = {}
     for memory, copies, ahead in product(MEMORY, COPIES, AHEAD):

@@ -1,8 +1,8 @@
 """Gains of each step of seed 002's ladder, on photographs and under a training step.
 
-Every row is the row above with one more technique; each has samples/s of training and the time that
-the loop waited for batches, relative to the last row that could be run. What needs CUDA is a row
-with its reason elsewhere.
+Every row has one more technique than the row above it. It shows the samples/s of training and the
+time that the loop waited for batches, relative to the last row that could be run. Without CUDA, a
+row that needs it has no figures but the reason.
 
     python -m experiments.pipeline_steps.run [device] [trials]
 """
@@ -16,7 +16,7 @@ from fastloop.config.compose import compose_job
 
 
 def measure(device: str, trials: int = 5) -> list[Row]:
-    """A row a step."""
+    """A row for each step of the ladder."""
     jobs = {
         name: compose_job(*overrides_of({**step, "device": device}))
         for name, step in settings(device).items()

@@ -11,12 +11,13 @@ LOADING: Settings = {
     "epochs": 3,
 }
 STEP: Settings = {"model.hidden": 32}
-"""It takes about as long as loading, so that hiding one behind the other shows."""
+"""A training step that takes about as long as loading, so that hiding one behind the other
+shows."""
 AHEAD = 2
 
 
 def ladder(device: str) -> dict[str, Settings]:
-    """The settings of each step, from the first one up, by its name."""
+    """Name of a step of the ladder -> its settings, the first step first."""
     fast = {"loader": "raw", "decoder": "turbojpeg", "collate": "fast"}
     pinned = {"pin_memory": True, "placement.non_blocking": True}
     kept = pinned if device.startswith("cuda") else {}
@@ -40,5 +41,5 @@ def ladder(device: str) -> dict[str, Settings]:
 
 
 def settings(device: str) -> dict[str, Settings]:
-    """The settings of each step's job, by its name."""
+    """Name of a step of the ladder -> settings of its job."""
     return {name: {**LOADING, **STEP, **step} for name, step in ladder(device).items()}

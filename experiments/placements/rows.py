@@ -23,7 +23,7 @@ class Case:
     placements: dict[str, Callable[[Any], Any]]
 
     def input_of(self, name: str) -> Any:
-        """The argument of the placement of that name."""
+        """The batch in the form that the placement of this name takes."""
         return {"bare": self.leaves, "direct": tuple(self.leaves)}.get(name, self.batch)
 
 
@@ -38,15 +38,16 @@ class PlacementTime:
     batch_us: float
     interval_us: tuple[float, float] | None
     leaf_us: float
-    """Above bare, a leaf."""
+    """Time above that of "bare", per leaf."""
     ratio: stats.Ratio | None
-    """To bare, paired by round."""
+    """Ratio of the time to that of "bare", paired by round."""
     share: float | None
-    """Of the pinned copy's bandwidth; None where nothing is copied."""
+    """Share of the pinned copy's bandwidth; None if nothing is copied."""
     waiting_us: float | None = None
-    """How much longer a step takes than on a resident batch; None where there is no step."""
+    """Time by which a step takes longer than on a batch that is on the device already; None without
+    a step."""
     step_ratio: stats.Ratio | None = None
-    """Of that step to the one on a resident batch."""
+    """Ratio of the step's time to its time on such a batch."""
 
 
 def row_of(
@@ -56,6 +57,7 @@ def row_of(
     limit: float | None,
     steps: list[tuple[float, ...]],
 ) -> PlacementTime:
+    """The row of a placement with these times."""
     placed, bare = ([value for (value,) in seconds[key]] for key in (name, "bare"))
     above = stats.median([ours - base for ours, base in zip(placed, bare, strict=True)])
     nbytes = sum(leaf.nbytes for leaf in case.leaves)
@@ -77,6 +79,7 @@ def row_of(
 
 
 def in_us(seconds: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval in microseconds."""
     return (1e6 * seconds[0], 1e6 * seconds[1]) if seconds else None
 
 
@@ -103,8 +106,10 @@ def table(rows: list[PlacementTime]) -> str:
 
 
 def times(ratio: stats.Ratio | None) -> str:
+    """The ratio with its interval, as text."""
     return f"{ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else ""
 
 
 def bounds(interval: tuple[float, float] | None) -> str:
+    """The interval in brackets; empty for None."""
     return f" [{interval[0]:.4g}, {interval[1]:.4g}]" if interval else ""

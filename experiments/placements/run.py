@@ -1,18 +1,19 @@
 """The cost of each way of moving a batch to the device, above the copy itself.
 
 Every placement moves trees of 5 and of 500 tensors, small and large, in interleaved rounds. "bare"
-is `[leaf.to(device) for leaf in leaves]` over the same tensors in a flat list: the rest is the
-placement's own cost. `direct` takes flat batches only, so it gets the tuple of the same tensors.
+is `[leaf.to(device) for leaf in leaves]` over the same tensors in a flat list, so the time above it
+is the placement's own cost. `direct` takes only flat batches, so it gets a tuple of the same
+tensors.
 
     python -m experiments.placements.run [device] [rounds]
 
-The time of a batch is the median over rounds with its 95 % interval, after the device has finished;
-the overhead a leaf is relative to bare, and the ratio is paired by round. On a CPU nothing is
-copied (`.to` returns the same tensor; torch.save and torch.load do copy), so that overhead is all
-there is; the device "meta", to which no bytes go either, is measured as well. On CUDA each setting
-is measured (pageable or pinned, blocking or not), with the share of the pinned copy's bandwidth.
-Last, a network steps on the batch: the waiting time is how much longer a step takes than the same
-step on a resident batch.
+The time per batch is the median over rounds with its 95 % interval, until the device has finished.
+The overhead per leaf is the time above "bare"; the ratio to "bare" is paired by round. On a CPU
+nothing is copied, because `.to` returns the same tensor (torch.save and torch.load do copy), so all
+of the time is overhead. The device "meta", to which no bytes go either, is measured as well. On
+CUDA, pageable and pinned memory are measured with blocking and non-blocking copies, and with the
+share of the pinned copy's bandwidth. Finally a network steps on the batch: the waiting time is the
+time by which a step takes longer than on a batch that is on the device already.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ CLASSES = {
 }
 SAMPLES = 64
 TREES = {"5 small": (5, 2), "500 small": (500, 2), "5 large": (5, 16_384), "500 large": (500, 256)}
-"""Leaves, and float32 values a sample of each: 512 B; 4 MiB and 64 KiB, 20 and 31 MiB in all."""
+"""Name of a tree -> number of leaves, and of float32 values per sample in each leaf. A leaf has 512
+B in the small trees, and 4 MiB or 64 KiB in the large ones, which have 20 and 31 MiB."""
 FEATURES = 1000
-"""A step reads at most this many of the batch's numbers a sample."""
+"""A step reads at most this many of the batch's numbers per sample."""
 ROUNDS, STEP_ROUNDS = 15, 9
 BUDGET_S = 0.003
-"""Of one measurement, where a batch takes less."""
+"""A measurement repeats the call for this long if one call takes less."""
 
 
 def tree_of(count: int, width: int, pinned: bool) -> Any:
-    """Seed 004's kind of tree: a dict of a dict, tensors, a list and a tuple, a quarter each."""
+    """A tree as in seed 004: a dict with a dict, tensors, a list and a tuple, a quarter of the
+    tensors in each."""
     leaves = [torch.rand(SAMPLES, width) for _ in range(count)]
     leaves = [leaf.pin_memory() for leaf in leaves] if pinned else leaves
     quarter = max(1, count // 4)
@@ -63,7 +66,8 @@ def tree_of(count: int, width: int, pinned: bool) -> Any:
 
 
 def placements(device: torch.device, non_blocking: bool) -> tuple[dict[str, Any], list[str]]:
-    """The bound placements that are supported here, and why the others are not."""
+    """Name of each placement that is supported here -> its function; and the reasons for which the
+    others are not."""
     supported: dict[str, Any] = {
         "bare": lambda leaves: [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
     }
@@ -78,7 +82,7 @@ def placements(device: torch.device, non_blocking: bool) -> tuple[dict[str, Any]
 
 
 def cases(device: torch.device) -> tuple[list[Case], list[str]]:
-    """Every tree in every setting, and what is unsupported."""
+    """Every tree in every setting; and the reasons for which placements are unsupported."""
     settings = {"": (False, False)}
     if device.type == "cuda":
         settings = {
@@ -106,14 +110,15 @@ def cases(device: torch.device) -> tuple[list[Case], list[str]]:
 
 
 def remove_failing(case: Case) -> list[str]:
-    """Remove the placements that fail with this batch, so that the others have their figures; why
-    each fails."""
+    """Remove the placements that fail with this batch, so that the others can be measured. Returns
+    the reasons."""
     reasons = []
     for name, place in [*case.placements.items()]:
         try:
             place(case.input_of(name))
             synchronize(case.device)
-        except Exception as error:  # of whatever library moves it
+        # Any library may have raised this.
+        except Exception as error:
             message = (str(error).splitlines() or [""])[0]
             kind = type(error).__name__
             reasons.append(f"{name}, {case.tree}, {case.setting}: {kind}: {message}")
@@ -124,7 +129,7 @@ def remove_failing(case: Case) -> list[str]:
 def measure(
     device: torch.device, num_rounds: int = ROUNDS
 ) -> tuple[list[PlacementTime], list[str]]:
-    """A row for each case and placement, and what is unsupported, in a line each."""
+    """A row for each case and placement; and a line for each unsupported one."""
     all_cases, refusals = cases(device)
     limit = pinned_copy_bandwidth(device) if device.type == "cuda" else None
     rows = []
@@ -140,13 +145,13 @@ def measure(
 
 
 Timing = Callable[[str, int], tuple[float, ...]]
-"""(name of a placement, n) -> seconds a call, over n calls."""
+"""Called with the name of a placement and a number of calls; returns seconds per call."""
 
 
 def measure_in_rounds(
     case: Case, num_rounds: int, timing: Timing
 ) -> dict[str, list[tuple[float, ...]]]:
-    """The timing of each placement, once a round."""
+    """The timings of each placement, one in each round."""
     repeats = {name: count_repeats(name, timing) for name in case.placements}
     timings: dict[str, list[tuple[float, ...]]] = {name: [] for name in case.placements}
     for _, names in rounds(dict.fromkeys(case.placements, num_rounds)):
@@ -156,13 +161,14 @@ def measure_in_rounds(
 
 
 def count_repeats(name: str, timing: Timing) -> int:
-    """The number of calls that fill the budget, after two to warm up."""
+    """The number of calls that fill the budget, measured after two warm-up calls."""
     timing(name, 2)
     return max(1, min(1000, int(BUDGET_S / timing(name, 1)[0])))
 
 
 def placing(case: Case) -> Timing:
-    """Seconds a batch; the device has each before the next is placed."""
+    """Timing of a placement: seconds per batch. The device finishes each batch before the next is
+    placed."""
 
     def timing(name: str, repeats: int) -> tuple[float, ...]:
         place, batch, device = case.placements[name], case.input_of(name), case.device
@@ -177,8 +183,8 @@ def placing(case: Case) -> Timing:
 
 
 def stepping(case: Case) -> Timing:
-    """Seconds a step on a batch that is placed first, and on a resident one; the device is waited
-    for after the last step only, as in a training loop."""
+    """Timing of a step: seconds per step on a batch that is placed first, and on one that is on the
+    device already. The device is waited for only after the last step, as in a training loop."""
     step = step_of(case)
     resident = {name: place(case.input_of(name)) for name, place in case.placements.items()}
 
@@ -191,7 +197,7 @@ def stepping(case: Case) -> Timing:
 
 
 def seconds_of(device: torch.device, call: Callable[[], None], repeats: int) -> float:
-    """Seconds a call, until the device has finished all of them."""
+    """Seconds per call, until the device has finished all calls."""
     synchronize(device)
     start = now_ns()
     for _ in range(repeats):
@@ -201,7 +207,8 @@ def seconds_of(device: torch.device, call: Callable[[], None], repeats: int) -> 
 
 
 def step_of(case: Case) -> Callable[[Any], None]:
-    """ToyNet's layers and SGD on some numbers of every leaf, as tables of features are trained."""
+    """A training step: ToyNet's layers and SGD on a few numbers of every leaf, as for tables of
+    features."""
     width = max(1, min(case.leaves[0].shape[1], FEATURES // len(case.leaves)))
     model = torch.nn.Sequential(
         torch.nn.Linear(width * len(case.leaves), 512),
@@ -223,6 +230,7 @@ def step_of(case: Case) -> Callable[[Any], None]:
 
 
 def main(device: str, num_rounds: int) -> None:
+    """Measure on the device, and print the tables."""
     targets = [torch.device(device)] + ([torch.device("meta")] if device == "cpu" else [])
     for target in targets:
         rows, refusals = measure(target, num_rounds)

@@ -1,9 +1,8 @@
-"""Peak memory of preparing a store: from a 4 GiB generated source, and from MyDataSet's npz.
+"""Peak memory of preparing a store, from a generated source of 4 GiB and from MyDataSet's npz file.
 
     python -m experiments.prepare_memory.run <folder> [npy|tensordict|mydataset]
 
-Prints by how much the peak resident memory of this process exceeds what importing torch and
-fastloop took.
+Prints the peak resident memory of this process above its memory after importing torch and fastloop.
 """
 
 import os
@@ -26,7 +25,7 @@ ROWS = 4 * 2**30 // (3 * 224 * 224)
 
 @dataclass(frozen=True)
 class GeneratedSamples:
-    """(uint8 (3, 224, 224), int) samples, each made when it is requested; 4 GiB in all."""
+    """Samples (uint8 (3, 224, 224), int), each made when it is requested; 4 GiB in all."""
 
     label: str = "generated"
     num_classes: int = 10
@@ -48,6 +47,7 @@ class GeneratedSamples:
 
 
 def peak_mib() -> float:
+    """Peak resident memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,9 +1,9 @@
-"""The cost of sampling a process tree's resources, for the process that samples.
+"""The cost of sampling the resources of a process tree, for the process that samples.
 
-A process with 0, 4 and 16 children, each with torch imported and 64 MiB of its own, sleeps while
-the launcher observes it as it observes an instrumented pass. Reported: the number of samples, the
-CPU time of the most expensive one (most see fewer children), the CPU time of the observing thread a
-second, and what a fixed rate of 5 samples a second would take.
+A process with 0, 4 and 16 children, each with torch imported and 64 MiB of its own, sleeps. The
+launcher observes it as it observes an instrumented pass. Reported are the number of samples, the
+CPU time of the most expensive sample (most samples see fewer children), the CPU time of the
+observing thread per second, and the CPU time that a fixed rate of 5 samples per second would take.
 
     python -m experiments.sampler.run [seconds]
 """
@@ -21,6 +21,7 @@ from fastloop.processes.resources import sample
 
 
 def sleep_with_children(count: int, seconds: float) -> None:
+    """Start this many children, and sleep."""
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=fill_and_sleep, args=(seconds,)) for _ in range(count)]
     for child in children:
@@ -32,6 +33,7 @@ def sleep_with_children(count: int, seconds: float) -> None:
 
 
 def fill_and_sleep(seconds: float) -> None:
+    """Fill 64 MiB of memory, and sleep."""
     memory = torch.ones(64 << 18)
     time.sleep(seconds)
     del memory
@@ -48,7 +50,8 @@ def main(seconds: float) -> None:
 
     wait_for_children.sample = sample_and_time
     launcher = SingleLauncher(isolation="forkserver")
-    launcher.call(time.sleep, 0)  # starts the forkserver
+    # The first call starts the fork server.
+    launcher.call(time.sleep, 0)
     print("children  samples  ms a sample  % of a core  % at 5 a second  peak PSS, MiB")
     for count in (0, 4, 16):
         sample_s.clear()

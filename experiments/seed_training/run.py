@@ -1,9 +1,10 @@
-"""Parts of an epoch: which makes a loader slower or faster in training than in traversal?
+"""Parts of an epoch: which of them makes a loader slower or faster in training than in traversal?
 
-From the result files of experiment=seed_traversal and experiment=seed_training: the time of an
-epoch that is only delivered, of the same steps on batches in memory (measured next to each trial),
-and of training; what training takes beyond its steps is the loader's cost. For two named loaders,
-the difference of every part, paired by round, with a 95 % interval.
+Reads the result files of experiment=seed_traversal and experiment=seed_training. Prints for each
+loader the time of an epoch that is only delivered, of the same steps on batches in memory (measured
+next to each trial), and of training. The time of training beyond its steps is the loader's cost.
+For two named loaders it also prints the difference of every part, paired by round, with its 95 %
+interval.
 
     python -m experiments.seed_training.run <traversal folder> <training folder> [loader loader]
 """
@@ -21,7 +22,7 @@ PARTS = ("traversal", "steps", "training", "training - steps")
 
 
 def epoch_parts(traversal: Result, training: Result) -> dict[str, np.ndarray]:
-    """Milliseconds an epoch, by round."""
+    """Milliseconds of an epoch in each round."""
     traversals = measurements(traversal, "traversal")
     trainings = measurements(training, "training")
     delivery = np.array([1e3 * trial.seconds / trial.epochs for trial in traversals])
@@ -33,7 +34,7 @@ def epoch_parts(traversal: Result, training: Result) -> dict[str, np.ndarray]:
 
 
 def median_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Median and its 95 % interval by a plain bootstrap; values may be negative."""
+    """The median and its 95 % interval by a plain bootstrap, which allows negative values."""
     picks = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
     low, high = np.percentile(np.median(values[picks], axis=1), [2.5, 97.5])
     return stats.median(list(values)), float(low), float(high)

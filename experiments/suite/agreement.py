@@ -1,10 +1,12 @@
-"""Compares two rounds of `fastloop suite`: do they rank the loaders alike, and by how much?
+"""Compare two rounds of `fastloop suite`: do they rank the loaders alike, and how far do they
+differ?
 
     python -m experiments.suite.agreement FILE FILE
 
-For each workload and for all: the rows that have ranks in both rounds, the share of equal ranks, of
-ranks at most one apart, and of pairs of rows that no round ranks in the other's reverse order; and
-of the ratios to one common row how much the second differs from the first.
+For each workload, and for all together, it prints the number of rows that both rounds rank; the
+shares of rows with equal ranks and with ranks at most one apart; the share of pairs of rows that
+the rounds do not rank in opposite orders; and the factor by which the second round's ratios differ
+from the first round's.
 """
 
 import statistics
@@ -30,7 +32,7 @@ class Row:
 
 
 def rows_of_both(rounds: Sequence[SuiteFile], workload: str) -> list[Row]:
-    """The rows of the workload that both rounds have ranked, sorted by the first one's time."""
+    """The rows of the workload that both rounds rank, sorted by their time in the first round."""
     figures = [
         {
             cell.label: cell.figures
@@ -52,11 +54,10 @@ def rows_of_both(rounds: Sequence[SuiteFile], workload: str) -> list[Row]:
 
 
 def ratio_changes(rows: Sequence[Row]) -> list[float]:
-    """How much the second round's ratio of each row differs from the first one's, as a factor of at
-    least 1, sorted.
+    """The factors, of at least 1, by which the rows' ratios differ between the rounds, sorted.
 
-    The ratios are those to the median row: a ratio to the fastest changes with the noise of that
-    one row.
+    Ratios are relative to the median row. A ratio to the fastest row would change with the noise of
+    that one row.
     """
     changes = [row.seconds[1] / row.seconds[0] for row in rows]
     usual = statistics.median(changes)

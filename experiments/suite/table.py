@@ -1,4 +1,4 @@
-"""Prints a file of `fastloop suite` as Markdown, a table for each workload.
+"""Print a file of `fastloop suite` as Markdown, with a table for each workload.
 
 python -m experiments.suite.table FILE
 """
@@ -11,7 +11,7 @@ from fastloop.suite.suite_file import Cell, SuiteFile, load_suite
 
 
 def tables(document: SuiteFile) -> Iterator[str]:
-    """The lines of all tables; in each the rows come in the order of their ratios."""
+    """The lines of all tables. The rows of a table are sorted by their ratios."""
     for workload in document.workloads:
         cells = [cell for cell in document.cells if cell.workload == workload.name]
         measured = [cell for cell in cells if cell.figures is not None]
@@ -39,7 +39,7 @@ def _row(cell: Cell) -> str:
 
 
 def _show(value: float | None, factor: float = 1.0) -> str:
-    """The number with three digits, or whole; empty for None."""
+    """The number with three digits, or without decimals if it is larger; empty for None."""
     if value is None:
         return ""
     return f"{value * factor:,.0f}" if value * factor >= 100 else f"{value * factor:.3g}"

@@ -1,11 +1,11 @@
-"""Is what `fastloop tune` finds within 5 % of the best of an exhaustive grid, with budgets of 1, 3
-and 10 minutes?
+"""Are the configurations that `fastloop tune` finds within 5 % of the best of an exhaustive grid,
+with budgets of 1, 3 and 10 minutes?
 
 python -m experiments.tune.budgets [budget in seconds ...]
 
-Tunes five workloads with each budget, times the grid and what was recommended in interleaved
-rounds, and prints a table. All takes some two hours on a quiet machine; it continues where it was
-interrupted.
+Tunes five workloads with each budget, times the grid and the recommended configurations in
+interleaved rounds, and prints a table. This takes about two hours on a quiet machine; an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROUNDS = 5
 WITHIN = 0.05
 LIMIT_S = 1800.0
 FEW, MANY = (0, 1, 2, 4), (0, 1, 2, 4, 8, 16, 32)
-"""Numbers of workers in the grid; many for samples that wait."""
+"""Numbers of workers in the grid; larger ones for samples that wait."""
 COMMON = ("benchmark=traversal", "tracker=none")
 WORKLOADS = (
     Workload(
@@ -84,7 +84,7 @@ WORKLOADS = (
 
 
 def main(budgets_s: Sequence[float]) -> None:
-    """Tune, time and print what is missing."""
+    """Tune and time the workloads that are missing, and print the table."""
     _write_photos()
     for workload, budget_s in product(WORKLOADS, budgets_s):
         if not any(_is_of(each, workload, budget_s) for each in read_records(CELLS_FILE)):
@@ -93,7 +93,7 @@ def main(budgets_s: Sequence[float]) -> None:
     for number, workload in product(range(ROUNDS), WORKLOADS):
         jobs = grid_of(workload, read_records(CELLS_FILE))
         done = [each for each in read_records(GRID_FILE) if each["workload"] == workload.name]
-        # A round has no figure of what was recommended after it.
+        # Earlier rounds have no figure for a configuration that was recommended after them.
         known = [{*each["seconds"], *each["failed"]} for each in done if each["round"] == number]
         missing = [name for name in jobs if not any(name in each for each in known)]
         if missing:
@@ -108,7 +108,7 @@ def main(budgets_s: Sequence[float]) -> None:
 
 
 def tune_one(workload: Workload, budget_s: float) -> Record:
-    """What `fastloop tune` recommends, as overrides."""
+    """The overrides that `fastloop tune` recommends."""
     own = _own(workload)
     command = [sys.executable, "-m", "fastloop", "tune", *own, f"budget={budget_s:g}s"]
     start_ns = now_ns()
@@ -118,14 +118,14 @@ def tune_one(workload: Workload, budget_s: float) -> Record:
     if process.returncode:
         return record | {"failed": process.stderr.strip()}
     tuned = recommended(process.stdout)
-    # A configuration of the grid is timed once, by its name there.
+    # A configuration of the grid is timed once, under its name in the grid.
     job = compose_job(*tuned)
     same = [name for name, each in grid_of(workload, []).items() if compose_job(*each) == job]
     return record | {"tuned": tuned, "name": same[0] if same else " ".join(tuned)}
 
 
 def grid_of(workload: Workload, cells: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    """The overrides of every configuration by its name, with those that tuning recommends."""
+    """Name of each configuration -> its overrides, including the recommended ones."""
     own = _own(workload)
     jobs = {"yours": own}
     for change in changes(workload):
@@ -137,7 +137,7 @@ def grid_of(workload: Workload, cells: Sequence[Record]) -> dict[str, tuple[str,
 
 
 def changes(workload: Workload) -> Iterator[tuple[str, ...]]:
-    """The changes of every combination in the grid."""
+    """The changes of settings of each combination in the grid."""
     counts = MANY if "sleeping" in workload.name else FEW
     for loader, threads in product(workload.loaders, ("null", "1")):
         of_loader = (*f"loader={loader}".split(), f"torch_threads={threads}")
@@ -148,13 +148,13 @@ def changes(workload: Workload) -> Iterator[tuple[str, ...]]:
 
 
 def time_round(jobs: dict[str, tuple[str, ...]], number: int) -> dict[str, float]:
-    """Seconds of an epoch of each configuration, in one process and in random order."""
+    """Seconds of an epoch of each configuration, all timed in one process, in random order."""
     grid = {}
     for name in random.Random(number).sample([*jobs], len(jobs)):
         job = compose_job(*jobs[name])
         try:
             prepared = LAUNCHER.call(job.data_request.prepare)
-        # What can't be prepared here, as a store of random samples, is no part of the grid.
+        # A configuration that can't be prepared, such as a store of random samples, is left out.
         except JobFailed:
             continue
         grid[name] = Configuration(job=job, prepared=prepared)
@@ -184,7 +184,7 @@ def table(cells: Sequence[Record], rounds: Sequence[Record]) -> list[tuple[str, 
         best = min(medians, key=medians.__getitem__)
         behind = medians[name] / medians[best] - 1
         ratio = stats.ratio([one[name] for one in seconds], [one[best] for one in seconds])
-        # All rounds together may not tell it from the best one.
+        # All rounds together may not tell the recommended configuration from the best one.
         is_good = behind <= WITHIN or (ratio is not None and ratio.low <= 1)
         rows.append((*first, name, f"{100 * behind:.1f} %", "yes" if is_good else "no"))
     return rows
@@ -214,6 +214,7 @@ def _write_photos() -> None:
 
 
 if __name__ == "__main__":
-    from experiments.tune.budgets import main as run  # functions are sent to processes by name
+    # Processes find the functions that they are sent by module name, which must not be __main__.
+    from experiments.tune.budgets import main as run
 
     run([float(each) for each in sys.argv[1:]] or BUDGETS_S)

@@ -1,4 +1,5 @@
-"""Datasets of known cost: slow reads, a heavy tail, Python that holds the lock; and a table."""
+"""Datasets of known cost: slow reads, costs with a heavy tail, Python code that holds the lock, and
+a table."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from experiments.explain.delays import Delay, Kind
 FEATURES = 16
 CLASSES = 4
 TAIL = 1.3
-"""Shape of the Pareto distribution of costs; its variance is infinite."""
+"""Shape of the Pareto distribution of costs; the variance of the distribution is infinite."""
 MOST = 40.0
-"""Largest cost relative to the least, so that an epoch is not one sample."""
+"""Largest cost relative to the least, so that one sample can't take most of an epoch."""
 
 Sample = tuple[torch.Tensor, int]
 
 
 class Delayed(Dataset[Sample]):
-    """Samples that take `seconds` each, or so on average where `heavy_tailed`."""
+    """Samples that take `seconds` each, or on average if `heavy_tailed`."""
 
     def __init__(self, count: int, kind: Kind, seconds: float, heavy_tailed: bool = False) -> None:
         self.count, self.seconds, self.heavy_tailed = count, seconds, heavy_tailed
@@ -57,7 +58,7 @@ class Table(Dataset[Sample]):
 
 
 class Drawn(Dataset[torch.Tensor]):
-    """Samples that are drawn anew at each read, after waiting as for a disk."""
+    """Samples that are drawn anew at each read, after a wait as for a disk."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self.count, self.delay = count, Delay("sleep", seconds)

@@ -1,6 +1,6 @@
 """The configurations of a workload with their data prepared, kept in a file.
 
-python -m experiments.tune.grid makes them all.
+python -m experiments.tune.grid makes the files of all workloads.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class Configuration:
 
 
 Grid = Mapping[str, Configuration]
-"""By name, the user's own first."""
+"""Name of a configuration -> the configuration; the user's own comes first."""
 
 
 def grid_path(workload: Workload) -> Path:
-    """Where the grid of a workload is kept."""
+    """The path of the file with the grid of a workload."""
     return FOLDER / f"{workload.name.replace(' ', '_')}.grid"
 
 
 def load_grid(workload: Workload) -> Grid:
-    """The grid of a workload. Raises FileNotFoundError before it is made."""
+    """Read the grid of a workload. Raises FileNotFoundError if it has not been made."""
     return pickle.loads(grid_path(workload).read_bytes())
 
 
 def make_grid(workload: Workload) -> Grid:
-    """Compose the configurations and write their stores; those of one that fails are left out."""
+    """Compose the configurations and write their stores. Configurations that fail are left out."""
     prepared: dict[str, PreparedData | None] = {}
     grid = {}
     for name, job in configurations(workload).items():
@@ -75,6 +75,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from experiments.tune.grid import main as run  # classes are pickled by their module's name
+    # pickle finds a class by the name of its module, which must not be __main__.
+    from experiments.tune.grid import main as run
 
     run()

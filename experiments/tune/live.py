@@ -2,9 +2,9 @@
 
 python -m experiments.tune.live [budget in seconds] [seconds]
 
-Runs `fastloop tune` as a user does, and then the configuration that it recommends and the user's
-own in interleaved rounds, each trial in a process of its own. Begins no workload after `seconds`,
-and continues where it was interrupted.
+Runs `fastloop tune` as a user does, and then the recommended configuration and the user's own in
+interleaved rounds, each trial in its own process. No workload begins after `seconds`; an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fastloop.trial.trial_process import run_trial
 LIVE_FILE = FOLDER / "live.jsonl"
 BUDGET_S = 90.0
 CONFIRMING_S, FEWEST_CONFIRMING, MOST_CONFIRMING = 30.0, 5, 9
-"""Time after which no further round confirms a gain, and the numbers of these rounds."""
+"""No round begins after CONFIRMING_S, except the first FEWEST_CONFIRMING; there are at most
+MOST_CONFIRMING."""
 LIMIT_S = 300.0
 CLAIM = re.compile(r"([\d.]+) \[([\d.]+), ([\d.]+)\] times as fast as yours, in \d+ fresh rounds")
 COMMAND = re.compile(r"^run: +python -m fastloop\.run (.+)$", re.MULTILINE)
@@ -37,7 +38,7 @@ Row = tuple[str, ...]
 
 
 def main(budget_s: float, seconds: float) -> None:
-    """Tune the workloads that were not, until no time is left."""
+    """Tune the workloads that have not been tuned, until the time is over."""
     start_ns = now_ns()
     done = {each["workload"] for each in read_records(LIVE_FILE)}
     for workload in WORKLOADS:
@@ -50,7 +51,8 @@ def main(budget_s: float, seconds: float) -> None:
 
 
 def tune_one(workload: Workload, budget_s: float) -> Record:
-    """What tuning claims, and what fresh trials say of it; or why tuning has failed."""
+    """Tune a workload. Returns the claimed gain and the times of fresh trials, or the reason why
+    tuning has failed."""
     own = live_overrides(workload)
     command = [sys.executable, "-m", "fastloop", "tune", *own, f"budget={budget_s:g}s"]
     start_ns = now_ns()
@@ -73,15 +75,15 @@ def tune_one(workload: Workload, budget_s: float) -> Record:
 
 
 def live_overrides(workload: Workload) -> tuple[str, ...]:
-    """The user's own job as `fastloop tune` takes it: with the settings of a sweep, which those of
-    the recordings are shorter than."""
+    """The overrides of the user's own job for `fastloop tune`. Its epochs are those of a sweep,
+    which are longer than those of the recordings."""
     named = {each.partition("=")[0] for each in workload.overrides}
     benchmark = () if "benchmark" in named else ("benchmark=traversal",)
     return (*benchmark, *workload.overrides, *workload.yours, "tracker=none")
 
 
 def read_claim(text: str) -> list[float] | None:
-    """The gain that tuning prints, with its interval; None where it claims none."""
+    """The gain that tuning prints, with its interval; None if it claims none."""
     found = CLAIM.search(" ".join(text.split()))
     return [float(each) for each in found.groups()] if found else None
 
@@ -95,12 +97,12 @@ def recommended(text: str) -> list[str]:
 
 
 def verdict_of(text: str) -> str:
-    """The paragraph with the verdict, in a line."""
+    """The paragraph with the verdict, as one line."""
     return " ".join(text.split("\n\n")[1].split())
 
 
 def time_in_turn(jobs: Mapping[str, Job]) -> dict[str, list[float]]:
-    """Seconds of an epoch of each job in every round, each trial in a process of its own."""
+    """Seconds of an epoch of each job in every round, each trial in its own process."""
     prepared = {name: LAUNCHER.call(job.data_request.prepare) for name, job in jobs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     start_ns = now_ns()
@@ -117,7 +119,8 @@ def time_in_turn(jobs: Mapping[str, Job]) -> dict[str, list[float]]:
 
 
 def live_table(records: Sequence[Record]) -> list[Row]:
-    """A row a workload: what was claimed, what fresh trials say, and whether they agree."""
+    """A row for each workload: the claimed gain, the gain in fresh trials, and whether they
+    agree."""
     heads = ("workload", "budget", "took", "tuned to", "claimed", "confirmed", "agreed")
     rows: list[Row] = [heads]
     for each in records:
@@ -139,7 +142,8 @@ def show(bounds: Sequence[float] | None) -> str:
 
 
 def agreement(claimed: Sequence[float] | None, confirmed: Ratio | None) -> str:
-    """Whether fresh trials confirm a gain: faster beyond noise, by as much as was claimed."""
+    """Words for whether fresh trials confirm a gain: faster beyond noise, and by as much as was
+    claimed."""
     if claimed is None or confirmed is None:
         return "nothing claimed"
     _, low, high = claimed
@@ -151,7 +155,8 @@ def agreement(claimed: Sequence[float] | None, confirmed: Ratio | None) -> str:
 
 
 if __name__ == "__main__":
-    from experiments.tune.live import main as run  # functions are sent to processes by name
+    # Processes find the functions that they are sent by module name, which must not be __main__.
+    from experiments.tune.live import main as run
 
     arguments = [float(each) for each in sys.argv[1:]]
     run(arguments[0] if arguments else BUDGET_S, arguments[1] if arguments[1:] else 1e9)

@@ -1,11 +1,11 @@
-"""Tune workloads within a limit of memory, and read the peak of every process that is started.
+"""Tune workloads within a memory limit, and read the peak of every process that is started.
 
 python -m experiments.tune.memory_limit [seconds]
 
-The limit is the median forecast of a workload's space, or what the user's own job needs if that is
-more. `fastloop tune` runs as a user runs it, but for its launcher, which reads the memory of the
-processes that it starts, with their workers, all the time. Begins no workload after `seconds`, and
-continues where it was interrupted.
+The limit is the median forecast of a workload's space, or the need of the user's own job if that is
+greater. `fastloop tune` runs as a user runs it, except that its launcher reads the memory of the
+processes that it starts, and of their workers, all the time. No workload begins after `seconds`; an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BUDGET_S = 60.0
 SPACE = "loader=raw,fastloop,np_memmap,preload num_workers=0,1,2,4 device_prefetch=0,2"
 WORKERS = (1, 2, 4)
 ROOM = 1.05
-"""A further pilot's forecast for the user's own job differs by less."""
+"""The greatest factor between the forecasts of two pilots for the user's own job."""
 LAUNCHER = "launcher._target_=experiments.tune.watched_launcher.WatchedLauncher"
 FILES = re.compile(r"^files: +(.+)$", re.MULTILINE)
 
 
 def main(seconds: float) -> None:
-    """Tune the workloads that were not, until no time is left; prints the table."""
+    """Tune the workloads that have not been tuned, until the time is over, and print the table."""
     start_ns = now_ns()
     done = {each["workload"] for each in read_records(LIMITS_FILE)}
     for workload in sorted(WORKLOADS, key=_place)[: len(NAMES)]:
@@ -60,9 +60,10 @@ def _place(workload: Workload) -> int:
 
 
 def tune_within(workload: Workload) -> Record:
-    """What a tuning within the limit has run and left out, and the peaks of all of its processes.
+    """Tune a workload within the limit. Returns the configurations that ran and that were left out,
+    and the peaks of all processes.
 
-    Raises CalledProcessError where tuning fails.
+    Raises CalledProcessError if tuning fails.
     """
     own = live_overrides(workload)
     forecasts = forecast_space(own)
@@ -86,7 +87,7 @@ def tune_within(workload: Workload) -> Record:
 
 
 def forecast_space(own: Sequence[str]) -> list[float]:
-    """The forecasts for trials of all configurations of the space, the user's own first."""
+    """Memory forecasts for trials of all configurations of the space, the user's own first."""
     request = request_of(own)
     limits = PilotLimits(seconds=0.0, memory_mib=math.inf)
     memory = run_pilot(look_at(request, request.job), WORKERS, limits).memory
@@ -98,7 +99,8 @@ def forecast_space(own: Sequence[str]) -> list[float]:
 
 
 def limit_table(records: Sequence[Record]) -> list[Row]:
-    """A row a workload: what was left out, what ran, and how near its peaks came to the limit."""
+    """A row for each workload: the configurations left out, those that ran, and how near their
+    peaks came to the limit."""
     heads = ("workload", "forecasts, MiB", "limit, MiB", "left out", "trials", "other processes")
     rows: list[Row] = [(*heads, "above the limit", "greatest peak / limit")]
     for each in records:

@@ -1,4 +1,4 @@
-"""Observe the peak of memory of some configurations of every workload, each in its own process.
+"""Observe the memory peaks of some configurations of every workload, each in its own process.
 
 python -m experiments.tune.peaks
 """
@@ -13,12 +13,12 @@ from experiments.tune.workloads import WORKLOADS, YOURS
 from fastloop.tune.peak_memory import observe_peak_mib
 
 COUNT = 12
-"""Configurations of a workload, the user's own among them."""
+"""Number of configurations of a workload, including the user's own."""
 LIMIT_S = 300.0
 
 
 def main() -> None:
-    """Observe what is missing."""
+    """Observe the workloads that are missing."""
     done = {each["workload"] for each in read_records(PEAKS_FILE)}
     for workload in WORKLOADS:
         if workload.name not in done:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def observe(grid: Grid) -> Record:
-    """Peak of the PSS of configurations drawn at random, in MiB, as tuning observes it."""
+    """Peak of the PSS in MiB, as tuning observes it, of configurations drawn at random."""
     others = [name for name in grid if name != YOURS]
     peaks = {}
     for name in [YOURS, *random.Random(0).sample(others, COUNT - 1)]:
@@ -38,6 +38,7 @@ def observe(grid: Grid) -> Record:
 
 
 if __name__ == "__main__":
-    from experiments.tune.peaks import main as run  # functions are sent to processes by name
+    # Processes find the functions that they are sent by module name, which must not be __main__.
+    from experiments.tune.peaks import main as run
 
     run()

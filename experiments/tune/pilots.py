@@ -1,4 +1,4 @@
-"""What tuning's pilot says of every configuration before it runs: seconds, and the peak of memory.
+"""The pilot's predictions for every configuration before it runs: its seconds, and its memory peak.
 
 python -m experiments.tune.pilots [seconds]
 """
@@ -17,7 +17,7 @@ from fastloop.tune.pilot import look_at, run_pilot
 
 
 def main(seconds: float) -> None:
-    """Run the pilots that are missing, until no time is left."""
+    """Run the pilots that are missing, until the time is over."""
     start_ns = now_ns()
     done = {each["workload"] for each in read_records(PILOTS_FILE)}
     for workload in WORKLOADS:
@@ -30,7 +30,7 @@ def main(seconds: float) -> None:
 
 
 def run_one(workload: Workload, grid: Grid) -> Record:
-    """The predictions for a grid, and what the pilot took."""
+    """The predictions for a grid, and the seconds that the pilot took."""
     start_ns = now_ns()
     present = grid[YOURS].job
     workers = sorted({each.job.loading.num_workers for each in grid.values()})
@@ -49,6 +49,7 @@ def run_one(workload: Workload, grid: Grid) -> Record:
 
 
 if __name__ == "__main__":
-    from experiments.tune.pilots import main as run  # functions are sent to processes by name
+    # Processes find the functions that they are sent by module name, which must not be __main__.
+    from experiments.tune.pilots import main as run
 
     run(float(sys.argv[1]) if len(sys.argv) > 1 else 1e9)

@@ -1,9 +1,9 @@
-"""Record every configuration of every workload, in interleaved rounds.
+"""Record the times of every configuration of every workload, in interleaved rounds.
 
 python -m experiments.tune.record [seconds] [rounds]
 
-Round 0 is the same-data check. In the others one process times all configurations of a workload, in
-random order, each after a warm-up epoch. Continues where it was interrupted.
+Round 0 is the same-data check. In each other round, one process times all configurations of a
+workload in random order, each after a warm-up epoch. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from fastloop.trial.window import num_repeats, row_counter, time_epochs
 ROUNDS = 7
 LIMIT_S = 300.0
 SHORTEST_S = 0.02
-"""Shorter epochs are repeated for so long."""
+"""A shorter epoch is repeated for this long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """An epoch of one configuration, and what timing it cost."""
+    """The time of an epoch of one configuration, and the cost of measuring it."""
 
     seconds: float
     cost_s: float
-    """With its warm-up epoch and the opening of its loader."""
+    """Seconds with the warm-up epoch and the opening of the loader."""
 
 
 def main(seconds: float, rounds: int) -> None:
-    """Record what is missing, until no time is left; a round of a workload is a line."""
+    """Record the missing rounds, until the time is over. A line of the file is a round of a
+    workload."""
     start_ns = now_ns()
     done = {(each["workload"], each["round"]) for each in read_records(ROUNDS_FILE)}
     for number in range(rounds):
@@ -66,25 +67,26 @@ def passed(workload: Workload, grid: Grid, number: int) -> Grid:
 
 
 def seed(number: int) -> random.Random:
-    """The order of a round."""
+    """The random generator for the order of a round."""
     return random.Random(number)
 
 
 def check_all(grid: Grid) -> Record:
-    """The same-data check of every configuration, in one process."""
+    """Check the data of every configuration, in one process."""
     faults = LAUNCHER.call(check_each, grid, timeout_s=2 * LIMIT_S)
     return {"failed": {name: fault for name, fault in faults.items() if fault}}
 
 
 def time_all(grid: Grid, number: int) -> Record:
-    """All configurations in one process, in random order."""
+    """Time all configurations in one process, in random order."""
     names = seed(number).sample([*grid], len(grid))
     shuffled = {name: grid[name] for name in names}
     return _record(LAUNCHER.call(time_each, shuffled, number, timeout_s=2 * LIMIT_S))
 
 
 def check_each(grid: Mapping[str, Configuration]) -> dict[str, str]:
-    """Why configurations do not deliver the dataset; empty for those that do."""
+    """Name of a configuration -> the reason why it does not deliver the dataset; empty if it
+    does."""
     return {name: _find_fault(each) for name, each in grid.items()}
 
 
@@ -99,16 +101,17 @@ def _find_fault(each: Configuration) -> str:
 
 
 def time_each(grid: Mapping[str, Configuration], number: int) -> dict[str, Timing]:
-    """The timings of all configurations, one after the other."""
+    """Time all configurations, one after the other."""
     threads, timings = torch.get_num_threads(), {}
     for name, each in grid.items():
-        torch.set_num_threads(threads)  # the one before may have changed it
+        # The configuration before may have changed it.
+        torch.set_num_threads(threads)
         timings[name] = time_one(each.job, each.prepared, number)
     return timings
 
 
 def time_one(job: Job, prepared: PreparedData, number: int) -> Timing:
-    """Seconds of an epoch after a warm-up epoch, by the code of a trial."""
+    """Time an epoch after a warm-up epoch, with the code of a trial."""
     warnings.filterwarnings("ignore", "This DataLoader will create")
     start_ns = now_ns()
     context = start_job(job, prepared, number)
@@ -116,7 +119,8 @@ def time_one(job: Job, prepared: PreparedData, number: int) -> Timing:
         first = drain_first(loader.epochs(job.epochs))
         session = next(iter(job.benchmark.values())).session(context.build_setup(first))
         consume, _ = session.start(context.step_delivery())
-        consume(first)  # the first step allocates
+        # The first step allocates memory.
+        consume(first)
         arguments = context.device, row_counter(first)
         seconds = time_epochs(loader.epochs, consume, 1, *arguments).seconds
         repeats = num_repeats(seconds, SHORTEST_S)
@@ -126,7 +130,7 @@ def time_one(job: Job, prepared: PreparedData, number: int) -> Timing:
 
 
 def drain_first(batches: Iterable[Tree]) -> Tree:
-    """The first of the batches, once all have been delivered."""
+    """The first of the batches, returned after all have been delivered."""
     iterator = iter(batches)
     first = next(iterator)
     for _ in iterator:
@@ -142,7 +146,8 @@ def _record(timings: Mapping[str, Timing]) -> Record:
 
 
 if __name__ == "__main__":
-    from experiments.tune.record import main as run  # functions are sent to processes by name
+    # Processes find the functions that they are sent by module name, which must not be __main__.
+    from experiments.tune.record import main as run
 
     arguments = sys.argv[1:]
     run(float(arguments[0]) if arguments else 1e9, int(arguments[1]) if arguments[1:] else ROUNDS)

@@ -1,4 +1,5 @@
-"""The recordings: what every configuration of a workload took in every round, and what is true."""
+"""The recordings: the time of every configuration of a workload in every round, and the right
+answers that follow from them."""
 
 from __future__ import annotations
 
@@ -18,33 +19,35 @@ ALIKE_ROUNDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A workload whose configurations ran in the same rounds."""
+    """The times of a workload's configurations, which ran in the same rounds."""
 
     workload: str
     names: tuple[str, ...]
-    """The user's own first."""
+    """Names of the configurations, the user's own first."""
     seconds: np.ndarray
-    """(configurations, rounds)"""
+    """Seconds of an epoch, with shape (configurations, rounds)."""
     cost_s: np.ndarray
-    """(configurations,): mean of what a trial took, with its warm-up."""
+    """Mean cost of a trial, with its warm-up, with shape (configurations,)."""
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Index of each name."""
+        """Name of a configuration -> its index."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
     def medians(self) -> np.ndarray:
-        """(configurations,)"""
+        """Median seconds over the rounds, with shape (configurations,)."""
         return np.median(self.seconds, axis=1)
 
     @property
     def rounds(self) -> int:
+        """Number of rounds."""
         return self.seconds.shape[1]
 
     @cached_property
     def good(self) -> frozenset[str]:
-        """Those within 5 % of the least median, and those that all rounds do not tell from it."""
+        """The configurations that count as the best: within 5 % of the least median, or not told
+        from it by all rounds together."""
         medians, best = self.medians, int(np.argmin(self.medians))
         near = {
             name
@@ -55,14 +58,15 @@ class Recording:
 
     @cached_property
     def worse_than_yours(self) -> frozenset[str]:
-        """Those that all rounds together tell to be slower than the user's own, by 2 % or more."""
+        """The configurations that all rounds together show to be slower than the user's own, by 2 %
+        or more."""
         yours = self.names.index(YOURS)
         limit = (1 + stats.MINIMUM_EFFECT) * self.medians[yours]
         slower = {name for name in self.names if self._is_slower(name, yours)}
         return frozenset(name for name in slower if self.median_of(name) > limit)
 
     def median_of(self, name: str) -> float:
-        """Median seconds over all rounds."""
+        """The configuration's median seconds over all rounds."""
         return float(self.medians[self.places[name]])
 
     def _is_slower(self, name: str, other: int) -> bool:
@@ -71,7 +75,7 @@ class Recording:
 
 
 def build_recordings(records: Sequence[Record]) -> list[Recording]:
-    """The recordings of the lines of rounds.jsonl, without round 0, in which nothing was timed."""
+    """The recordings in the lines of rounds.jsonl, without round 0, in which nothing was timed."""
     timed: dict[str, list[Record]] = {}
     for each in records:
         if each["round"]:
@@ -82,8 +86,8 @@ def build_recordings(records: Sequence[Record]) -> list[Recording]:
 def all_alike(recording: Recording, generator: np.random.Generator) -> Recording:
     """A recording in which every configuration is as fast as the user's own.
 
-    Its trials are drawn anew from the deviations of all trials from their configuration's median,
-    and so many that none is used both to choose and to confirm.
+    Its trials are drawn from the deviations of all trials from their configuration's median. There
+    are so many that no trial has to be used both to choose and to confirm.
     """
     of_rounds = np.median(recording.seconds / recording.medians[:, None], axis=0)
     deviations = (recording.seconds / recording.medians[:, None] / of_rounds).ravel()

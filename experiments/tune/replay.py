@@ -1,4 +1,5 @@
-"""Replay tuners on the recordings, many seeds each: what each reaches, and at what cost."""
+"""Replay tuners on the recordings, with many seeds each: how good are their results, and at what
+cost?"""
 
 from __future__ import annotations
 
@@ -23,32 +24,34 @@ from experiments.tune.tuners import (
 )
 
 FEWER, FEWER_BY_TPE = 5, 20
-"""Budgets beyond the first are replayed with so many times fewer seeds, and Optuna, which takes a
-hundred times as long."""
+"""Budgets beyond the first are replayed with FEWER times fewer seeds, and Optuna, which takes a
+hundred times as long, with FEWER_BY_TPE times fewer."""
 SHARES = (0.1, 0.2, 0.4)
 Predicted = Mapping[str, float]
-"""Seconds of each configuration by the model."""
+"""Name of a configuration -> the seconds that the model predicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a tuner has reached on one recording over all seeds, as shares of them."""
+    """The results of a tuner on one recording over all seeds. Without another unit, they are shares
+    of the seeds."""
 
     good: float
     slower: float
     claims: float
     trials: float
     cost: float
-    """Relative to the exhaustive grid, in seconds; `trials` likewise in trials."""
+    """Cost in seconds relative to the exhaustive grid; `trials` is the cost in trials, likewise."""
     regret: float
-    """Median time of the recommended configuration relative to the best one's, less 1."""
+    """Time of the recommended configuration relative to the best one, minus 1, median over the
+    seeds."""
     rounds: float
     """Mean number of rounds that a replay has drawn."""
     seeds: int
 
 
 Scores = dict[str, Score]
-"""By tuner."""
+"""Name of a tuner -> its score."""
 
 
 def replay_all(
@@ -57,10 +60,10 @@ def replay_all(
     seeds: int,
     processes: int | None = None,
 ) -> list[tuple[Scores, Scores]]:
-    """The scores on each recording, and on ones in which nothing differs.
+    """The scores on each recording, and on recordings in which all configurations are equally fast.
 
-    predicted: by workload; a workload without predictions is raced without a model. processes:
-    None: as many as cores.
+    predicted: workload -> predictions; a workload without predictions is raced without a model.
+    processes: their number; None: as many as cores.
     """
     work = [(each, predicted.get(each.workload), seeds) for each in recordings]
     with get_context("fork").Pool(processes, initializer=threadpool_limits, initargs=(1,)) as pool:
@@ -70,7 +73,8 @@ def replay_all(
 def score_all(
     recording: Recording, predicted: Predicted | None, seeds: int
 ) -> tuple[Scores, Scores]:
-    """The scores of all tuners on a recording, and on ones in which nothing differs."""
+    """The scores of all tuners on a recording, and on recordings in which all configurations are
+    equally fast."""
     few = max(1, seeds // FEWER)
     races = {
         f"race, {'with the model' if known else 'without a model'}, {100 * share:.0f} %": (
@@ -104,7 +108,7 @@ def score_all(
 
 
 def _tuners_by_tpe(seeds: int) -> dict[str, tuple[Tuner, int]]:
-    """The tuners that need Optuna; none where it is not installed."""
+    """The tuners that need Optuna; empty if it is not installed."""
     if not tpe.has_optuna():
         return {}
     share = SHARES[0]
@@ -118,7 +122,8 @@ def _tuners_by_tpe(seeds: int) -> dict[str, tuple[Tuner, int]]:
 
 
 def score(recording: Recording, tuner: Tuner, seeds: int, alike: bool = False) -> Score:
-    """The score of a tuner. alike: every seed has a recording in which nothing differs."""
+    """The score of a tuner. alike: each seed gets a recording in which all configurations are
+    equally fast."""
     exhaustive = TRIALS * len(recording.names), TRIALS * recording.cost_s.sum()
     rows = []
     for seed in range(seeds):

@@ -29,7 +29,7 @@ Row = tuple[str, ...]
 
 
 def main(seeds: int) -> None:
-    """Fill README.md; ends with a line where nothing is recorded."""
+    """Write the tables into README.md. Exits with a message if nothing is recorded."""
     recordings = build_recordings(read_records(ROUNDS_FILE))
     if not recordings:
         sys.exit(f"{ROUNDS_FILE}: no round is recorded; python -m experiments.tune.record does")
@@ -57,7 +57,7 @@ def main(seeds: int) -> None:
 
 
 def fill(page: str, text: str) -> str:
-    """The page with that text between its two marks."""
+    """The page with this text between its two marks."""
     before, mark, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert mark and end, "the marks of the tables are missing"  # noqa: PT018 - one fault
@@ -65,7 +65,7 @@ def fill(page: str, text: str) -> str:
 
 
 def describe_recording(recordings: Sequence[Recording]) -> str:
-    """Rounds, configurations and the machine."""
+    """A line on rounds, configurations and the machine."""
     machine = describe_machine()
     rounds = sorted({each.rounds for each in recordings})
     count = sum(len(each.names) for each in recordings)
@@ -75,7 +75,7 @@ def describe_recording(recordings: Sequence[Recording]) -> str:
 
 
 def workload_table(recordings: Sequence[Recording]) -> list[Row]:
-    """A row a workload: how much there is to gain."""
+    """A row for each workload: the gains that are possible."""
     heads = ("workload", "configurations", "rounds", "yours, ms", "best, ms", "gain")
     rows: list[Row] = [(*heads, "as good as best", "best")]
     for each in recordings:
@@ -88,7 +88,7 @@ def workload_table(recordings: Sequence[Recording]) -> list[Row]:
 
 
 def tuner_table(scores: Sequence[Scores]) -> list[Row]:
-    """A row a tuner, means over the workloads; of the regret the median."""
+    """A row for each tuner, with means over the workloads, but the median of the regret."""
     heads = ("tuner", "as good as best", "slower than yours", "median regret", "trials", "time")
     rows: list[Row] = [(*heads, "rounds drawn", "seeds a workload")]
     for name in scores[0]:
@@ -103,7 +103,8 @@ def tuner_table(scores: Sequence[Scores]) -> list[Row]:
 
 
 def by_workload(recordings: Sequence[Recording], scores: Sequence[Scores]) -> list[Row]:
-    """The share of seeds that end as good as best, a row a workload."""
+    """A row for each workload: the shares of seeds that end with a configuration as good as the
+    best."""
     names = [name for name in scores[0] if f"{100 * SHARES[0]:.0f} %" in name]
     names += ["textbook", "exhaustive grid"]
     rows: list[Row] = [("workload", *names)]
@@ -114,7 +115,7 @@ def by_workload(recordings: Sequence[Recording], scores: Sequence[Scores]) -> li
 
 
 def alike_table(scores: Sequence[Scores]) -> list[Row]:
-    """How often each tuner claims a gain that does not exist."""
+    """A row for each tuner: how often it claims a gain that does not exist."""
     heads = ("tuner", "a gain is claimed", "most, of a workload", "seeds a workload")
     rows: list[Row] = [heads]
     for name in scores[0]:
@@ -125,7 +126,7 @@ def alike_table(scores: Sequence[Scores]) -> list[Row]:
 
 
 def memory_table(observed: Sequence[Record], pilots: Sequence[Record]) -> list[Row]:
-    """How far forecasts are from observed peaks."""
+    """Differences between forecast and observed memory peaks."""
     rows: list[Row] = [("workload", "forecast / peak", "within 10 %", "peak above forecast, most")]
     peaks = {each["workload"]: each["peak_pss_mib"] for each in observed}
     everything: list[float] = []

@@ -1,7 +1,7 @@
-"""Candidates that Optuna's TPE proposes: for the race, and as a tuner of its own.
+"""Candidates that Optuna's TPE proposes, for the race and for a tuner that uses TPE alone.
 
-TPE proposes any combination of settings; what is run is the recorded configuration that shares most
-of them, and TPE is told that one's cost.
+TPE may propose any combination of settings. The recorded configuration that shares most settings
+with the proposal is run, and TPE is told its cost.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fastloop.tune.race import race
 from fastloop.tune.surrogate import Posterior, Surrogate
 
 STARTUP = 5
-"""Trials before TPE has something to learn from; ten, its default, are a third of a race."""
+"""Trials before TPE begins to learn. Optuna's default of ten would be a third of a race."""
 LOADER_WEIGHT = 2
-"""What sharing the loader counts for, relative to any other setting."""
+"""A shared loader weighs this much, if any other shared setting weighs 1."""
 
 
 def has_optuna() -> bool:
@@ -34,24 +34,25 @@ def has_optuna() -> bool:
 
 @dataclass(kw_only=True)
 class Proposals:
-    """What TPE proposes by the trials of a replay so far."""
+    """Proposals of TPE, based on the trials of a replay so far."""
 
     study: Any
     settings: Mapping[str, Mapping[str, str]]
-    """By name: the value of each setting; all have the same settings."""
+    """Name of a configuration -> value of each setting; all configurations have the same
+    settings."""
     distributions: Mapping[str, Any]
-    """The values of each setting, as Optuna has them."""
+    """Name of a setting -> its values, as a distribution of Optuna's."""
     generator: np.random.Generator
     costs: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By round and name, of which TPE was not told yet."""
+    """Round -> name of a configuration -> seconds of the trials that TPE has not been told."""
     _asked: list[Any] = field(default_factory=list)
 
     def add(self, name: str, number: int, seconds: float) -> None:
-        """Keep what a trial took."""
+        """Note the seconds of a trial."""
         self.costs.setdefault(number, {})[name] = seconds
 
     def propose(self, excluded: Collection[str]) -> str:
-        """The configuration to run next, none of the excluded ones."""
+        """The configuration to run next, which is none of the excluded ones."""
         trial = self.study.ask(dict(self.distributions))
         self._asked.append(trial)
         values = trial.params
@@ -68,10 +69,12 @@ class Proposals:
         return str(self.generator.choice([name for name, each in shared.items() if each == most]))
 
     def tell(self, relative_to: str | None) -> None:
-        """Tell TPE of the trials since the last time, relative to that one's of their round."""
+        """Tell TPE the trials since the last call. Their times are relative to this configuration's
+        in the same round; None: they are absolute."""
         from optuna.trial import TrialState, create_trial
 
-        for trial in self._asked:  # its combination is not what was run
+        # A proposed combination is not the one that was run, so it gets no cost.
+        for trial in self._asked:
             self.study.tell(trial, state=TrialState.FAIL)
         for costs in self.costs.values():
             base_s = costs[relative_to] if relative_to else 1.0
@@ -88,7 +91,7 @@ class Proposals:
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedByTpe(Surrogate):
-    """A surrogate for which TPE chooses what runs next; all else is that of the race."""
+    """A surrogate for which TPE chooses the next configurations; the rest is that of the race."""
 
     proposals: Proposals
 
@@ -110,7 +113,7 @@ class ProposedByTpe(Surrogate):
 
 
 def race_by_tpe(share: float) -> Tuner:
-    """fastloop's race with that share of the exhaustive trials, among candidates of TPE's."""
+    """fastloop's race among TPE's candidates, with this share of the exhaustive grid's trials."""
 
     def tune(replay: Replay) -> Chosen:
         names, proposals = replay.recording.names, start(replay)
@@ -135,7 +138,7 @@ def race_by_tpe(share: float) -> Tuner:
 
 
 def tpe_alone(share: float) -> Tuner:
-    """TPE's proposals one after the other, the least median wins: what a study of Optuna's does."""
+    """TPE's proposals one after the other, as in a study of Optuna's. The least median wins."""
 
     def tune(replay: Replay) -> Chosen:
         names, proposals = replay.recording.names, start(replay)
@@ -145,7 +148,8 @@ def tpe_alone(share: float) -> Tuner:
             cost = replay.measure_one(name, number, math.inf)
             seconds.setdefault(name, []).append(cost)
             proposals.add(name, number, cost)
-            proposals.tell(None)  # nothing is measured beside it
+            # No configuration is measured beside it, so its time is absolute.
+            proposals.tell(None)
             name, number = proposals.propose({YOURS}), number + 1
         medians = {name: stats.median(each) for name, each in seconds.items()}
         best = min(medians, key=medians.__getitem__)
@@ -155,7 +159,7 @@ def tpe_alone(share: float) -> Tuner:
 
 
 def start(replay: Replay) -> Proposals:
-    """A study without trials."""
+    """The proposals of a study that has no trials yet."""
     import optuna
     from optuna.distributions import CategoricalDistribution
 

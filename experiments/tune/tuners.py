@@ -1,4 +1,4 @@
-"""Tuners that are replayed on a recording: fastloop's race, and what people do otherwise."""
+"""Tuners that are replayed on a recording: fastloop's race, and the usual alternatives."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from fastloop.tune.race import race
 from fastloop.tune.surrogate import Surrogate
 
 TRIALS = 5
-"""Of every configuration in the exhaustive grid: the default of `fastloop run`."""
+"""Trials of every configuration in the exhaustive grid, as many as `fastloop run` has by
+default."""
 
 
 @dataclass(kw_only=True)
 class Replay:
-    """Trials that are drawn from a recording; a round is a recorded one, in random order."""
+    """Trials drawn from a recording. Each of its rounds is a recorded round; they come in random
+    order."""
 
     recording: Recording
     generator: np.random.Generator
     trials: int = 0
     cost_s: float = 0.0
     rounds: int = 0
-    """Rounds drawn; beyond those of the recording they are ones drawn before."""
+    """Number of rounds drawn. If there are more than the recording has, recorded rounds are drawn
+    again."""
     drawn: list[int] = field(default_factory=list)
-    """The recorded round of each round, as far as they have been shuffled."""
+    """Index of the recorded round for each round, as far as they have been shuffled."""
 
     def measure(self, names: Sequence[str], number: int) -> dict[str, float]:
-        """Seconds of each of them in that round."""
+        """Seconds of each of these configurations in a round."""
         drawn = self._draw(number)
         places = [self.recording.places[name] for name in names]
         self.trials += len(names)
@@ -41,14 +44,14 @@ class Replay:
         return dict(zip(names, seconds.tolist(), strict=True))
 
     def measure_one(self, name: str, number: int, _room: float) -> float:
-        """Seconds of that one, as the race asks for them."""
+        """Seconds of one configuration in a round, with the arguments that the race passes."""
         place, drawn = self.recording.places[name], self._draw(number)
         self.trials += 1
         self.cost_s += float(self.recording.cost_s[place])
         return float(self.recording.seconds[place, drawn])
 
     def _draw(self, number: int) -> int:
-        """The recorded round that stands for that one."""
+        """Index of the recorded round that takes the place of this round."""
         self.rounds = max(self.rounds, number + 1)
         while len(self.drawn) <= number:
             self.drawn += self.generator.permutation(self.recording.rounds).tolist()
@@ -57,11 +60,11 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What a tuner recommends."""
+    """The recommendation of a tuner."""
 
     name: str
     claims_gain: bool
-    """Whether it says that this is faster than the user's own."""
+    """True if the tuner says that it is faster than the user's own configuration."""
 
 
 Tuner = Callable[[Replay], Chosen]
@@ -69,7 +72,7 @@ Tuner = Callable[[Replay], Chosen]
 
 @cache
 def surrogate_of(workload: str, names: tuple[str, ...], predicted: tuple[float, ...]) -> Surrogate:
-    """The surrogate of a race, which all seeds share."""
+    """The surrogate of a race, shared by all seeds."""
     changes = changes_from_yours(workload, names)
     return Surrogate(names=names, changes=changes, predicted=predicted)
 
@@ -77,10 +80,11 @@ def surrogate_of(workload: str, names: tuple[str, ...], predicted: tuple[float, 
 def by_race(
     share: float, predicted: Mapping[str, float] | None, shares_settings: bool = True
 ) -> Tuner:
-    """fastloop's race with that share of the exhaustive trials.
+    """fastloop's race with this share of the exhaustive grid's trials.
 
-    predicted: seconds of each configuration by the model; None: all alike. shares_settings: False:
-    a trial of a configuration tells nothing of others with the same settings.
+    predicted: name of a configuration -> seconds that the model predicts; None: all are predicted
+    alike. shares_settings: False: a trial tells nothing about other configurations with the same
+    settings.
     """
 
     def tune(replay: Replay) -> Chosen:
@@ -98,14 +102,14 @@ def by_race(
 
 
 def grid(replay: Replay) -> Chosen:
-    """Every configuration TRIALS times, the least median wins."""
+    """Run every configuration TRIALS times. The least median wins."""
     names = replay.recording.names
     rounds = [replay.measure(names, number) for number in range(TRIALS)]
     return _least(names, rounds)
 
 
 def random_search(share: float) -> Tuner:
-    """Configurations at random, TRIALS times each beside the user's own, the least median wins."""
+    """Run random configurations and the user's own TRIALS times each. The least median wins."""
 
     def tune(replay: Replay) -> Chosen:
         others = [name for name in replay.recording.names if name != YOURS]
@@ -117,7 +121,7 @@ def random_search(share: float) -> Tuner:
 
 
 def once_each(count: int) -> Tuner:
-    """So many configurations at random once each, one after the other, as loadtune does."""
+    """Run this many random configurations once each, one after the other, as loadtune does."""
 
     def tune(replay: Replay) -> Chosen:
         others = [name for name in replay.recording.names if name != YOURS]
@@ -130,7 +134,8 @@ def once_each(count: int) -> Tuner:
 
 
 def textbook(replay: Replay) -> Chosen:
-    """As many workers as cores with the user's own loader, and what else is usually advised."""
+    """The usual advice: as many workers as cores with the user's own loader, and persistent
+    workers."""
     fitting = [name for name in replay.recording.names if "num_workers=2" in name]
     raw = [name for name in fitting if "loader=raw" in name] or fitting
     persistent = [name for name in raw if "persistent_workers=true" in name] or raw

@@ -1,4 +1,4 @@
-"""A launcher of single processes that reads their memory all the time, and keeps their peaks."""
+"""A launcher of single processes that reads their memory all the time, and records their peaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTERVAL_S = 0.003
 
 @option
 class WatchedLauncher:
-    """The launcher of single processes, which adds the peak of each to a file."""
+    """The launcher of single processes, which writes the memory peak of each to a file."""
 
     world_size: ClassVar[int] = 1
     isolation: Literal["forkserver"]
@@ -35,19 +35,20 @@ class WatchedLauncher:
         """Accept every machine."""
 
     def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
-        """function(*args), computed in a new process. Raises JobFailed."""
+        """Call function(*args) in a new process. Raises JobFailed."""
         return self.call_ranks(RankTask(function=function, args=args), timeout_s=timeout_s)[0].value
 
     def call_ranks(
         self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
     ) -> list[RankAnswer]:
-        """The answer of the one rank, whose memory is read meanwhile. Raises JobFailed."""
+        """Call the task in its one rank, and read its memory meanwhile. Raises JobFailed."""
         launcher = SingleLauncher(isolation=self.isolation, environment=self.environment)
         readings = list[int]()
         try:
             with watch_processes(readings):
                 return launcher.call_ranks(task, timeout_s=timeout_s, observed=observed)
-        finally:  # a call that fails has used memory, too
+        # A call that fails has used memory, too.
+        finally:
             note_peak(task, readings)
 
 
@@ -66,7 +67,8 @@ def note_peak(task: RankTask, readings: Sequence[int]) -> None:
 
 @contextmanager
 def watch_processes(readings: list[int]) -> Iterator[None]:
-    """A context in which the PSS of the forkserver's children, and of theirs, is added in bytes."""
+    """Until the exit, append readings of the PSS, in bytes, of the processes that the fork server
+    started, and of their children."""
     ended = Event()
 
     def read() -> None:
@@ -83,12 +85,14 @@ def watch_processes(readings: list[int]) -> Iterator[None]:
 
 
 def read_pss() -> int:
-    """The PSS of all processes below this one's children, which are Python's own servers."""
+    """The PSS of all processes below this process's children, which are multiprocessing's
+    servers."""
     this = psutil.Process()
     servers = {each.pid for each in this.children()}
     total = 0
     for process in this.children(recursive=True):
         if process.pid not in servers:
-            with suppress(psutil.Error):  # it has ended meanwhile
+            # The process may have ended meanwhile.
+            with suppress(psutil.Error):
                 total += process.memory_full_info().pss
     return total

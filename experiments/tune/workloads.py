@@ -1,4 +1,4 @@
-"""The workloads, and the configurations of each: a stratified sample of all combinations."""
+"""The workloads, and for each a stratified sample of all possible configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 COUNT = 64
-"""Configurations of a workload."""
+"""Number of configurations of a workload."""
 COMMON = ("benchmark=traversal", "tracker=none", "epochs=1", "min_window_s=0.03", "trials=5")
 YOURS = "yours"
 ROOT = os.environ.get("FASTLOOP_TEST_DATA", "outputs/data")
@@ -25,7 +25,7 @@ DEFAULTS = {
     name: f"{name}={values[0]}"
     for name, values in {"num_workers": WORKERS, **OF_WORKERS, **OF_ALL}.items()
 }
-"""Settings that a configuration has where its name does not say otherwise."""
+"""The settings of a configuration that its name does not mention."""
 ROWS = ("raw", "fastloop", "getitems", "np_memmap", "dataloader", "index_loop", "hdf5", "preload")
 DECODED_BY_THREADS = tuple(
     f"fastloop loader.store=null loader.num_threads={threads} loader.ahead={ahead}"
@@ -42,11 +42,11 @@ class Workload:
     overrides: tuple[str, ...]
     loaders: tuple[str, ...]
     yours: tuple[str, ...] = ("loader=raw",)
-    """The present configuration, which is what a tuner has to beat."""
+    """The user's present configuration, which a tuner has to beat."""
 
 
 def delayed(count: int, kind: str, seconds: float, heavy_tailed: bool = False) -> tuple[str, ...]:
-    """The overrides of a Dataset of known cost."""
+    """The overrides for a Dataset of known cost."""
     heavy = f",heavy_tailed:{str(heavy_tailed).lower()}"
     kwargs = f"{{count:{count},kind:{kind},seconds:{seconds}{heavy}}}"
     target = "dataset.target=experiments.tune.datasets.Delayed"
@@ -150,9 +150,10 @@ WORKLOADS = (
 
 
 def configurations(workload: Workload) -> dict[str, Job]:
-    """COUNT jobs of the workload by what distinguishes them, the user's own first.
+    """Name -> job, for COUNT configurations of the workload, the user's own first. A name lists the
+    settings that distinguish the job.
 
-    Each loader has an equal part of them as far as it has so many, drawn at random.
+    Each loader has an equal part of them, drawn at random, unless it has fewer configurations.
     """
     generator = random.Random(workload.name)
     jobs = {YOURS: compose(workload, workload.yours)}
@@ -174,7 +175,7 @@ def compose(workload: Workload, change: Sequence[str]) -> Job:
 
 
 def overrides_of(workload: Workload, change: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of a workload with these."""
+    """The overrides of a workload, followed by these."""
     names = {each.partition("=")[0] for each in workload.overrides}
     common = [each for each in COMMON if each.partition("=")[0] not in names]
     return (*common, *workload.overrides, *change)
@@ -190,7 +191,7 @@ def is_supported(job: Job) -> bool:
 
 
 def _grouped(loaders: Sequence[str]) -> list[list[str]]:
-    """The loaders, with those that differ in their own settings alone together."""
+    """The loaders in groups; loaders that differ only in their own settings are in one group."""
     groups: dict[str, list[str]] = {}
     for loader in loaders:
         groups.setdefault(loader.split()[0], []).append(loader)
@@ -218,7 +219,8 @@ def changes_from_yours(workload_name: str, names: Sequence[str]) -> list[frozens
 
 
 def settings_of(workload_name: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The value of each setting by the name of the configuration; empty where it has none such."""
+    """Name of a configuration -> name of each setting -> its value, empty if the configuration has
+    no such setting."""
     (workload,) = (each for each in WORKLOADS if each.name == workload_name)
     pairs = {
         name: {
@@ -234,6 +236,7 @@ def settings_of(workload_name: str, names: Sequence[str]) -> dict[str, dict[str,
 
 
 def _settings(change: Sequence[str]) -> set[str]:
-    """All settings of a configuration, those that are not named with their defaults."""
+    """All settings of a configuration, with the defaults of those that its name does not
+    mention."""
     named = {each.partition("=")[0] for each in change}
     return {*change, *(text for name, text in DEFAULTS.items() if name not in named)}

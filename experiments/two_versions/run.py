@@ -1,4 +1,5 @@
-"""fastloop check against=: how often it tells equal versions apart, and slower ones.
+"""How often does `fastloop check against=` tell equal versions apart, and how often does it find a
+slower one?
 
 python -m experiments.two_versions.run simulated [campaigns]
 python -m experiments.two_versions.run real [runs] [factor]
@@ -24,7 +25,8 @@ NOISE = 0.05
 FAIL_ABOVE = 2.0
 """The default of fail_above=, in percent."""
 CASES = ((1.0, 0.0), (1.05, 0.0), (1.1, 0.0), (1.0, 0.3), (1.05, 0.3))
-"""Factors of the candidate's time, with the correlation of successive trials of a version."""
+"""(factor, correlation): the candidate's time relative to the reference's, and the correlation of
+successive trials of a version."""
 DATASET = """\
 import time
 
@@ -46,7 +48,7 @@ SECONDS = 0.001
 
 
 def run_check(rng, factor, pairs, correlation=0.0, noise=NOISE):
-    """(told, is different, rounds) of a simulated check with the command's own rule."""
+    """Simulate a check with the command's own rule. Returns (told, is different, rounds)."""
     trials = MOST_ROUNDS * pairs
     base, new = (np.exp(noise * _series(rng, trials, correlation)) for _ in range(2))
     both = [round_means(each, pairs) for each in (base, factor * new)]
@@ -59,7 +61,7 @@ def run_check(rng, factor, pairs, correlation=0.0, noise=NOISE):
 
 
 def _series(rng, trials, correlation):
-    """Standard normal values, AR(1)."""
+    """Draw AR(1) noise with a standard normal distribution."""
     values = rng.standard_normal(trials)
     for step in range(1, trials):
         fresh = (1 - correlation**2) ** 0.5 * values[step]
@@ -68,7 +70,7 @@ def _series(rng, trials, correlation):
 
 
 def simulate(factor, pairs, correlation, campaigns, seed=0):
-    """Counts of what the checks tell, by their words, and the median of their rounds."""
+    """Counts of the checks' answers, and the median of their rounds."""
     rng = np.random.default_rng(seed)
     found = [run_check(rng, factor, pairs, correlation) for _ in range(campaigns)]
     told = [each[0] for each in found]
@@ -80,6 +82,7 @@ def simulate(factor, pairs, correlation, campaigns, seed=0):
 
 
 def print_simulated(campaigns):
+    """Print the outcomes of simulated checks for each case."""
     print("pairs factor serial  slower  no slower  not judged  different  rounds (median)")
     for pairs in (1, 4, 8):
         for factor, correlation in CASES:
@@ -92,7 +95,7 @@ def print_simulated(campaigns):
 
 
 def print_real(runs, factor):
-    """Run the command in a repository, with a candidate that takes so many times as long."""
+    """Run the command in a repository with a candidate that is slower by this factor."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "fastloop.yaml").write_text(JOB)

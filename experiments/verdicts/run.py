@@ -1,4 +1,4 @@
-"""Verdicts of `fastloop explain` on simulated rounds whose truth is known.
+"""Verdicts of `fastloop explain` on simulated rounds with a known truth.
 
 A ladder of six rungs: a step of 1 s, five parts of 0 to 2 % of it, and one of them slower by 0,
 0.3, 1 or 3 steps. Each pass is multiplied by noise; see `make_noise`.
@@ -22,11 +22,12 @@ INJECTED = (0, 0.3, 1, 3)
 
 
 def make_noise(kind, generator, rounds):
-    """Logarithms (round, rung).
+    """Logarithms of the noise, with shape (round, rung).
 
-    drift: normal 5 %, +10 % over the rounds, and a shock of 10 % that a round's passes share.
-    heavy: t with 3 degrees of freedom, one pass in ten 30-50 % longer. skewed: exponential 8 %.
-    spikes: 1 %, one pass in ten 20-200 % longer. one noisy: 2 %, and 10 % in one rung.
+    drift: normal noise of 5 %, a drift of +10 % over the rounds, and in each round a shock of 10 %
+    that its passes share. heavy: Student's t with 3 degrees of freedom, and one pass in ten takes
+    30 to 50 % longer. skewed: exponential noise of 8 %. spikes: 1 %, and one pass in ten takes 20
+    to 200 % longer. one noisy: 2 %, and 10 % in one rung.
     """
     shape = rounds, len(RUNGS)
     normal = generator.standard_normal(shape)
@@ -48,7 +49,8 @@ def make_noise(kind, generator, rounds):
 
 
 def judge_campaign(kind, generator, rounds, injected):
-    """(word is right, word is unattributed, the interval of the wait covers the truth)."""
+    """Judge simulated rounds. Returns (the verdict is right, it is unattributed, the interval of
+    the wait contains the truth)."""
     parts = generator.uniform(0, 0.02, len(RUNGS) - 1)
     place = generator.integers(1, len(parts))
     parts[place] += injected

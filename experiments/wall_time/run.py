@@ -1,5 +1,5 @@
-"""Where the time of a command goes: when its first line, first figure and table come, and which
-share of it is timed.
+"""Where does the time of a command go? Times until its first line, first figure and table, and the
+share of the time that is timed windows.
 
 Runs `python -m fastloop.run <overrides>` and reads the windows of its results.
 
@@ -19,7 +19,7 @@ TABLE = "mean (std) of the trials"
 
 
 def timed_seconds(outputs: Path) -> float:
-    """Seconds of all windows of the sweeps in that folder."""
+    """Seconds of all timed windows of the sweeps in the folder."""
     results = [json.loads(path.read_text()) for path in outputs.glob("20*/*/*/result.json")]
     return sum(
         seconds_between(window["start_ns"], window["stop_ns"])
@@ -30,7 +30,7 @@ def timed_seconds(outputs: Path) -> float:
 
 
 def measure(overrides: list[str], outputs: Path) -> dict[str, float]:
-    """Seconds from the start of the command until each of its outputs, and of its windows."""
+    """Seconds from the start of the command to each of its outputs, and seconds of its windows."""
     command = [sys.executable, "-m", "fastloop.run", *overrides]
     begun_ns, at = now_ns(), {}
     with subprocess.Popen(
@@ -56,7 +56,7 @@ def measure(overrides: list[str], outputs: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the seconds of one command, and the share of its windows until the table."""
+    """Print the seconds of one command, and its windows' share of the time until the table."""
     with tempfile.TemporaryDirectory() as folder:
         at = measure(sys.argv[1:], Path(folder))
     for name, seconds in at.items():

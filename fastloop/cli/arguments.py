@@ -42,7 +42,7 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
 
 
 def _expand_home(value: str) -> str:
-    """The value with the home folder in the place of a ~ at its beginning, if there is one."""
+    """The value with the home folder in place of a ~ at its beginning, if there is one."""
     # The user may have no home folder.
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value
@@ -88,7 +88,7 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
         return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
     if name.startswith("-"):
         return f"{command} {name}: {usual}"
-    # Path("") is the working folder, which is no script.
+    # Path("") is the working folder, which is not a script.
     if not name or not Path(name).exists():
         shown = _show(name)
         return f"{command} {shown}: no such file; allowed: a Python script, or -m <module>"
@@ -96,7 +96,7 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
 
 
 def explain_not_python(command: str, name: str) -> str:
-    """The reason why the file of that name is no Python script; empty if it is one, or a folder,
+    """The reason why the file of that name is not a Python script; empty if it is one, or a folder,
     of which Python runs `__main__.py`."""
     path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
     shown, allowed = _show(name), "allowed: a Python script, or -m <module>"

@@ -153,7 +153,7 @@ def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
         raise UsageError(
             "record=true with against=: allowed: one of them, as against= records none"
         )
-    # With job= no file is needed; one that exists still says what is allowed.
+    # With job= no file is needed. If one exists, its fail_above still applies.
     job = given["job"]
     settings = read_check_file(path) if path.is_file() or not job else CheckSettings(job=job)
     settings = replace(settings, job=job) if job else settings
@@ -191,7 +191,7 @@ def _check(settings: CheckSettings, base: Results) -> Checked:
     print("\n".join((*first.lines, "measuring once more, as a busy minute may have caused it")))
     again = _compare(settings, base)
     # The second measurement is the answer, unless it finds another job slower than the first one
-    # did: that is noise in both.
+    # did: then both were noise.
     if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
     lines = (*again.lines, "speed: not the same job was slower in both measurements")
@@ -263,8 +263,8 @@ class Checked:
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
     """The difference of environment or data that makes times incomparable; None if there is
     none."""
-    # Another host is no difference, because a CI service has many hosts. The other keys tell the
-    # kind of machine.
+    # Another host does not count as a difference, because a CI service has many hosts. The other
+    # keys tell the kind of machine.
     found = [
         each
         for each in find_differences(pairs)

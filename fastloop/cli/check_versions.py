@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
 """Settings of a check of two versions."""
 FAIL_ABOVE = 2.0
-"""Allowed regression in percent unless the file or the command line has one: smaller differences
-are no reason to prefer a version."""
+"""Allowed regression in percent, if neither the file nor the command line has one. Smaller
+differences are no reason to prefer a version."""
 FOLDER = "check"
 """Folder below the outputs folder of the results of both versions."""
 IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
-"""Modules that are imported while signals still end the command at once."""
+"""Modules that are imported before the command handles signals, so that a signal ends it at
+once."""
 
 
 def check_versions(
     given: Mapping[str, str], arguments: Sequence[str], allowed_percent: float | None
 ) -> CheckStatus:
-    """Compare the version that `against=` names with the one that is here, print the answer, and
-    return the exit status.
+    """Compare the version that `against=` names with the present one, print the answer, and return
+    the exit status.
 
     given: the settings of DEFAULTS by name. arguments: of `fastloop run`. allowed_percent: the
     allowed regression of the file; None: it has none. Raises UsageError if one of the versions
@@ -83,7 +84,7 @@ def _measure(
             compared = compare_versions(versions, arguments, folder, fail_above, seconds)
         is_complete = True
     finally:
-        # Some trials of a comparison that has been interrupted are of no use.
+        # The trials of an interrupted comparison are of no use.
         if not is_complete:
             remove(folder)
             # rmdir fails for a folder that has other content.

@@ -14,7 +14,7 @@ attach   findings of `fastloop attach`
 check    results of `fastloop check against=`
 suite    sweeps of `fastloop suite`, a folder a round; the files that it wrote to results/ stay
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
-environments  libraries of options in environments of their own; `fastloop env` creates them again
+environments  libraries of options in their own environments; `fastloop env` creates them again
 
 older_than=  only files that were last changed longer ago: 12h, 30d, 8w
 """

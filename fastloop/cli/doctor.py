@@ -9,7 +9,7 @@ the environments that `fastloop env` has created, and the optional libraries wit
 commands that install those that are missing.
 Nothing is written.
 
-The exit status is 0 if the machine is ready, also if the system does not tell
+The exit status is 0 if the machine is ready, even if the system does not tell
 whether it is quiet; 1 if it is not; 2 for a wrong setting.
 """
 
@@ -36,7 +36,7 @@ from fastloop.core.types import MachineBusy, UsageError
 DEFAULTS = {"seconds": "2"}
 MOST_SECONDS = 600.0
 NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
-"""Extras of the package that are no options; FFCV is built by commands of its own."""
+"""Extras of the package that are not options; FFCV is built by its own commands."""
 GIB, MIB = 2**30, 2**20
 LITTLE_SHM = 512 * MIB
 """A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few

@@ -130,7 +130,7 @@ def _check_asked(request: JobRequest) -> None:
 
 
 def _write_best(best: WhatIf, folder: Path) -> bool:
-    """Write the best change's overrides to a file; False if no such file can hold them."""
+    """Write the best change's overrides to a file. Returns False if no file can hold them."""
     # The file is found by -cd, and Hydra takes only one -cd.
     if read_command_line(sys.argv[1:]).config_dir:
         return False

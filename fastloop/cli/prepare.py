@@ -28,7 +28,7 @@ def main() -> None:
         print(__doc__, end="")
         return
     if not any(argument.startswith(("loader=", "loader._target_=")) for argument in sys.argv[1:]):
-        # Every loader has a store of its own.
+        # Every loader has its own store.
         sys.argv += ["-m", "loader=glob(*)"]
     requests = compose_all(_prepare_all)
     try:

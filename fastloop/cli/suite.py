@@ -121,7 +121,8 @@ def _check_trials(text: str) -> None:
 
 
 def _verify(names: Sequence[str]) -> None:
-    from fastloop.suite.suite_file import find_problems, load_suite
+    from fastloop.suite.suite_file import load_suite
+    from fastloop.suite.verify_file import find_problems
 
     if not names:
         raise UsageError("suite verify: allowed: one or more files of fastloop suite")

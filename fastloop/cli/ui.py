@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _port(text: str) -> int:
-    """The number of the port; raises UsageError if it is no port."""
+    """The number of the port; raises UsageError if it is not a port."""
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
         raise UsageError(f"port={text}: allowed: 1 to {HIGHEST_PORT}")
     return int(text)
@@ -57,7 +57,8 @@ def _database() -> Path:
 def _check_free(port: int) -> None:
     """Raise UsageError if the port is in use."""
     with socket.socket() as probe:
-        # The server sets it too: otherwise a port would seem in use for a minute after its end.
+        # The server sets this option too. Without it, a port would seem to be in use for a minute
+        # after a server's end.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

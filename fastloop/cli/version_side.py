@@ -85,7 +85,7 @@ def find_foreign_package(package: str, number: str) -> str:
         return ""
     if (found := version(package)) != number:
         return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
-    # A folder that is no installation, such as a checkout, has modules without a number.
+    # A folder that is not an installation, such as a checkout, has modules without a number.
     for name in _top_modules(package) - OFTEN_ADDED:
         origin = _origin(name)
         if origin and not Path(origin).is_relative_to(sys.prefix):

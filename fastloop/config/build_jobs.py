@@ -231,7 +231,7 @@ def _is_group(node: Any) -> bool:
 def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
     """The group choice `launcher=torchrun` under torchrun, unless the user chose `single`.
 
-    Puts the torchrun launcher into the values, in the place of the default.
+    Puts the torchrun launcher into the values, in place of the default.
     """
     # Under torchrun each of its processes runs this command; with the default launcher each would
     # measure by itself.

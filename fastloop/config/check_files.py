@@ -101,7 +101,7 @@ def read_check_file(path: Path) -> CheckSettings:
 
 
 def _read_values(path: Path) -> dict[Any, Any]:
-    """The content of the yaml file. Raises UsageError if it can't be read, or is no mapping."""
+    """The content of the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
         # aliases may nest without an end, and its interpolations may read the environment.

@@ -1,4 +1,5 @@
-"""The configuration of several choices of options, from the configurations of each choice."""
+"""The configuration with several choices of options, combined from the configurations with one
+choice each."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def combine_choices(
     """
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):
         return None
-    # A choice that adds a part, or removes one, changes their order.
+    # A choice that adds or removes a part changes the order of the parts.
     reordered = [group for group, cfg in chosen.items() if [*cfg] != [*base]]
     if len(reordered) > 1:
         return None
@@ -60,11 +61,11 @@ def combine_choices(
 
 
 def parts_that_differ(base: DictConfig, changed: DictConfig) -> frozenset[str]:
-    """Names at the top level with another content, before interpolations are resolved."""
+    """Names at the top level that have other content, before interpolations are resolved."""
     before, after = (OmegaConf.to_container(cfg, resolve=False) for cfg in (base, changed))
     assert isinstance(before, dict)
     assert isinstance(after, dict)
-    # The text of values tells 1 and True apart, and dicts of another order.
+    # The text distinguishes 1 from True, and dicts in another order.
     return frozenset(
         str(name)
         for name in before.keys() | after.keys()

@@ -87,7 +87,7 @@ class CommandLine:
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """The command line of these arguments; raises UsageError for an invalid flag."""
     for argument in arguments:
-        # Bytes that are no UTF-8 become surrogates, which no result can hold.
+        # Bytes that are not UTF-8 become surrogates, which no result can hold.
         if SURROGATE.search(argument):
             raise UsageError(f"{argument!r}: allowed: text in UTF-8")
     try:

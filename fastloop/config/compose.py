@@ -1,4 +1,4 @@
-"""The jobs of a command line: all combinations, composed and built."""
+"""The jobs of a command line: all combinations are composed and built."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _Files(dict[str, Any]):
     # Reading all files takes a quarter of a second, at the start of each command.
     def __getitem__(self, name: str) -> ConfigNode:
         path = super().__getitem__(name)
-        # A plugin of Hydra's may have registered a configuration of its own in the group.
+        # A plugin of Hydra's may have registered its own configuration in the group.
         if isinstance(path, ConfigNode):
             return path
         return ConfigNode(

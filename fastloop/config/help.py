@@ -128,7 +128,7 @@ def _group_settings(group: Group) -> list[str]:
 
 def _escape(text: str) -> str:
     """The text with the characters escaped that Markdown would take for markup."""
-    # An underscore inside of a word is no markup.
+    # An underscore inside of a word is not markup.
     return re.sub(r"[\\<*|]|(?<![a-z\d])_|_(?![a-z\d])", r"\\\g<0>", text)
 
 

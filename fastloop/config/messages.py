@@ -297,7 +297,8 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
 
     It lists the members that the object lacks.
     """
-    if thing is None:  # typed as null, for an option that needs one
+    # The value null was given to an option that needs an object.
+    if thing is None:
         return f"{setting}=null: allowed: one option, as null is no {kind}"
     cls = type(thing)
     text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
@@ -310,7 +311,7 @@ def _members(kind: str) -> set[str]:
     from fastloop.core import plan, protocols
 
     modules = (plan, protocols)
-    # `kind` may name a class that is no Protocol: then nothing is lacking.
+    # `kind` may name a class that is not a Protocol: then nothing is lacking.
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

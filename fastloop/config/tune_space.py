@@ -1,5 +1,5 @@
-"""The settings of `fastloop tune`, from conf/tune.yaml and the command line, and its space: the
-values that are tried, in Hydra's syntax."""
+"""The settings of `fastloop tune`, from conf/tune.yaml and the command line. One of them is the
+space: the values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.loading_settings import DECLARED
 
 GROUPS = ("loader", "decoder", "collate", "placement", "execution")
-"""Groups with options that may be tried: they change neither samples nor model nor task."""
+"""Groups of options that may be tried, because they change neither the samples nor the model nor
+the task."""
 SETTINGS = (
     *(each.name for each in DECLARED.values() if each.is_tunable),
     *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
 MOST_CANDIDATES = 100_000
-"""Most candidates of a user's space. Looking at so many takes minutes, and most of them are
-combinations that no job can have."""
+"""The most candidates of a user's space. Predicting more of them takes minutes, and most of them
+are combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """Name of a setting -> name=value for every value that is tried."""
 FILE = "tune.yaml"

@@ -47,7 +47,7 @@ def wrap_target(group: str, node: Any) -> Any:
         if group not in OPTION_METHODS:
             return node
         kwargs = _user_arguments(group, node, target)
-        # A class with the methods of an option is one, and needs no wrapper.
+        # A class that has an option's methods is an option already, and needs no wrapper.
         if _is_option(group, user_object):
             return kwargs | {"_target_": target}
         (check_callable if group in FUNCTIONS else check_usable)(target)

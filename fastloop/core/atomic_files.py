@@ -37,16 +37,17 @@ def write_beside(target: Path) -> Iterator[Path]:
     remove(beside)
     try:
         yield beside
-        # os.replace replaces a file in one step, but no folder that has content. Such a folder gets
-        # another name until the new one is there: removing it takes long, and may be interrupted.
+        # os.replace replaces a file in one step, but not a folder with content. The old folder is
+        # renamed until the new one is in its place, because removing it takes long and may be
+        # interrupted.
         if beside.is_dir() and os.path.lexists(target):
             os.replace(target, replaced)
         os.replace(beside, target)
     except OSError as error:
         if error.filename:
             raise
-        # A write on a full disk raises an error without a filename, and numpy's has no errno
-        # either. Errors of paths have one, and say enough.
+        # A write to a full disk raises an error without a filename, and numpy's has no errno
+        # either. Errors about paths have a filename, and need no further words.
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
@@ -94,10 +95,10 @@ def write_text(target: Path, text: str) -> None:
     """Write a file as UTF-8, atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
         # By default Python uses the encoding of the locale, which may lack characters of the text.
-        # Paths may have names that are no UTF-8; their bytes are written as they are.
+        # Paths may have names that are not UTF-8; their bytes are written as they are.
         try:
             data = text.encode(errors="surrogateescape")
-        # A half of a surrogate pair that is no byte of a name.
+        # The text has half of a surrogate pair that is not a byte of a name.
         except UnicodeEncodeError:
             data = encodable(text).encode()
         beside.write_bytes(data)
@@ -105,6 +106,6 @@ def write_text(target: Path, text: str) -> None:
 
 def flush_to_disk(path: Path) -> None:
     """Return once the file is on disk."""
-    # fsync writes all dirty pages of the file, also those written through other descriptors.
+    # fsync writes all dirty pages of the file, including those written through other descriptors.
     with path.open("rb") as file:
         os.fsync(file.fileno())

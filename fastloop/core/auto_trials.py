@@ -1,4 +1,4 @@
-"""`trials=auto`: rounds go on until the ranking of the jobs is decided, or time is up."""
+"""`trials=auto`: rounds are run until the ranking of the jobs is decided, or time is up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def most_trials(trials: Trials) -> int:
 
 
 def fewest_trials(trials: Trials) -> int:
-    """The least number of trials after which the setting may end a sweep."""
+    """The setting may end a sweep only after this many trials."""
     return LOOKS[0] if trials == AUTO else trials
 
 

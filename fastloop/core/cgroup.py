@@ -76,10 +76,10 @@ def count_periods(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Quo
 def cpu_quota() -> float | None:
     """The lowest CPU quota of this process's cgroups, in cores; None: no limit. It is read at the
     first call only."""
-    return min(cpu_quotas(CGROUPS, MEMBERSHIP), default=None)
+    return min(cpu_quotas(), default=None)
 
 
-def cpu_quotas(cgroups: Path, membership: Path) -> Iterator[float]:
+def cpu_quotas(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[float]:
     """CPU quotas in cores of the cgroups, version 1 or 2, that this process is a member of."""
     for folder in _groups(cgroups, membership, "cpu"):
         # cpu.max is version 2: "<quota> <period>", both in microseconds, the quota "max" without a
@@ -100,15 +100,15 @@ def usable_memory_bytes() -> int:
     Limits are read at the first call only.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *memory_limits(CGROUPS, MEMBERSHIP)])
+    return min([machine, *memory_limits()])
 
 
-def memory_limits(cgroups: Path, membership: Path) -> Iterator[int]:
+def memory_limits(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[int]:
     """Limits in bytes of the memory cgroups, version 1 or 2, that this process is a member of."""
     return (limit for limit, _ in _memory_use(cgroups, membership))
 
 
-def memory_left(cgroups: Path, membership: Path) -> Iterator[int]:
+def memory_left(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[int]:
     """Bytes left below the limit of each of these cgroups.
 
     Pages of the page cache don't count as used: the kernel drops them when memory is short.

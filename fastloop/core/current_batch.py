@@ -1,4 +1,5 @@
-"""The batch that a thread makes: a loader tells its number to those who record the work on it."""
+"""The batch that a thread is making. Loaders set its number here, and the recorders of their work
+read it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class CurrentBatch:
     epoch: int = UNKNOWN
     """The number of the pass over a loader for which the batch is made."""
     received: int = UNKNOWN
-    """The number of the batch that this thread has got last from a DataLoader."""
+    """The number of the batch that this thread has received last from a DataLoader."""
 
 
 _threads = local()

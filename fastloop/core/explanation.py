@@ -46,15 +46,16 @@ class Ladder:
     explained: float
     """Sum of the parts as a share of the epoch; parts below zero count as none."""
     residue: float
-    """Share of the epoch by which the parts miss the whole, less the share that noise explains."""
+    """Share of the epoch by which the sum of the parts differs from the whole, minus the share that
+    noise explains."""
     start_up_s: Estimate
     """Seconds by which the first batch of an epoch takes longer than a later one, plus the seconds
     that the epoch takes to end."""
     noise: float
     """Relative standard deviation of a pass, without the noise that all passes of a round share."""
     slower_steps: Estimate | None
-    """Share of the epoch by which steps that alternate with loading take longer than steps one
-    after another, according to a second method, the time in next(); None if loading overlaps
+    """Share of the epoch by which steps are slower if they alternate with loading than if they
+    follow each other. It comes from a second method, the time in next(); None if loading overlaps
     steps."""
     rounds: int
 
@@ -65,7 +66,7 @@ class Verdict:
 
     word: Part
     sentences: tuple[str, ...]
-    """The first one says whether the loader is worth touching."""
+    """The first sentence says whether the loader is worth improving."""
 
     @property
     def text(self) -> str:
@@ -96,9 +97,9 @@ class Cause:
     name: str
     """One of fastloop.explain.cause_names."""
     is_found: bool | None
-    """True if it is a cause, False if it is none, None if this is not known."""
+    """True if it is a cause of this job's time, False if it is not, None if that is unknown."""
     text: str
-    """The facts that are known of it."""
+    """The known facts about it."""
     advice: str = ""
     """The change that removes it; empty if it was not found, or if `text` names the change."""
 

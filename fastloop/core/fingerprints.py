@@ -26,7 +26,7 @@ def edge_digest(path: Path) -> str:
     size, digest = path.stat().st_size, hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         digest.update(file.read(EDGE_BYTES))
-        # If the file is smaller than 2 MiB, its middle is read twice, which does no harm.
+        # In a file smaller than 2 MiB, some bytes are read twice, which does no harm.
         file.seek(max(0, size - EDGE_BYTES))
         digest.update(file.read(EDGE_BYTES))
     return fingerprint(size, digest.hexdigest())

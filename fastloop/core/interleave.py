@@ -39,7 +39,7 @@ def rounds(
 def within(items: Iterable[Item], seconds: float | None) -> Iterator[Item]:
     """Yield the items until `seconds` have passed since the first, which is always yielded.
 
-    seconds: None: all items. An item that has been yielded may take any time.
+    seconds: None: yield all items. An item, once yielded, may take any time.
     """
     deadline = deadline_after(seconds)
     for item in items:

@@ -152,7 +152,7 @@ def _sum_ticks(fields: Sequence[str]) -> _CoreTimes:
 
 
 def _is_of_container(proc: Path) -> bool:
-    """True if LXCFS shows the time of the container in the place of the machine's."""
+    """True if LXCFS shows the time of the container in place of the machine's."""
     with contextlib.suppress(OSError):
         return f" {proc}/stat fuse.lxcfs".encode() in (proc / "mounts").read_bytes()
     return False

@@ -46,7 +46,7 @@ class Load:
 
     seconds: float
     cores: int
-    """Cores on which this process may run; the figures below are of these."""
+    """Number of cores on which this process may run; the figures below refer to these cores."""
     other_cores: float | None
     """CPU time of other programs per second; None: the system does not report it, or the stretch is
     shorter than LEAST_SECONDS."""
@@ -214,7 +214,8 @@ def load_between(before: Counters, after: Counters) -> Load:
     nobodys = kernel if after.includes_kernel else ()
     others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
     used: defaultdict[str, float] = defaultdict(float)
-    # INIT adopts and waits for the orphans of all programs, so its children's time names nobody.
+    # The INIT process adopts the orphans of all programs, so its children's time belongs to no
+    # program.
     for pid in spent.keys() - own - kernel - {INIT}:
         used[after.processes[pid].name] += spent[pid] / seconds
     is_long = seconds >= LEAST_SECONDS

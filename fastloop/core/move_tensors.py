@@ -87,7 +87,7 @@ def leaf_mover(device: torch.device, non_blocking: bool, place: Move) -> Move:
 
 
 def rebuild(node: Any, place: Move, move_whole: Move) -> Any:
-    """Rebuild a node that is no tensor from the parts that `place` returns; a leaf is unchanged.
+    """Rebuild a node that is not a tensor from the parts that `place` returns; a leaf is unchanged.
 
     move_whole: moves a tensordict. Raises Unsupported for a leaf that holds tensors or arrays.
     """

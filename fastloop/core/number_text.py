@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MINUTE_S, HOUR_S = 60, 3600
 WIDEST_INTERVAL = 10.0
-"""An interval with ends that differ by more than this factor is left out, as it says nothing."""
+"""An interval is left out if its ends differ by more than this factor, because it says nothing."""
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -8,7 +8,8 @@ from enum import StrEnum
 class Part(StrEnum):
     """A part of an epoch, by the word that timelines, ladders and verdicts use for it."""
 
-    # Enum's own hash is a Python function, which takes longer than all else that records an event.
+    # Enum's own hash is a Python function, which takes longer than all other work of recording an
+    # event.
     __hash__ = str.__hash__
 
     START = "start"
@@ -40,10 +41,10 @@ class Part(StrEnum):
 
     # These four follow from several measurements; no timeline shows them.
     START_UP = "start-up"
-    """Wait for the first batch of an epoch, beyond that for a later one."""
+    """Wait for the first batch of an epoch, minus the wait for a later one."""
     HAND_OFF = "hand-off"
     """The loader's own work around batches that are ready: its sampler, processes and queues."""
     CONTENTION = "contention"
     """Time in which a step could go on, but the loader's workers have the cores."""
     UNATTRIBUTED = "unattributed"
-    """The loading of a loader that can't be taken apart."""
+    """Loading by a loader that can't be taken apart."""

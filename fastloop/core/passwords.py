@@ -43,7 +43,8 @@ def without_address_users(text: str) -> str:
 
 
 def _pattern_of(secret: str) -> str:
-    """The regular expression of a secret; a password such as `data` is no part of a longer word."""
+    """The regular expression of a secret; a password such as `data` is not part of a longer
+    word."""
     escaped = re.escape(secret)
     return rf"\b{escaped}\b" if secret.isalnum() else escaped
 

@@ -25,9 +25,9 @@ FEWEST_FOR_RANKING = 3
 NO_RANK = "-"
 """Printed in place of a rank if there is no other job, or too few trials for ranks."""
 FEWEST_FOR_INTERVALS = 5
-"""From this number of trials on, the interval of a pair's ratio has to confirm the pair's test.
-With fewer trials the interval is less certain than the test: the interval uses the noise of this
-pair alone, and the test uses the noise of all jobs."""
+"""With at least this many trials, the interval of a pair's ratio has to confirm the pair's test.
+With fewer trials the interval is less certain than the test, because it uses the noise of this pair
+alone, while the test uses the noise of all jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)

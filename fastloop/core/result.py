@@ -124,7 +124,7 @@ class Measurement:
     stop_ns: int
     epochs: int
     repeats: int = 1
-    """Number of times that the window contains these epochs: enough to last min_window_s."""
+    """Number of times that the window repeats these epochs, so that it lasts min_window_s."""
     samples: int
     """Samples that all ranks deliver in these epochs together: the sum over the epochs, without the
     samples that are repeated to make the ranks' shares equal."""

@@ -14,9 +14,9 @@ from types import ModuleType
 from fastloop.core.fingerprints import fingerprint
 
 PACKAGE = Path(__file__).parents[1]
-"""fastloop's folder; its code has a version of its own, see machine.code_version."""
+"""fastloop's folder; its code has its own version, see machine.code_version."""
 INSTALLED_IN = {"site-packages", "dist-packages"}
-"""Names of the folders that installers write packages to; the latter is Debian's."""
+"""Names of the folders to which installers write packages; Debian's is the second."""
 
 
 def source_fingerprint(thing: object) -> str:
@@ -84,7 +84,7 @@ def _names_in(source: bytes, package: str) -> tuple[str, ...]:
     except (SyntaxError, ValueError):
         return ()
     imported = [name for node in nodes for name in _names_of(node, package)]
-    # Importing a.b.c runs the __init__.py of a and of a.b as well.
+    # Importing a.b.c also runs the __init__.py of a and of a.b.
     parents = [
         name.rsplit(".", count)[0] for name in imported for count in range(name.count("."), 0, -1)
     ]

@@ -86,9 +86,9 @@ def std(values: Sequence[float]) -> float | None:
 
 
 def percent(fraction: float) -> str:
-    """A fraction in percent with two significant digits or more: 0.0042, 0.42, 4.2, 42, 420."""
+    """A fraction in percent with at least two significant digits: 0.0042, 0.42, 4.2, 42, 420."""
     value = 100 * fraction
-    # From 99.5 on, two significant digits would be an exponent: 1e+02.
+    # With two significant digits, 99.5 and more would be shown as 1e+02.
     if abs(value) >= 99.5:
         return f"{value:.0f}"
     # Small numbers have an exponent as a float, but none as a Decimal.
@@ -177,7 +177,7 @@ def log_interval(
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
     see core/alpha_spending.py; None with a fixed number of trials. With a share, the interval is
-    wide enough to hold the median at all looks together (Jennison and Turnbull 1989), also if the
+    wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
     values are correlated in time.
     trials_a_round: each value is the mean of so many successive trials.
     """
@@ -206,7 +206,8 @@ def log_interval(
 
 @cache
 def _widening(count: int, share: float) -> float:
-    """Factor by which an interval that holds at all looks is wider than one of this look alone."""
+    """The factor by which an interval that holds at all looks is wider than one for this look
+    alone."""
     from scipy.special import stdtrit
 
     # The bootstrap has no quantiles that far out, so the factor comes from Student's interval.

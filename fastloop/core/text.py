@@ -22,14 +22,14 @@ LINE_WIDTH = 96
 
 
 def printable(text: str) -> str:
-    """The text, with a question mark in the place of each unprintable character."""
+    """The text, with a question mark in place of each unprintable character."""
     return UNPRINTABLE.sub("?", text)
 
 
 def encodable(text: str) -> str:
     """The text as UTF-8 can encode it: halves of surrogate pairs become escapes.
 
-    Python decodes the name of a file to such halves if its bytes are no UTF-8.
+    Python decodes the name of a file to such halves if its bytes are not UTF-8.
 
     >>> encodable("caf\udce9")
     'caf\\udce9'

@@ -19,7 +19,7 @@ RESOURCE_METRICS = (
 def metrics(result: Result) -> dict[str, float]:
     """All metrics for which the result has raw values, by their names in MLflow."""
     figures: dict[str, float | None] = {
-        # Without a store both are 0: MLflow's page would begin with charts of nothing.
+        # Without a store both are 0, and MLflow's page would begin with empty charts.
         "prepare/seconds": result.prepare_s or None,
         "prepare/disk_mib": result.disk_mib or None,
         "skipped_samples": float(len(result.skipped)) if result.skipped else None,

@@ -28,8 +28,8 @@ PLAIN = (str, bytes, int, float, type(None))
 def tree_leaves(tree: Tree) -> list[Any]:
     """Every leaf, including those in dataclasses, tensordicts and subclasses of containers.
 
-    They come in optree's order: keys are sorted, fields are in the order of declaration. None is no
-    leaf.
+    The leaves come in optree's order: keys are sorted, fields are in the order of declaration. None
+    is not a leaf.
     """
     leaves: list[Any] = []
     for leaf in optree.tree_leaves(tree):
@@ -46,7 +46,7 @@ def read_bytes(tree: Tree) -> int:
     nbytes = 0
     for leaf in tree_leaves(tree):
         flat = leaf.contiguous().view(-1).view(torch.uint8).numpy()
-        # A sum has to load every byte. It goes by machine words, as summing single bytes would
+        # A sum has to load every byte. It adds machine words, because adding single bytes would
         # take longer than fetching them from memory.
         words = len(flat) // 8 * 8
         flat[:words].view(np.int64).sum()
@@ -74,7 +74,7 @@ def _parts(leaf: Any) -> Tree | None:
 
 def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
     """The parts of a container as a dict, list or tuple, and a function that rebuilds the container
-    from other parts; None if the node is no container.
+    from other parts; None if the node is not a container.
 
     The rebuilt container is a copy of the node with other items, so that it keeps its class and a
     subclass's order of keys, default_factory or maxlen.

@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def option(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen, keyword-only pydantic dataclass with strict types and ranges that
-    forbids unknown fields."""
+    """Turn a class into a frozen, keyword-only pydantic dataclass, with strict types and ranges and
+    without unknown fields."""
     import pydantic.dataclasses
 
     config = pydantic.ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)

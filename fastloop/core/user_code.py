@@ -161,7 +161,7 @@ def worker_error_line(error: BaseException) -> str | None:
     # torch raises the exception again with the worker's traceback as its message. The error itself
     # is at the end, after lines of frames, which are indented; its own lines may be as well.
     text = str(error).strip()
-    # The class of the error may add words of its own in front of torch's.
+    # The class of the error may add its own words in front of torch's.
     found = IN_A_WORKER.search(text.partition("\n")[0])
     if found is None:
         return None

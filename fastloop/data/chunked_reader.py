@@ -114,7 +114,7 @@ class IndexedSamples:
     """Samples as items (index, sample, error).
 
     tolerant: return a BadData as the error; any other error is always raised as a BadData with the
-    index. as_fetched: in the place of the sample, return the argument that a DataLoader would pass
+    index. as_fetched: in place of the sample, return the argument that a DataLoader would pass
     to its collate_fn.
     """
 
@@ -221,7 +221,7 @@ def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> T
     try:
         batch = collate(fetched)
     # A user's function may raise anything. If it removes a broken sample and calls default_collate
-    # with the empty list that is left, default_collate raises; that is no fault of the function.
+    # with the empty list that is left, default_collate raises; that is not a fault of the function.
     except Exception as error:
         if is_broken(fetched):
             return None

@@ -1,4 +1,5 @@
-"""Crops as columns of a FastLoader: made natively, or as the workers of other loaders make them."""
+"""Crops as columns of a FastLoader, made by the native decoder, or as the workers of other loaders
+make them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
             _crop_ns(source, index, 0)
             _crop_ns(stored, index, 0)
             saved_ns += [_gain_ns(source, stored, index, seed) for seed in range(DRAWS)]
-        # A broken image is no error here: a loader names it when it reads it.
+        # A broken image is not an error here: a loader names it when it reads it.
         except (OSError, ValueError):
             continue
         if cpu_ns() - begin_ns > BUDGET_NS:
@@ -49,9 +49,9 @@ def _crops_of(images: EncodedImages) -> CroppedImages:
 
 def _gain_ns(source: CroppedImages, stored: CroppedImages, index: int, seed: int) -> int:
     """Nanoseconds of CPU time that the stored image's crop saves."""
-    # The least of the repeats counts, because other programs can only add to them, by emptying the
-    # caches.
-    # They alternate, so that a busy moment is unlikely to hit one of them alone.
+    # The least of the repeats counts, because other programs can only make a crop slower, by
+    # emptying the caches. The two columns take turns, so that a busy moment is unlikely to affect
+    # only one of them.
     of_source, of_stored = [], []
     for _ in range(REPEATS):
         of_source.append(_crop_ns(source, index, seed))

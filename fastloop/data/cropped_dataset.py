@@ -49,10 +49,10 @@ class CroppableDataset(Protocol):
 
 @dataclass(frozen=True)
 class CroppedSamples:
-    """(float32 (3, height, width), int) samples, for all epochs.
+    """Samples (float32 (3, height, width), int) of all epochs, with consecutive numbers.
 
-    Sample epoch * len + index is the crop of image `index` in that epoch. A worker gets nothing but
-    this number, and knows the epoch from it.
+    Sample epoch * len + index is the crop of image `index` in that epoch. A worker receives only
+    this number, and derives the epoch from it.
     """
 
     images: LabelledImages
@@ -86,7 +86,7 @@ class CroppedDataset:
     """The crops of a dataset's images."""
 
     dataset: Any
-    """A Dataset that is a CroppableDataset, with images of their original sizes."""
+    """The dataset of the images, at their original sizes."""
     cropping: Cropping
     seed: int = 0
     """The seed of the random boxes and flips."""
@@ -162,7 +162,7 @@ def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Pl
 
 
 def plan_of_indices(plan: Plan) -> Plan:
-    """The plan with indices in the place of the samples' numbers, for a loader that tells its
-    samples the epoch itself."""
+    """The plan with indices in place of the samples' numbers, for a loader that passes the epoch to
+    its samples itself."""
     order = plan.order
     return replace(plan, order=order.order) if isinstance(order, NumberedOrder) else plan

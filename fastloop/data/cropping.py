@@ -1,4 +1,4 @@
-"""Cropping of images: from the pixels of a part to the floats of a sample."""
+"""Cropping of images: pixels of a part of an image become the floats of a sample."""
 
 from __future__ import annotations
 

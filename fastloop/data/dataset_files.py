@@ -24,7 +24,7 @@ def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) 
         if path.exists():
             return
         _claim(Path(root), own_data)
-        # It is looked for again: another process may have made it while this one waited.
+        # The path is looked for again, because another process may have made it during the wait.
         with hold_lock(path):
             if not path.exists():
                 make()

@@ -99,7 +99,7 @@ class TransformedSamples:
 
 @dataclass(frozen=True)
 class TolerantSamples:
-    """Samples with None in the place of each that can't be decoded."""
+    """Samples with None in place of each that can't be decoded."""
 
     samples: Samples
 
@@ -120,7 +120,7 @@ class TolerantSamples:
 
 
 def wrap_samples(samples: Samples, plan: Plan) -> Samples:
-    """The samples as a loader reads them: transformed, None in the place of a broken one if the
+    """The samples as a loader reads them: transformed, None in place of a broken one if the
     collate skips those, and in an instrumented pass with each read and transform recorded."""
     transform = plan.transform.transform_sample if plan.transform else None
     if plan.probe and isinstance(samples, LabelledImages):

@@ -36,8 +36,8 @@ the buffer of a batch still in use, or fills a batch after it has delivered it."
 INT16 = 1 << 15
 """Integers of 16 bits are below this number."""
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
-"""An epoch counts as endless after the first number of samples, if each has been repeated the
-second number of times on average."""
+"""An epoch counts as endless after the first of these numbers of samples, if each sample has been
+repeated as often as the second number says, on average."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def digest(
         count += len(hashes)
         total += hash_sum(hashes)
         last = hashes[-1].tobytes().hex() if len(hashes) else last
-        # At once, not at the end of the epoch, which may be endless.
+        # This is checked at once, because the epoch may be endless.
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
     return Digest(count, total % 2**128, leaves, last)
@@ -124,7 +124,7 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
         count += len(hashes)
         if count >= check_at:
             parts, check_at = [np.concatenate(parts)], 2 * count
-            # Half of a hash tells samples apart well enough to count them.
+            # Half of a hash distinguishes samples well enough to count them.
             distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
             if count > ENDLESS_REPEATS * distinct:
                 counts = f"{count:,} samples, {distinct:,} of them distinct"
@@ -254,11 +254,11 @@ def _canonical(
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
         scaled = leaf.to(torch.float64).mul(uint8_scale)
-        # torch rounds even the smallest batch by several threads. If the cores have other work,
-        # these wait for each other for a time slice; np.rint gives the same bits in this thread.
+        # torch rounds even the smallest batch in several threads. If the cores have other work,
+        # these threads wait for each other; np.rint gives the same bits in this thread.
         np.rint(scaled.numpy(), out=scaled.numpy())
         leaf = torch.from_numpy(_to_int16(scaled.numpy()))
-    # Not view(len, -1), which is ambiguous for a leaf without any bytes.
+    # view(len, -1) would be ambiguous for a leaf without any bytes.
     width = math.prod(leaf.shape[1:])
     return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
 
@@ -266,8 +266,8 @@ def _canonical(
 def _to_int16(values: np.ndarray) -> np.ndarray:
     """Whole float64 numbers as int16; one outside of its range becomes a negative number that
     depends on all of its bits, and so does NaN."""
-    # int16, not uint8: a number outside of 0 to 255 must not become one in this range. min and max
-    # are NaN if a number is.
+    # int16 is used instead of uint8, because a number outside of 0 to 255 must not become one in
+    # this range. min and max are NaN if a number is.
     if not values.size or (values.min() >= -INT16 and values.max() < INT16):
         return values.astype(np.int16)
     is_outside = ~(np.abs(values) < INT16)

@@ -63,8 +63,8 @@ def center_crop_offset(height: int, width: int, size: tuple[int, int]) -> tuple[
 
 def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize an image to cover `size` and crop its center: (*size, 3) uint8."""
-    # Always torchvision's bilinear resize with antialiasing. If each decoder's library resized its
-    # own images, the samples would differ, because the resizes of these libraries do.
+    # torchvision's bilinear resize with antialiasing is used for all decoders. With the resizes of
+    # their own libraries, the samples would differ.
     from torchvision.transforms.v2 import functional
 
     height, width = covering_size(pixels.shape[0], pixels.shape[1], size)

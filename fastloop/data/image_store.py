@@ -55,7 +55,7 @@ ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers 
 
 @dataclass
 class _Tally:
-    """The images that have been written, and their bytes in the source and in the store."""
+    """Counts of the written images, and of their bytes in the source and in the store."""
 
     stored_as: Counter[StoredAs] = field(default_factory=Counter)
     before: int = 0
@@ -164,7 +164,8 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 
 
 def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
-    """The notes of the store's writer; raises FileExistsError if it holds other data."""
+    """The facts that the store's writer has noted; raises FileExistsError if the store holds other
+    data."""
     stored = load_stored(folder)
     if stored is None:
         raise other_data_error(folder, "a store of samples is here, not of encoded images")
@@ -180,7 +181,7 @@ def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
-    """True if the store has as many samples as the source, and a selection of them is equal."""
+    """True if the store has as many samples as the source, and a selection of samples is equal."""
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False
@@ -251,7 +252,7 @@ def _columns_of(source: Any) -> Any:
 def _is_column(node: Any) -> bool:
     """True for a list of paths, of bytes or of numbers: the list is one column, not a tree of
     columns."""
-    # Only the first element is looked at, because the list may have millions of them.
+    # Only the first element is examined, because the list may have millions of them.
     is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
     return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
 
@@ -272,10 +273,10 @@ def _open_column(leaf: Any) -> EncodedImages | np.ndarray:
 
 @dataclass(frozen=True)
 class StoredImages:
-    """A store of encoded images: a path for open_store, the cost of writing it and its savings.
+    """A store of encoded images: its path for open_store, the cost of writing it, and its savings.
 
-    If the store had been there already, the figures are from the call that wrote it. `print` shows
-    them in one line.
+    If the store existed already, the figures are from the call that wrote it. `print` shows them in
+    one line.
     """
 
     root: Path
@@ -302,7 +303,8 @@ class StoredImages:
 
     @property
     def epochs_to_pay_back(self) -> float | None:
-        """Number of epochs of crops that save the CPU time of writing; None if none do."""
+        """Number of epochs after which the faster crops have saved the CPU time of writing; None if
+        they never do."""
         if self.saved_ms is None or self.saved_ms <= 0:
             return None
         return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)

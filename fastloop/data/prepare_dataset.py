@@ -253,7 +253,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         raise BadData(f"loader.store.root={store.root}: it is no folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Stores with other settings have folders of their own, as one sweep may measure several.
+    # Stores with other settings have their own folders, as one sweep may measure several.
     settings = [*_class_of(store), *_settings(store)]
     # An environment may have another version of the library that writes the store, and a version
     # may be unable to read the files of another one.
@@ -266,8 +266,8 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
     if earlier and not (whole and break_seal_if_damaged(earlier[0])):
         root, facts = earlier
     else:
-        # The reader that wrote the reference has opened the dataset already. With a new one, the
-        # seconds of every store include opening it.
+        # The reader that wrote the reference has opened the dataset already. A new reader is used,
+        # so that the seconds of every store include opening the dataset.
         source = ChunkedReader(prepared.dataset)
         nbytes = prepared.num_samples * prepared.sample_nbytes
         write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
@@ -283,9 +283,10 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
     changed; None if there is none."""
     if root.exists():
         return None
-    # A change of code changes the fingerprint in the folder's name, but seldom the samples. They
-    # are equal if the references of both have the same hashes, and the same form: hashes are of
-    # bytes, which another shape or tree may have in the same order.
+    # A change of the code changes the fingerprint in the folder's name, but seldom the samples. The
+    # samples are equal if both references have the same hashes and the same form. The form counts
+    # because hashes are of bytes, and another shape or tree may have the same bytes in the same
+    # order.
     now = read_seal(reference) or {}
     name, data = reference.stem.rsplit("-", 1)
     kind = root.name.removeprefix(reference.stem)
@@ -318,8 +319,8 @@ def _write_store(
 
 
 def _class_of(option: Any) -> list[str]:
-    """The class of a dataset or store of the user's: a module may have several, which name_of does
-    not tell apart; empty for fastloop's own."""
+    """The class of the user's own dataset or store, because several classes of a module have the
+    same name_of; empty for fastloop's own."""
     kind = type(option)
     is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
     return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []

@@ -105,8 +105,8 @@ def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -
     and if it has another number of leaves. Raises Invalid if a leaf that varies is not
     (padded, lengths).
     """
-    # Each leaf that varies has two leaves in the batch. With another number the batch is wrong,
-    # which the comparison of its leaves reports better.
+    # Each leaf that varies has two leaves in the batch. If the number of leaves differs from that,
+    # the batch is wrong, and the comparison of its leaves reports the error better.
     varying = [shape[:1] == (VARIES,) for _, shape in leaves]
     flat = optree.tree_leaves(batch)
     if not any(varying) or len(flat) != len(varying) + sum(varying):
@@ -156,8 +156,8 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
     samples: the source of the chunks; its `texts` says which leaves are texts. Raises SamplesDiffer
     if other leaves differ in length and `ragged` is False.
     """
-    # It is known only after the last chunk which leaves differ in length, so all files stay open
-    # until then. A stream knows its texts from the first chunk on.
+    # Which leaves differ in length is known only after the last chunk, so all files stay open until
+    # then. Which leaves of a stream are texts is known from its first chunk.
     with ExitStack() as stack:
         files: list[_LeafFile] = []
         for chunk in chunks:
@@ -172,7 +172,7 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
 
 
 def open_ragged(folder: Path, tree: Tree) -> Tree:
-    """The tree of a store, with RaggedRows in the place of the values that have offsets.
+    """The tree of a store, with RaggedRows in place of the values that have offsets.
 
     Raises BadData, naming the file, for offsets that don't rise from 0 to the number of values.
     """

@@ -185,7 +185,7 @@ class _Reading:
     """The states of the generators that it has changed, by the library's name."""
 
     def other_states(self, other: _Reading) -> list[str]:
-        """The generators that both readings have changed, to different states."""
+        """The generators that both readings have left in different states."""
         states = self.states.items()
         return [name for name, state in states if other.states.get(name, state) != state]
 

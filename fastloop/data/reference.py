@@ -104,7 +104,7 @@ def _same_tree(before: Any, batch: Tree, index: int) -> Any:
 
 
 MOST_CLASSES = 100_000
-"""Labels above this number are no classes: a network would need one output for each."""
+"""Labels above this number are not classes: a network would need one output for each."""
 
 
 class ClassCounter:

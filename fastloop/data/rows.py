@@ -65,8 +65,8 @@ def read_into_memory(rows: Tree) -> Tree:
 
 def _copy_to_large_pages(leaf: torch.Tensor) -> torch.Tensor:
     """A copy of the tensor in memory with large pages, on Linux."""
-    # numpy asks for pages of 2 MiB (madvise MADV_HUGEPAGE), torch gets pages of 4 KiB. With these a
-    # third of the time of gathering rows of 3 KB is the lookup of pages.
+    # numpy asks for pages of 2 MiB (madvise MADV_HUGEPAGE), while torch gets pages of 4 KiB. With
+    # small pages, the lookup of pages takes a third of the time of gathering rows of 3 KB.
     if not leaf.nbytes:
         return leaf.clone()
     memory = torch.from_numpy(np.empty(leaf.nbytes, np.uint8))
@@ -169,7 +169,7 @@ def _tensor(leaf: Any) -> torch.Tensor:
 
 def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
     """A function from index to sample, and the number of samples."""
-    # Built once for a tree, of plain calls, so that no sample pays for walking the tree again.
+    # The function is built once for a tree, so that no sample pays for walking the tree again.
     if isinstance(tree, torch.Tensor):
         return tree.__getitem__, len(tree)
     if isinstance(tree, np.ndarray):

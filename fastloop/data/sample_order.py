@@ -16,8 +16,7 @@ from fastloop.core.types import Invalid, name_of
 from fastloop.data.reference import reference_hashes
 
 FEWEST_SAMPLES = 8
-"""Epochs of fewer samples may be in the same order twice by chance: 8 samples have 40,320
-orders."""
+"""Shorter epochs may have the same order twice by chance: 8 samples have 40,320 orders."""
 
 Places = Mapping[int, np.ndarray]
 """Number of an epoch -> int64 stored place of each delivered sample, in the order of delivery."""

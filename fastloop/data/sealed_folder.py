@@ -81,7 +81,7 @@ def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
         files = facts["files"].items()
         intact = all(edge_digest(folder / name) == digest for name, digest in files)
         return facts if intact and expected in (None, facts["fingerprint"]) else None
-    # A file of the folder is missing, or the seal is no JSON of this form.
+    # A file of the folder is missing, or the seal is not JSON of this form.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -1,4 +1,4 @@
-"""A pipeline of SPDL that is kept from epoch to epoch. Its items are whole batches."""
+"""A pipeline of SPDL that is reused in each epoch. Its items are whole batches."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class SpdlPipeline:
             try:
                 yield from pipeline.batches(indices)
             except BaseException:
-                # Requests of the rest of the epoch are still in the queue: the pipeline can't be
-                # used again.
+                # The rest of the epoch is still requested, so the pipeline can't be used again.
                 pipeline.stop()
                 raise
             idle.append(pipeline)
@@ -65,12 +64,13 @@ class SpdlPipeline:
 
     def _start(self) -> _RunningPipeline:
         spdl = Library("spdl", self.option, INSTALL).load("spdl.pipeline")
-        # SPDL polls for the end of a source every 0.1 s; this source waits for more instead.
+        # SPDL polls for the end of a source every 0.1 s. This source never ends between epochs: it
+        # waits for requests.
         requests: SimpleQueue[np.ndarray | None] = SimpleQueue()
         pipeline = (
             spdl.PipelineBuilder()
             .add_source(_read_requests(requests))
-            # Without output_order, batches come in the order in which they are finished.
+            # By default batches come in the order in which they are finished.
             .pipe(
                 partial(_batch_or_failure, self.get_batch),
                 concurrency=self.concurrency,
@@ -124,7 +124,7 @@ class _RunningPipeline:
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error in the place of a batch; SPDL would log it and continue without the batch."""
+    """An error in place of a batch; SPDL would log it and continue without the batch."""
 
     error: Exception
 

@@ -21,7 +21,7 @@ def check_installed(needed_by: str) -> None:
 @cache
 def example_class(needed_by: str) -> Any:
     """The class tf.train.Example, with features of bytes only."""
-    # The descriptors are in a pool of their own: TensorFlow and the tfrecord package both register
+    # The descriptors are in their own pool: TensorFlow and the tfrecord package both register
     # theirs in the default pool, which rejects a second registration. The numbers of the fields
     # are those of tensorflow/core/example/feature.proto and example.proto.
     pb2 = Library("google", needed_by, INSTALL).load("google.protobuf.descriptor_pb2")

@@ -85,7 +85,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
-    over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
+    over, FileExistsError is raised unless overwrite=True. A folder that is not a store is never
     replaced.
 
     Args:
@@ -223,11 +223,10 @@ def _leaf_bits(leaf: torch.Tensor | JaggedTensor) -> tuple[object, ...]:
 
 
 def _write_files(folder: Path, chunks: Iterator[Tree], jagged: Any, ragged: bool) -> None:
-    """Write the chunks to a folder beside this one, and let it take this one's place.
+    """Write the chunks to a folder beside this one, which then replaces this one.
 
-    jagged: the samples of chunks with leaves that may differ in length; None: no leaf does.
-    ragged: leaves that are no texts may differ in length, too.
-    Raises ValueError for no chunk.
+    jagged: the samples of chunks with leaves that may differ in length; None: no leaf does. ragged:
+    leaves that are not texts may differ in length, too. Raises ValueError if there is no chunk.
     """
     with write_beside(folder) as beside:
         beside.mkdir()
@@ -282,8 +281,8 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
 
 
 def _chunks_of(samples: Iterator[Any], is_jagged: bool) -> Iterator[Tree]:
-    # The size of a sample is known once it has been read. Ragged samples may grow, so that the
-    # size of each chunk follows from its first sample, but is never larger than before.
+    # The size of a sample is known only once it has been read. Ragged samples may grow, so the size
+    # of each chunk follows from its first sample, but it never exceeds that of the chunk before.
     numbered = ((index, sample, "") for index, sample in enumerate(samples))
     size = MOST_SAMPLES
     for first in numbered:

@@ -32,9 +32,9 @@ FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Ca
 def name_failing_sample(loader: object) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
-    If no sample fails when all are read again, the error is unchanged. Unsupported is raised again
-    as such. If a worker has ended, raises MemoryError if the kernel killed it or /dev/shm is full,
-    else ChildProcessError with its status.
+    If no sample fails when all are read again, the error is unchanged. Unsupported is raised as
+    Unsupported again. If a worker has ended, raises MemoryError if the kernel killed it or /dev/shm
+    is full, and otherwise ChildProcessError with its status.
     """
     # torch's message has no index. A wrapper around the dataset that recorded it would cost time
     # for every sample of every epoch; reading all samples again costs time only after an error.
@@ -82,7 +82,7 @@ def _is_end_of_worker(error: Exception, loader: object) -> bool:
 
 def _workers(error: Exception) -> list[BaseProcess]:
     """The workers of the DataLoader's iterator that raised the error."""
-    # The iterator has gone when the error arrives here, but the traceback holds its frames.
+    # The iterator no longer exists when the error arrives here, but the traceback holds its frames.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lists = [getattr(frame.f_locals.get("self"), "_workers", []) for frame in frames]
     return next((workers for workers in lists if workers), [])

@@ -157,7 +157,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
 
 def _step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
-    # An open verdict leaves it open whether the loop waits for its loader at all.
+    # With an open verdict it is unknown whether the loop waits for its loader at all.
     is_found = None if verdict.word is Part.UNATTRIBUTED else verdict.word is Part.STEP
     return Cause(name=CauseName.STEP, is_found=is_found, text=f"a perfect loader would save {wait}")
 
@@ -222,7 +222,7 @@ def _by_gain(
     known = [each for each in what_ifs if concerns(each)]
     tried = [each for each in known if each.realised_gain]
     predicted = [each for each in known if each.predicted_gain]
-    # A realised gain outdoes any prediction.
+    # A realised gain is worth more than any prediction.
     if tried:
         best = max(tried, key=lambda each: each.realised_gain.value if each.realised_gain else 0)
         gain, verb = best.realised_gain, "saves"
@@ -233,7 +233,7 @@ def _by_gain(
         return Cause(name=name, is_found=None, text=otherwise)
     assert gain is not None
     text = f"{best.change} {verb} {show_estimate(gain, show_percent)}"
-    # A prediction may exclude a cause, but never proves one.
+    # A prediction can exclude a cause, but never prove one.
     is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN
     is_excluded = gain.high < LEAST_GAIN or (bool(tried) and gain.value < LEAST_GAIN)
     is_found = True if is_proven else False if is_excluded else None

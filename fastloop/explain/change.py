@@ -44,7 +44,7 @@ class Change:
 
     def __post_init__(self) -> None:
         overrides: Any = self.overrides
-        # A text instead of a tuple would be an override for each of its characters.
+        # A text instead of a tuple would be taken for overrides of one character each.
         if not isinstance(overrides, tuple) or not all(overrides):
             raise ValueError(f"overrides={overrides!r}: allowed: such as ('num_workers=2',)")
         if self.is_asked and not overrides:

@@ -1,4 +1,4 @@
-"""An explained job's passes, each in a process of its own, in interleaved rounds."""
+"""An explained job's passes, each in its own process, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = TypeVar("Key")
 WINDOW_S = 0.5
 """Epochs that take longer than this are cut to about this length."""
 LONGEST_EPOCH_S = 5.0
-"""Longest epoch that passes run as a whole, if it can't be cut."""
+"""The longest epoch that passes run as a whole if it can't be cut."""
 FEWEST_BATCHES = 4
 """Least number of batches in an epoch that is cut."""
 LEAST_PASS_S = 5.0
@@ -57,7 +57,7 @@ class ExplainedJob:
     expect_steps: Callable[[int], None] = lambda _: None
     """A function that is called with the number of steps that are left, once it is known."""
     whole_batches: int
-    """Number of batches in an epoch of the job; passes may run its beginning only."""
+    """Number of batches in an epoch of the job; passes may run only its beginning."""
 
     @property
     def rungs(self) -> tuple[Part, ...]:
@@ -148,7 +148,7 @@ class ExplainedJob:
         needs_more: returns True if the rounds so far do not suffice. Up to num_rounds more rounds
         then follow; none of them begins after MORE_UNTIL_S.
         """
-        # The time of the first rounds counts: a job with slow passes gets no further ones.
+        # The time counts from the first round on: a job with slow passes gets no further ones.
         deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))
         timed = self._time_rounds(num_rounds, seconds)
         if deadline.is_over or not needs_more(timed):
@@ -179,7 +179,7 @@ def time_side_by_side(
 def _rounds_within(
     counts: dict[Key, int], seconds: float | None
 ) -> Iterator[tuple[int, list[Key]]]:
-    """Interleaved rounds; after `seconds` only as many as an interval needs."""
+    """Run interleaved rounds; after `seconds`, only as many as an interval needs."""
     deadline = deadline_after(seconds or MOST_SECONDS)
     for number, keys in rounds(counts):
         if number >= FEWEST_ROUNDS and deadline.is_over:

@@ -88,7 +88,8 @@ class BatchTimes:
     """Time to copy a batch in memory."""
     torch_threads: int = 1
     difference: float = 0.0
-    """Absolute logarithm of the ratio of the two passes that these times are from; 0: one pass."""
+    """The absolute logarithm of the ratio of the two passes from which these times were taken; 0:
+    there was one pass."""
 
     @property
     def load_cpu_share(self) -> float:
@@ -112,8 +113,8 @@ def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> Epoc
     with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
-        # Only the last rung, the job as it is, meets a cold cache. Its difference from the rung
-        # below is then the time of reading.
+        # Only the last rung, the job as it is, has a cold cache. So its difference from the rung
+        # below is the time of reading.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)
@@ -138,7 +139,7 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         )
         session = benchmark_of(job).session(context.build_setup(first))
         consume, _ = session.start(deliver)
-        # The first step is slower, as it allocates or compiles.
+        # The first step is slower, because it allocates or compiles.
         consume(first)
         batches = _warm_up(batches, consume)
         begun_ns = now_ns()
@@ -146,8 +147,8 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         # The warm-up took all batches of a short epoch.
         if not times.load_s:
             _record(times, iter(loader.epochs(0)), consume, context)
-        # A few milliseconds tell little, so a short epoch is repeated, unless that would start
-        # workers again.
+        # A few milliseconds are too short to measure, so a short epoch is repeated, unless that
+        # would start workers again.
         while not job.loading.num_workers and _is_short(times, begun_ns):
             batches = iter(loader.epochs(0))
             # The first batch of an epoch also waits for the epoch's order.
@@ -177,7 +178,8 @@ def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
 
 def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
     """Consume batches for WARM_UP_S, and return the rest."""
-    # Caches and the clock of a core are not up to speed in a new process.
+    # In a new process, the caches and the clock rate of a core take a while to reach their usual
+    # state.
     start_ns = now_ns()
     while seconds_between(start_ns, now_ns()) < WARM_UP_S:
         batch = next(batches, None)

@@ -35,8 +35,8 @@ def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
     if job.loader.store is not None:
         return (*rungs, Part.READ)
     rungs.append(Part.DECODE)
-    # A Dataset of the user's own reads and decodes in __getitem__: only a cold cache, beside the
-    # warm one of the rung below, shows the reading.
+    # The user's own Dataset reads and decodes in __getitem__, so the difference between a cold and
+    # a warm cache is the only measure of reading.
     return (*rungs, Part.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
 
 
@@ -78,7 +78,7 @@ def _last_rung(job: Job) -> Part:
 
 
 def describe_decoding(job: Job, prepared: PreparedData) -> str:
-    """Words such as `JPEG decoding by Pillow`; empty if samples are no image files."""
+    """Words such as `JPEG decoding by Pillow`; empty if samples are not image files."""
     if not reads_images(job):
         return ""
     names = islice(_list_files(prepared.files), MOST_LISTED)

@@ -19,13 +19,14 @@ MOST_UNSURE = 0.25
 WORTH because the intervals of few rounds are wide: otherwise many healthy jobs would get no
 verdict."""
 MOST_UNATTRIBUTED = 0.05
-"""Share of an epoch by which the parts may miss the whole, beyond noise."""
+"""The greatest share of an epoch, beyond noise, by which the sum of the parts may differ from the
+whole."""
 WIDE = 0.05
 """Rounds are added if the interval of a part is longer than this share of the epoch."""
 SURE = 0.80
-"""Least certainty that a part is the greatest for it to be named. In simulated campaigns
-(experiments/verdicts) at most 5 % of the verdicts were wrong, fewer than the 20 % that are left
-here, because a part beside a sure greatest one is seldom far below it."""
+"""A part is named only if it is the greatest with at least this certainty. In simulated campaigns
+(experiments/verdicts) at most 5 % of the verdicts were wrong. That is fewer than the 20 % that this
+threshold allows, because the part next to a surely greatest one is seldom far below it."""
 PHRASES = {
     Part.COPY: "placing batches on the device",
     Part.START_UP: "starting and ending epochs",
@@ -39,8 +40,7 @@ PHRASES = {
 LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
 LEAST_LIKELY = 0.05
-"""A part that is the greatest with less certainty than this is not named as perhaps the
-greatest."""
+"""A part is named as perhaps the greatest only if that is at least this certain."""
 MORE = "more rounds (trials=) or a quieter machine tell more"
 
 
@@ -63,8 +63,8 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
 
 
 def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
-    """The verdict. If fewer of torch's threads were tried, and save at least WORTH, its first
-    sentence says so."""
+    """The verdict. If fewer of torch's threads were tried and save at least WORTH, its first
+    sentence says so as well."""
     # Threads that wait for each other slow down steps and loading alike, so no other part of the
     # verdict shows them.
     tried = [each for each in what_ifs if each.change.startswith("torch_threads=")]
@@ -82,7 +82,7 @@ def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
 
 
 def verdict_lines(verdict: Verdict, more: str = "") -> list[str]:
-    """The lines that are printed of a verdict. more: a further sentence."""
+    """The printed lines of a verdict. more: a further sentence."""
     return [f"verdict: {verdict.word}", *wrap([f"{verdict.text} {more}"])]
 
 
@@ -90,7 +90,7 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     """True if it is open whether the loader is worth improving, or which of its parts is the
     greatest."""
     wait = ladder.wait_share
-    # A verdict can be given although the interval contains the threshold, but only once no more
+    # A verdict can be given although the interval contains the threshold, but only if no more
     # rounds may be added.
     if not _is_sure(ladder) or wait.low < WORTH < wait.high:
         return True
@@ -116,8 +116,8 @@ def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
     named."""
     if ladder.residue > MOST_UNATTRIBUTED:
         return Part.UNATTRIBUTED, _describe_misfit(ladder)
-    # Less than half of the wait is in next(): the rest is in slower steps, which the ladder would
-    # wrongly give to a part of the loader.
+    # If less than half of the wait is in next(), the rest is in slower steps, which the ladder
+    # would wrongly assign to a part of the loader.
     if ladder.slower_steps and ladder.slower_steps.low > ladder.wait_share.value / 2:
         return Part.UNATTRIBUTED, _describe_disagreement(ladder)
     leading = _leading_row(ladder)
@@ -174,8 +174,8 @@ def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) 
     rows = [row for row in ladder.rows if row.rung is not Part.STEP]
     rows.sort(key=lambda row: -row.share.value)
     if is_known:
-        # Parts below zero count as none, so that the others may add up to more than the wait: the
-        # shares must not be above 100 %.
+        # Parts below zero count as zero. The others may then add up to more than the wait, and
+        # shares must not exceed 100 %.
         whole = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
         named = [row for row in rows if row.share.value >= LEAST_NAMED * whole]
         parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / whole)})" for row in named]
@@ -228,5 +228,5 @@ def _describe_noise(ladder: Ladder) -> str:
 
 def _sure(row: LadderRow) -> str:
     """The certainty that the part is the greatest, in words."""
-    # All draws may agree; measurements never make anything certain.
+    # All draws may agree, but no measurement makes anything certain.
     return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"

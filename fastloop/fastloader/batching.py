@@ -85,7 +85,7 @@ def _next_indices(indices: Iterator[Any], count: int) -> np.ndarray:
 
 
 def to_integers(indices: Iterable[Any]) -> np.ndarray:
-    """int64 indices; raises ValueError for items that are no single indices."""
+    """int64 indices; raises ValueError for items that are not single indices."""
     try:
         return np.fromiter(map(index, indices), np.int64)
     except TypeError as error:

@@ -32,7 +32,7 @@ class Blocks:
     beginning. A rank delivers the whole blocks of its stretch, as above, and then its rows of the
     blocks that are cut at the stretch's ends. No other block is read by two ranks.
 
-    Raises ValueError for arguments that are no integers of 1 or more.
+    Raises ValueError for arguments that are not integers of 1 or more.
 
     >>> loader = FastLoader(rows, batch_size=64, shuffle=Blocks(1024, blocks_together=8))
     """

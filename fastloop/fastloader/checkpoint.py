@@ -46,7 +46,7 @@ class Position:
     """True if the next iteration continues the state."""
 
     def copy(self) -> Position:
-        """A position of its own, for another loader."""
+        """A copy of this position for another loader."""
         return replace(self, state=self.current())
 
     def current(self) -> State | None:
@@ -67,7 +67,7 @@ class Position:
         if not hasattr(epoch, "__index__") or epoch < 0:
             raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
         epoch = index(epoch)
-        # Scripts call set_epoch before each epoch, also before the one that they resume.
+        # Scripts call set_epoch before each epoch, including the one that they resume.
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
             self.epoch, self.state, self.is_loaded = epoch, None, False
 
@@ -233,7 +233,7 @@ def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
 
 def check_settings(state: States, order: EpochOrder) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings, and
-    TypeError for an object that is no state."""
+    TypeError for an object that is not a state."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state={short_repr(state)}: allowed is what state_dict() has returned")
     # Keys of torchdata's states: a checkpoint from before the change to FastLoader.

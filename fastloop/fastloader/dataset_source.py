@@ -193,7 +193,7 @@ class DatasetSource:
     def _samples(self, dataset: Any, indices: list[int]) -> Any:
         """The argument of the collate_fn."""
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
-        # Each sample has a seed of its own; a batch that the dataset reads at once has one seed.
+        # Each sample has its own seed; a batch that the dataset reads at once has one seed.
         if not self.reads_lists and not getitems:
             samples = self._read_each(dataset, indices)
             return samples[0] if self.is_unbatched else samples

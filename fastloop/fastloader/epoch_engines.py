@@ -79,18 +79,18 @@ class Reading:
     moments: DrawMoments
     is_unbatched: bool
     asks_for_lists: bool
-    """Both are those of the settings with which the source was opened, see LoaderSettings."""
+    """These two are the settings with which the source was opened, see LoaderSettings."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle all but the source, which another process opens anew."""
+        """Pickle all fields except the source, which another process opens itself."""
         return self.__dict__ | {"source": None, "native": None}
 
     def copy(self) -> Reading:
-        """The reading of another loader, or of one in another process."""
+        """A copy for another loader, or for one in another process."""
         return replace(self, pipeline=self.pipeline.copy())
 
     def reopen(self, settings: LoaderSettings) -> Reading:
-        """Open the source anew, to be read as before."""
+        """Reopen the source, to be read in the same way."""
         source = open_source(settings)
         return replace(self, source=source, native=open_natively(source))
 
@@ -297,7 +297,8 @@ def _plan_reads(
     if not is_column_source or not has_pieces or not may_read_directly(source, order.shuffle):
         return source, group_batches(order.batches(seed, delivered), tuning.group_rows)
     pieces = map(list, order.batches_by_piece(seed, delivered))
-    # Two pieces are looked at: the first may be the source's last block, which may be too short.
+    # The longer of the first two pieces is examined, because the first may be the source's last
+    # block, which may be short.
     early = list(islice(pieces, 2))
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
@@ -306,7 +307,8 @@ def _plan_reads(
     num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
     direct_source = use_direct_reads(source, first, num_pieces)
     if direct_source is not None and (np.diff(first) <= 0).any():
-        # A part of a shuffled piece has rows of all its stretches: the piece is read as a whole.
+        # A batch of a shuffled piece has rows from all of its stretches, so the piece is read as a
+        # whole.
         return direct_source, pieces
     batches = chain.from_iterable(pieces)
     return direct_source or source, group_batches(batches, tuning.group_rows)

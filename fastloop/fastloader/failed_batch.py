@@ -19,7 +19,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, eq=False)
 class FailedBatch:
-    """The error that code of the user has raised in the making of the batch."""
+    """An error that the user's code has raised while a batch was made."""
 
     error: Exception
 
@@ -31,7 +31,8 @@ def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
     """
     try:
         return make(*arguments)
-    except StopIteration as error:  # It would end the loop as if there were no more
+    # A StopIteration would end the loop as if there were no more batches.
+    except StopIteration as error:
         failure = RuntimeError("the making of a batch raised StopIteration")
         failure.__cause__ = error
         return FailedBatch(failure)
@@ -65,7 +66,7 @@ class Unstoppable:
     name: str
 
     def __call__(self, argument: Any) -> Any:
-        """The function's result; raises RuntimeError in the place of StopIteration."""
+        """The function's result; raises RuntimeError in place of StopIteration."""
         try:
             return self.function(argument)
         except StopIteration as error:

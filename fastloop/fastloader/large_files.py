@@ -38,7 +38,8 @@ PAGE = 4096
 
 
 def may_read_directly(source: object, shuffle: object) -> bool:
-    """True for mapped files that exceed MEMORY_SHARE of memory, in an order that has stretches."""
+    """True if the source is a mapped file larger than MEMORY_SHARE of memory, and the order has
+    long stretches."""
     if shuffle is True or not isinstance(source, ColumnSource) or not CAN_ADVISE:
         return False
     columns = [c for c in source.columns if isinstance(c, ArrayColumn | ConvertedColumn)]
@@ -144,7 +145,7 @@ class DirectFile:
             # Without O_DIRECT the page cache has the stretch now; with it this does nothing.
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
             done += count
-            # A direct read that ends within a page has reached the end of the file.
+            # If a direct read ends within a page, it has reached the end of the file.
             if not count or (count % PAGE and done < before + size):
                 end = offset - before + done
                 raise OSError(f"{self._path}: the file ends at byte {end}, within the rows")

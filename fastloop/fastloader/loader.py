@@ -339,7 +339,7 @@ class FastLoader(Generic[T_co]):
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Start an epoch. Its threads end with it, also if it is left early; those of the native
+        """Start an epoch. Its threads end with it, even if it is left early; those of the native
         core wait a second for the next epoch after a whole one."""
         epochs, position = self._epochs, self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))

@@ -34,9 +34,10 @@ AHEAD_BYTES = 4 << 20
 cache when they are used."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
-"""These blocks are 64 GiB together, which hold any epoch in memory."""
+"""The most blocks that are made ahead. Together they have 64 GiB, which holds any epoch that fits
+into memory."""
 MAX_BATCH_SIZE = 1 << 40
-"""No epoch has as many samples; products with it fit 64 bits."""
+"""A number of samples that no epoch reaches; products with it fit into 64 bits."""
 MOST_LAZY_ROWS = 4096
 """Rows that are made ahead if a user's sampler is read as the epoch proceeds: the sampler may be
 slow, or endless."""
@@ -324,7 +325,8 @@ def open_stream(
 
 
 def _wrap_normally(capsule: Any) -> torch.Tensor:
-    """A tensor that is no inference tensor: batches don't depend on the caller's mode."""
+    """The tensor as one that is not an inference tensor, so that batches don't depend on the
+    caller's mode."""
     with torch.inference_mode(False):
         return _from_dlpack(capsule)
 

@@ -205,7 +205,7 @@ def check_samples(source: Any) -> None:
 
 
 def is_dataset(source: Any) -> bool:
-    """True for something with samples by index that is no tree of columns."""
+    """True for something with samples by index that is not a tree of columns."""
     if isinstance(source, ARRAYS | Column | RaggedRows | str | bytes) or is_library_array(source):
         return False
     is_leaf = pytree.tree_structure(source).is_leaf()
@@ -213,8 +213,8 @@ def is_dataset(source: Any) -> bool:
 
 
 def _is_mapping(source: Any) -> bool:
-    """True for arrays by name that are no dict, such as an h5py.File, a zarr group or an open .npz
-    file."""
+    """True for arrays by name that are not a dict, such as an h5py.File, a zarr group or an open
+    .npz file."""
     is_leaf = pytree.tree_structure(source).is_leaf()
     is_dataset_itself = isinstance(source, Dataset)
     # A Dataset of the user may have keys() as well: it is read by index.
@@ -234,7 +234,7 @@ def columns_of_table(source: Any) -> Any:
 
 def columns_of_hf_dataset(source: Any) -> Any:
     """A dict of a Hugging Face dataset's columns, if their batches are those of its samples, with
-    the same dtypes; None for anything else, also if its rows were selected or shuffled."""
+    the same dtypes; None for anything else, even if its rows were selected or shuffled."""
     if not type(source).__module__.startswith("datasets.") or not hasattr(source, "_indices"):
         return None
     kept = SAME_AS_SAMPLES.get(source.format["type"])

@@ -47,7 +47,7 @@ FED_ROWS = 4096
 
 
 def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
-    """Pieces of torch.randperm's order for this seed."""
+    """Yield pieces of torch.randperm's order for this seed."""
     if has_core():
         return read_pieces(SeededOrder(num_samples, seed))
     return [_randperm(num_samples, torch.Generator("cpu").manual_seed(seed))]
@@ -92,7 +92,7 @@ class LoaderOrder:
 
     @property
     def is_paced(self) -> bool:
-        """True if code of the user gives the indices, and may draw whenever it is asked for one.
+        """True if the user's code gives the indices, and may draw whenever it is asked for one.
 
         Such a sampler is read when DataLoader would read it, see paced_samplers.py.
         """
@@ -152,7 +152,7 @@ class LoaderOrder:
         return self.batch_sampler is not None or not is_known
 
     def rank_share(self, num_samples: int) -> int:
-        """The number of samples that each rank delivers of this many."""
+        """Of this many samples, the number that each rank delivers."""
         return -(-num_samples // self.world_size)
 
     def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:
@@ -236,7 +236,8 @@ class LoaderOrder:
 
     def _epoch_generator(self, seed: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
-        # A single number is drawn: the caller may use the generator while the epoch runs.
+        # Only one number is drawn from the caller's generator, which the caller may use while the
+        # epoch runs.
         if self.generator is not None:
             seed = draw_seed(self.generator)
         return torch.Generator("cpu").manual_seed(seed)
@@ -256,7 +257,7 @@ def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOrder:
-    """The settings of an iterable's epochs. Its samples come in the iterable's own order."""
+    """The order of an iterable's epochs. Its samples come as the iterable yields them."""
 
     num_samples: int | None
     """The number of samples; None if it is unknown."""

@@ -39,7 +39,7 @@ TAKES_GENERATOR = frozenset(
         "_standard_gamma",
     )
 )
-"""Functions and methods of torch that draw, and accept a generator."""
+"""Functions and methods of torch that draw random numbers and accept a generator."""
 FILLS_LIKE = {"rand_like": torch.Tensor.uniform_, "randn_like": torch.Tensor.normal_}
 """Functions that accept a generator in recent versions only, and the method that fills their
 result."""
@@ -124,7 +124,7 @@ class PrivateDraws(TorchFunctionMode):
         _active.draws = _active.draws[:-1]
 
     def restart(self) -> None:
-        """Seed the generator anew at the next draw."""
+        """Let the next draw seed the generator again."""
         self._is_seeded = False
 
     @property
@@ -153,7 +153,8 @@ class PrivateDraws(TorchFunctionMode):
         if name in FILLS_LIKE and _draws_on_cpu(args, kwargs):
             others = {key: value for key, value in kwargs.items() if key != "generator"}
             return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
-        # Dispatch costs more per operation, so that it is only entered for these.
+        # Intercepting operations costs more per call, so this mode is entered only for these
+        # functions.
         if name in HIDES_DRAWS or isinstance(func, FunctionType):
             with _HiddenDraws(self.generator):
                 return func(*args, **kwargs)

@@ -36,11 +36,11 @@ from fastloop.fastloader.sample_draws import (
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain, send_file
 
 PARENT_S = 5.0
-"""The time after which a process that has nothing to do looks whether its parent still lives."""
+"""A process without work looks after this time whether its parent still lives."""
 SENDING_S = 0.01
-"""The time after which a process that sends an error looks for tasks meanwhile."""
+"""A process that sends an error looks for tasks again after this time."""
 MOST_TEXT = 30_000
-"""Characters of a traceback that are sent, its last ones."""
+"""The number of characters of a traceback that are sent: its last ones."""
 
 
 class Task(NamedTuple):
@@ -137,8 +137,8 @@ def run_reader(
     """
     # Ctrl-C reaches the whole process group: the parent gets it too, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A fork has the program's handlers: that of SIGTERM may write a checkpoint, and would keep the
-    # process.
+    # A fork inherits the program's signal handlers. That of SIGTERM may write a checkpoint, and
+    # would keep the process alive.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
@@ -182,7 +182,7 @@ def _start(settings: ReaderSettings) -> _Reader:
 
 
 def _seed(seed: int) -> None:
-    """Seed the draws of worker_init_fn; samples have seeds of their own."""
+    """Seed the draws of worker_init_fn; samples have their own seeds."""
     random.seed(seed)
     np.random.seed(mix_seed(seed) % 2**32)
     torch.manual_seed(seed)
@@ -204,7 +204,7 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first, out = batch[0], None
         if first.is_nested or first.layout is not torch.strided:
-            # torch's function refuses them, with its own message.
+            # torch's own function refuses these, with its own message.
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
         # A Dataset may call default_collate for a sample, and keep the result: the batch's memory

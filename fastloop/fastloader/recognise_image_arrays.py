@@ -3,8 +3,9 @@ read as arrays.
 
 Its samples are made of images of Pillow, one by one. If the transform changes each value of a pixel
 by itself, a batch has the same numbers if its rows are looked up in a table of the 256 results. A
-random crop of the padded image, and a random flip, may come before that. torchvision is never
-imported here: a program that has its datasets has imported it.
+random crop of the padded image, and a random flip, may come before that, and before these a change
+of the size, which Pillow makes here as well. torchvision is never imported here: a program that has
+its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ POINTWISE = frozenset(
     | {"ToPureTensor"}
 )
 """Transforms of torchvision that change each value of a pixel by itself, and draw nothing."""
+RESHAPING = frozenset({"Resize", "CenterCrop", "Pad", "Grayscale"})
+"""Transforms of torchvision that make another image of an image, and draw nothing."""
 CROP, FLIP = "RandomCrop", "RandomHorizontalFlip"
 """Transforms that draw at random, and move pixels without changing them."""
 FAMILIES = ("torchvision.datasets.mnist", "MNIST"), ("torchvision.datasets.cifar", "CIFAR10")
@@ -83,11 +86,24 @@ def _draw(indices: np.ndarray, seed: int, number: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Steps:
-    """The work of a transform on an image in memory."""
+    """The work of a transform on an image in memory, in the order of the fields."""
 
+    reshaping: tuple[Any, ...]
+    """Transforms to call with each image of Pillow, before all others."""
+    shape: tuple[int, ...]
+    """The shape of the bytes that these make: (height, width) or (height, width, 3)."""
     moves: RandomMoves | None
-    table: np.ndarray
-    """The result for each value of a pixel: (channels, 256)."""
+    pointwise: tuple[Any, ...]
+    """Transforms that change each value of a pixel by itself, after all others."""
+
+    def reshape(self, pixels: np.ndarray) -> np.ndarray:
+        """The reshaped images of (n, height, width) or (n, height, width, 3)."""
+        if not self.reshaping:
+            return pixels
+        reshaped = np.empty((len(pixels), *self.shape), np.uint8)
+        for number, image in enumerate(pixels):
+            reshaped[number] = np.asarray(_apply(self.reshaping, _image_of(image)))
+        return reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +117,8 @@ class ImageRows:
     pixels: np.ndarray
     """uint8, of shape (num_images, height, width) or (num_images, height, width, 3)."""
     steps: Steps
+    table: np.ndarray
+    """The result of the pointwise transforms for each value of a pixel: (channels, 256)."""
     seed: int = 0
     """The seed of an epoch."""
 
@@ -109,17 +127,18 @@ class ImageRows:
 
     @property
     def slow(self) -> bool:
-        """True if images are moved: threads then share each batch, as those of image folders."""
-        return self.steps.moves is not None
+        """True if images are reshaped or moved: threads then share each batch, as those of image
+        folders."""
+        return self.steps.moves is not None or bool(self.steps.reshaping)
 
     @property
     def spec(self) -> SampleSpec:
         """Dtype and shape of the samples."""
-        moves, table = self.steps.moves, self.steps.table
-        height_width = self.pixels.shape[1:3]
+        moves, height_width = self.steps.moves, self.steps.shape[:2]
         if moves is not None:
             height_width = moves.size or moves.sides(*height_width)
-        return SampleSpec(torch.from_numpy(table[:0]).dtype, (len(table), *height_width))
+        dtype = torch.from_numpy(self.table[:0]).dtype
+        return SampleSpec(dtype, (len(self.table), *height_width))
 
     def with_seed(self, seed: int) -> Column:
         """The column of an epoch with this seed, by the dataset's present images and transform.
@@ -132,10 +151,11 @@ class ImageRows:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the converted images at `indices` to `out`."""
         pixels = self.pixels[indices if self.places is None else self.places[indices]]
+        pixels = self.steps.reshape(pixels)
         if self.steps.moves is not None:
             pixels = self.steps.moves.move(pixels, indices, self.seed)
         images = self.spec.view_tensor(out).numpy()
-        for channel, values in enumerate(self.steps.table):
+        for channel, values in enumerate(self.table):
             rows = pixels if pixels.ndim == 3 else pixels[..., channel]
             # All bytes are within the table. Without a mode, numpy would write to a copy first.
             np.take(values, rows, out=images[:, channel], mode="clip")
@@ -213,7 +233,7 @@ def is_array_dataset(dataset: Any) -> bool:
             return False
         pixels = _find_pixels(images)
         _open_labels(dataset)
-        _divide_transform(images.transform, *pixels.shape[1:3])
+        _divide_transform(images.transform, pixels.shape[1:])
     except Exception:
         # A property of a user's class may raise anything.
         return False
@@ -260,13 +280,13 @@ def _open_rows(dataset: Any) -> ImageRows:
     images, places = _base_of(dataset), _find_places(dataset)
     pixels = _find_pixels(images)
     _check_places(len(pixels), places, dataset)
-    moves, parts = _divide_transform(images.transform, *pixels.shape[1:3])
-    channels = 1 if pixels.ndim == 3 else 3
-    return ImageRows(dataset, places, pixels, Steps(moves, _look_up(parts, channels)))
+    steps = _divide_transform(images.transform, pixels.shape[1:])
+    table = _look_up(steps.pointwise, channels=1 if len(steps.shape) == 2 else 3)
+    return ImageRows(dataset, places, pixels, steps, table)
 
 
 def _find_pixels(images: Any) -> np.ndarray:
-    """The images as bytes; raises UnrecognisedError if they are no bytes of one size."""
+    """The images as bytes; raises UnrecognisedError if they are not bytes of one size."""
     pixels = _as_array(getattr(images, "data", None))
     channels = () if _is_grey(images) else (3,)
     if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels:
@@ -306,27 +326,56 @@ def _is_grey(images: Any) -> bool:
     return isinstance(images, sys.modules["torchvision.datasets"].MNIST)
 
 
-def _divide_transform(
-    transform: Any, height: int, width: int
-) -> tuple[RandomMoves | None, list[Any]]:
-    """The moves, and the pointwise transforms; raises UnrecognisedError for others."""
+def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
+    """The steps of a transform of images of `shape`; raises UnrecognisedError for other work."""
     if transform is None:
         raise UnrecognisedError("it has no transform")
-    moves, parts = None, []
+    reshaping, moves, parts = [], None, []
     for part in transform_parts(transform):
         name = torchvision_name(part)
         if _has_own_call(part):
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
-        if name in (CROP, FLIP):
-            # A margin of zeros is no zero any more after Normalize.
+        if name in RESHAPING and moves is None and not parts:
+            changed = _shape_after(part, shape)
+            # None: images of this size stay as they are, as those of 28 pixels by Resize(28).
+            if changed is not None:
+                reshaping.append(part)
+                shape = changed
+        elif name in (CROP, FLIP):
+            # A margin of zeros is no longer zero after Normalize.
             if any(torchvision_name(each) == "Normalize" for each in parts):
                 raise UnrecognisedError(f"{name} after Normalize can't be done natively")
-            moves = _add_move(moves or RandomMoves(), name, part, height, width)
+            moves = _add_move(moves or RandomMoves(), name, part, *shape[:2])
         elif name in POINTWISE:
             parts.append(part)
         else:
             raise UnrecognisedError(f"{describe_part(part)} can't be done by a table")
-    return moves, parts
+    return Steps(tuple(reshaping), shape, moves, tuple(parts))
+
+
+def _shape_after(part: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of the bytes of an image that was of `shape` before this transform; None if the
+    transform gives the same image back."""
+    image = _image_of(np.zeros(shape, np.uint8))
+    try:
+        result = part(image)
+        pixels = np.asarray(result)
+    except Exception as error:
+        raise UnrecognisedError(f"{describe_part(part)} fails: {error}") from error
+    if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)):
+        raise UnrecognisedError(f"{describe_part(part)} makes {pixels.dtype} of {pixels.shape}")
+    return None if result is image else pixels.shape
+
+
+def _image_of(pixels: np.ndarray) -> Any:
+    """The image of Pillow that the datasets make of bytes: grey ones of two dimensions."""
+    return sys.modules["PIL.Image"].fromarray(pixels)
+
+
+def _apply(parts: Sequence[Any], image: Any) -> Any:
+    for part in parts:
+        image = part(image)
+    return image
 
 
 def _has_own_call(part: Any) -> bool:
@@ -375,13 +424,10 @@ def _margins(crop: Any) -> tuple[int, int, int, int]:
 
 def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
     """The results of these transforms for all values of a pixel: (channels, 256)."""
-    # Pillow makes images of mode L of two dimensions, and of RGB of three, as the datasets do.
     values = np.arange(256, dtype=np.uint8)[None]
-    fromarray = sys.modules["PIL.Image"].fromarray
-    image = fromarray(values if channels == 1 else np.stack([values] * channels, axis=-1))
+    values = values if channels == 1 else np.stack([values] * channels, axis=-1)
     try:
-        for part in parts:
-            image = part(image)
+        image = _apply(parts, _image_of(values))
     except Exception as error:
         raise UnrecognisedError(f"its transform fails: {error}") from error
     if not isinstance(image, torch.Tensor) or image.shape != (channels, 1, 256):

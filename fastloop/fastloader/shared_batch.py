@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left, usable_memory_bytes
+from fastloop.core.cgroup import memory_left, usable_memory_bytes
 from fastloop.fastloader.columns.column import Tree
 
 MEMINFO = Path("/proc/meminfo")
@@ -75,7 +75,7 @@ def _available_bytes() -> int:
         return usable_memory_bytes()
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     machine = kilobytes[0] << 10 if kilobytes else usable_memory_bytes()
-    return min([machine, *memory_left(CGROUPS, MEMBERSHIP)])
+    return min([machine, *memory_left()])
 
 
 def _describe(nbytes: int, reason: str) -> str:
@@ -137,7 +137,7 @@ class ArrayPlace:
 
 @dataclass
 class BatchWriter:
-    """Writes the batches of a process one after another, each into a memory of its own.
+    """Writes the batches of a process one after another, each into its own memory.
 
     Each memory has a number; with it, the parent asks to use the memory again.
     """
@@ -188,7 +188,8 @@ class BatchWriter:
         skeleton = _pickle(batch, leaves)
         places, end = self._plan(leaves)
         described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
-        # If the memory is too small, all leaves move to new memory, also those already stacked.
+        # If the memory is too small, all leaves move to new memory, including those already
+        # stacked.
         if self.number is None or end + len(described) > len(self.memory):
             places, end = self._plan(leaves, is_new=True)
             described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)

@@ -30,9 +30,9 @@ LEAVE_S = 5.0
 """The longest that the end of an epoch waits for a thread to finish its batch. A thread that has
 not finished by then is left behind: it ends with its batch, which nobody gets."""
 INTERRUPTED_S = 0.5
-"""The same after a KeyboardInterrupt: a Dataset may block for ever."""
+"""The same limit after a KeyboardInterrupt. It is short, because a Dataset may block for ever."""
 UNFINISHED: Any = object()
-"""Returned by the part of an item that is not the last one to be made."""
+"""The result of every part of an item except the one that is finished last."""
 Part = Callable[[], Any]
 """Makes a part of an item. Returns the item's result, or UNFINISHED."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
@@ -41,14 +41,14 @@ AUTOCAST_DEVICES = "cpu", "cuda"
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """An error in the place of a result, or of an item."""
+    """An error in place of a result, or of an item."""
 
     error: BaseException
 
 
 @dataclass(frozen=True)
 class ItemsFailure(TaskFailure):
-    """An error in the place of an item."""
+    """An error in place of an item."""
 
 
 def map_ahead(
@@ -111,7 +111,7 @@ def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any
         try:
             result = work(item)
         except StopIteration as error:
-            # It would end the loop as if there were no more items.
+            # A StopIteration would end the loop as if there were no more items.
             raise RuntimeError("the making of a batch raised StopIteration") from error
         yield result
         # Otherwise this frame would hold the item and its result while the next one is made.
@@ -137,7 +137,8 @@ def _map_by_threads(
         # Results come in any order, and are delivered by number unless any order will do.
         drawn, ready = enumerate(_catch(map(divide, items))), {}
         count, received = _put(tasks, islice(drawn, limit)), 0
-        yield None  # the generator has begun: close() ends the threads from now on
+        # The generator has started, so close() ends the threads from now on.
+        yield None
         while received < count:
             while received not in ready:
                 number, result = results.get()
@@ -189,7 +190,8 @@ def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
     for _ in threads:
         tasks.put(None)
     if current_thread() in threads:
-        # The collector closes the epoch in one of its threads, which can't join itself.
+        # The garbage collector may close the epoch in one of its own threads, which can't join
+        # itself.
         return
     patience = INTERRUPTED_S if isinstance(sys.exception(), KeyboardInterrupt) else LEAVE_S
     for thread in threads:
@@ -198,7 +200,7 @@ def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
             continue
         thread.join(patience)
         if thread.is_alive():
-            # Together the threads are waited for no longer than one.
+            # The wait for all threads together is no longer than the wait for one.
             patience = 0
 
 

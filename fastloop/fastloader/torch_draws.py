@@ -34,7 +34,7 @@ from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
 from fastloop.fastloader.loader_settings import LoaderSettings
 
 TORCHS_PREFETCH_FACTOR = 2
-"""Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
+"""DataLoader's default of prefetch_factor: the number of batches that each worker prefetches."""
 BASE_SEED, ORDER_SEED = "base_seed", "order_seed"
 """Keys of a state's drawn numbers."""
 DRAWS_FIRST = SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler
@@ -61,7 +61,7 @@ class EpochBegin:
 
     seeds: EpochSeeds
     restored: AbstractContextManager[None]
-    """The context within which samplers and generators draw the order."""
+    """The context in which samplers and generators draw the order."""
     lead: int = 0
     """Number of batches for which iter() draws indices, if the sampler is read as DataLoader reads
     it."""
@@ -129,13 +129,14 @@ def draw_before(
         if batch is NO_BATCH:
             return
         yield batch
-        del batch  # or it would be held while the next is waited for
+        # The batch is released before the wait for the next one.
+        del batch
 
 
 def reads_ahead(sampler: Any) -> bool:
     """True for a sampler of torch that may be read ahead.
 
-    After its first index it draws nothing but the leftover, or from a generator of its own.
+    After its first index it draws nothing but the leftover, or from its own generator.
     """
     if type(sampler) is BatchSampler:
         return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)

@@ -1,4 +1,4 @@
-"""Timelines in Chrome's trace event format, on the time axis of torch.profiler's traces."""
+"""Timelines in Chrome's trace event format, with the time axis of torch.profiler's traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastloop.observe.lane_key import LaneKind
 from fastloop.observe.lanes import Lane
 
 QUARTER_S = 7_889_238
-"""torch.profiler's times begin at the last multiple of this since 1970 (libkineto's base time), so
+"""torch.profiler's times start at the last multiple of this since 1970 (libkineto's base time), so
 that a float holds them to a fraction of a microsecond."""
 FIRST_THREAD = 1_000_000
 """The thread id of the first lane, greater than any thread id in a profile."""

@@ -1,5 +1,4 @@
-"""Events of a timeline, and a log of them that any number of processes write, each thread to a file
-of its own.
+"""A log of a timeline's events. Any number of processes write to it, each thread to its own file.
 
 A file has records of one size and is mapped into memory. An event is in the file as soon as it is
 added, without a system call, and stays there however its process ends. Workers often end by a
@@ -27,7 +26,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 MOST_EVENTS = 100_000
-"""Events of a thread, 48 bytes each; later ones are not recorded."""
+"""The most events of a thread, of 48 bytes each; later ones are not recorded."""
 SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
@@ -49,7 +48,8 @@ class Event:
 
     process_id: int
     lane: LaneKey
-    """Its maker; the lane of a queue has the finished batches of its maker."""
+    """The lane that the event belongs to. A queue's lane has the finished batches of the lane that
+    fills it."""
     name: Part
     start_ns: int
     """The start by the clock of core/spans.py, which all processes of a machine share."""
@@ -231,7 +231,7 @@ class EventLog:
             offset = offsets.get(path, 0)
             if offset == UNKNOWN:
                 continue
-            # A thread adds events one after the other: behind a record without one there is none.
+            # A thread adds its events in order, so the first empty record is behind the last event.
             events = list(_read(path, offset))
             offsets[path] = offset + len(events) * RECORD_BYTES
             found += events

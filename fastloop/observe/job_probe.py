@@ -109,7 +109,7 @@ def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> T:  # noqa: N807
-        # A Dataset may iterate over another DataLoader, which must leave this number as it was.
+        # A Dataset may iterate over another DataLoader; the number is then restored.
         current = current_batch()
         outside, current.number = current.number, iterator._num_yielded
         try:
@@ -159,7 +159,7 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     current.received = UNKNOWN
     for batch in iterator:
         arrived_ns = now_ns()
-        # A DataLoader passes over the numbers of batches that the workers of a stream don't make.
+        # A DataLoader skips the numbers of batches that the workers of a stream don't make.
         here.arrived = max(here.arrived, current.received)
         here.add(Part.WAIT, reached_ns, arrived_ns, here.arrived)
         try:

@@ -100,7 +100,8 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
 def flatten(events: Iterable[Event]) -> list[Event]:
     """Pieces of the events of a lane that don't overlap: at each time the innermost event."""
     pieces: list[Event] = []
-    # The events that are open at reached_ns, the innermost last; all before is in `pieces`.
+    # The events that are open at reached_ns, the innermost one last. Everything before that is in
+    # `pieces`.
     stack: list[Event] = []
     reached_ns = 0
 
@@ -111,7 +112,7 @@ def flatten(events: Iterable[Event]) -> list[Event]:
     for event in sorted(events, key=_order):
         while stack and stack[-1].stop_ns <= event.start_ns:
             add_piece(stack[-1], stack[-1].stop_ns)
-            # Time must not go back if an outer event ends before an inner one.
+            # An outer event may end before an inner one, but time must not go back.
             reached_ns = max(reached_ns, stack.pop().stop_ns)
         if stack:
             add_piece(stack[-1], event.start_ns)

@@ -1,9 +1,9 @@
-"""The last module that multiprocessing's forkserver preloads; nothing else imports it.
+"""The last module that multiprocessing's forkserver preloads. No other module imports it.
 
-Importing it ties the server to the command, and records which modules were imported before:
+Importing it lets the server end with the command, and records which modules were imported before.
 multiprocessing silently skips modules that it can't preload, and each trial would then take a
-second longer to start. If the server can't fork, it ends without a traceback: the command reports
-it.
+second longer to start. If the server can't fork, it ends without a traceback, because the command
+reports the error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, also if the parent is killed."""
+"""Processes that end with their parent, even if the parent is killed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
 CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 """The line of /proc/<pid>/status with the mask of caught signals."""
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
-"""Modules in which a process waits for another one. The frame above them says why it waits."""
+"""Modules in which a process waits for another one. The calling frame shows the reason."""
 MOST_WORKERS = 8
 """The most workers, and the most threads, that are described."""
 
@@ -94,11 +94,11 @@ def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[ps
 
 
 def _writes_its_stack(pid: int) -> bool:
-    """True if SIGUSR1 makes the process write its stack, as in a forked worker; it would end any
-    other process."""
+    """True if SIGUSR1 makes the process write its stack, as in a forked worker. The signal would
+    end any other process."""
     with contextlib.suppress(OSError):
         # The mask of caught signals in /proc/<pid>/status has bit n - 1 for signal n (man 5 proc).
-        # The process's name in it may be of any bytes.
+        # The file is read as bytes, because the process's name in it may not be valid text.
         match = CAUGHT.search(Path(f"/proc/{pid}/status").read_bytes())
         return bool(match and int(match[1], 16) >> (signal.SIGUSR1 - 1) & 1)
     return False

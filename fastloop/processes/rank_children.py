@@ -44,7 +44,7 @@ class RankWork:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPosition:
-    """Position in the code of a rank that has not answered."""
+    """The position in the code of a rank that has not answered."""
 
     rank: int
     location: str = NO_STACK

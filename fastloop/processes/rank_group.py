@@ -34,7 +34,7 @@ GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """Place of a process in a group that is to be formed, and how to join it."""
+    """The place of a process in a group that is to be formed, and the way to join it."""
 
     rank: int
     world_size: int

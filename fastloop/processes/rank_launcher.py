@@ -131,7 +131,7 @@ class _Collection:
             return
         self.answers[answer.rank] = answer
         failures = self._failures()
-        # A failure that is no consequence is the cause: nothing more is waited for.
+        # A failure that is not a consequence is the cause: nothing more is waited for.
         if any(not CONSEQUENCE.search(failure.message) for _, failure in failures):
             raise self._failure()
         # The first consequence begins the wait for its cause; further ones do not prolong it.

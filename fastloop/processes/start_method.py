@@ -116,8 +116,8 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
 def _start(process: BaseProcess, isolation: Isolation) -> None:
     """Start the process with SIGINT blocked, until it ignores SIGINT by itself.
 
-    Ctrl-C reaches all processes of the terminal, also those that still import modules. Signals to
-    this process are handled only once the new process has its arguments: without them it would
+    Ctrl-C reaches all processes of the terminal, including those that still import modules. Signals
+    to this process are handled only once the new process has its arguments: without them it would
     print a traceback.
     """
     exit_if_signalled()

@@ -1,6 +1,8 @@
-"""Ends a command with one line: at a signal while it starts, at a closed pipe, at a full disk.
+"""Ends a command with one line: at a signal while it starts, at a closed pipe, or if the disk is
+full.
 
-Imports next to nothing: a signal that arrives before the handlers are set prints a traceback.
+This module imports next to nothing, because a signal that arrives before the handlers are set
+prints a traceback.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ ENDINGS = {
 
 
 def open_standard_streams() -> None:
-    """Let standard streams that the caller has closed lead nowhere, as if they were /dev/null.
+    """Redirect standard streams that the caller has closed to nowhere, as if they were /dev/null.
 
-    Otherwise the next file that is opened gets the number of the closed one, and whatever a child
-    prints is written into it.
+    Otherwise the next file that is opened gets the number of the closed stream, and the output of
+    children is written into it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

@@ -91,7 +91,7 @@ class Monitor:
             self._watch.forget(child)
         resources = None
         if usage := self._usages.pop(child.pid, None):
-            # The process is held until now, so that its last counters can be read.
+            # The reference to the process is kept until now, so that its last counters can be read.
             usage.add(sample(child.pid))
             resources = usage.resources(seconds_between(self._start_ns, now_ns()))
         number, rank = child.call.number, child.call.rank

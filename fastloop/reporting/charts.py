@@ -234,7 +234,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         axes.plot(shares, [place] * len(shares), ".", color=INK, markersize=4, markeredgewidth=0,
                   alpha=0.6)  # fmt: skip
         largest.append(max(shares))
-        # From 99.5 on, two significant digits would be an exponent: 1e+02.
+        # With two significant digits, 99.5 and more would be shown as 1e+02.
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
     # This is the limit itself; replays of steps and lucky trials may exceed it.
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))

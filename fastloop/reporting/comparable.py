@@ -46,8 +46,8 @@ def _work(result: Result) -> tuple:
 
 
 def _data_ids(result: Result) -> set[str]:
-    # An empty id means that the id is unknown: it matches no other id. Jobs without any id count as
-    # alike.
+    # An empty id means that the id is unknown, and matches no other id. Two jobs without ids count
+    # as alike.
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 

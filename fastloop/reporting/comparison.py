@@ -348,7 +348,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
-    # A change without a ratio is no regression.
+    # A change without a ratio is not a regression.
     assert ratio is not None
     bounds = f"95 %: {significant(ratio.low)} to {significant(ratio.high)}"
     times = f"{significant(ratio.estimate)} times as long as in the base"

@@ -1,4 +1,5 @@
-"""The writer of HTML pages, which need no network: reports, pages about scripts, the suite's."""
+"""The writer of HTML pages that need no network: reports, pages about scripts, and those of the
+suite."""
 
 from __future__ import annotations
 

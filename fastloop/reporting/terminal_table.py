@@ -100,7 +100,7 @@ def _why_width(comparison: Comparison) -> int:
 def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
-    # A name that does not fit gets a line of its own, so it does not widen the column.
+    # A name that does not fit gets its own line, so it does not widen the column.
     widest = width - sum(_cell_width(comparison) + 1 for comparison in comparisons) + 1
     names = [len(label) + 1 for label in labels if len(label) < widest]
     column = max([NAME_WIDTH, *names])

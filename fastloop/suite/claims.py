@@ -23,7 +23,7 @@ SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A published sentence that one way is faster than another by some factor."""
+    """A published sentence that one way of loading is faster than another by some factor."""
 
     name: str
     says: str
@@ -31,7 +31,7 @@ class Claim:
     date: str
     """Day of the source, or the day on which an undated page was read."""
     condition: str
-    """The condition of the measurement here, and its differences from the source's."""
+    """The conditions of this measurement, and how they differ from the source's."""
     common: tuple[str, ...]
     slow: SuiteRow
     fast: SuiteRow
@@ -163,7 +163,7 @@ CLAIMS = (
         condition="plain JPEG files, DataLoader with two workers; the source names no data",
         common=JPEGS,
         slow=_row("raw", "num_workers=2"),
-        # By default it would read a store of decoded images.
+        # Its default store has decoded images.
         fast=_row("spdl", "loader.store=null"),
         least=3.0,
     ),

@@ -102,7 +102,7 @@ class MeasuredWorkload:
 
 
 def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
-    """Measure each workload by a sweep of its own, and yield it; a workload that is complete in the
+    """Measure each workload by its own sweep, and yield it; a workload that is complete in the
     folder is not measured again, and one that was interrupted goes on.
 
     Raises UsageError if nothing could be measured, after the sweep has printed the reason.

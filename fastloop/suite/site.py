@@ -11,7 +11,8 @@ from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.reporting.page import render_page
 from fastloop.suite.claims import CLAIMS, judge
-from fastloop.suite.suite_file import Cell, Figures, SuiteFile, check_file, load_suite
+from fastloop.suite.suite_file import Cell, Figures, SuiteFile, load_suite
+from fastloop.suite.verify_file import check_file
 
 PAGE, CLAIMS_PAGE = (
     Path(__file__).with_name(f"{name}.html.jinja") for name in ("loaders", "claims")
@@ -21,7 +22,7 @@ ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
 YEAR_MS = 365 * 24 * 3600 * 1000
 """A cell that was measured longer ago is grey."""
 WORST_RATIO = 30.0
-"""Ratios from here on have the last colour of the scale."""
+"""Ratios of this and more have the last colour of the scale."""
 OTHER_ROUND = "it was measured in another round than the rows that have ranks"
 BEST_HUE, WORST_HUE = 150, 15
 """Ends of the scale of colours: green and red."""

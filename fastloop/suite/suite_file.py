@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
@@ -34,9 +33,6 @@ Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 
 DIGITS = 12
 """Hexadecimal digits of a seal."""
-
-TOLERANCE = 1e-9
-"""Relative difference of a figure that other versions of numpy may cause."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -146,22 +142,22 @@ def schema_text() -> str:
 
 def save_suite(document: SuiteFile, path: Path) -> None:
     """Write the file atomically."""
-    # The text is sealed, and must not change: result.json, which its reasons and caveats come from,
-    # is free of passwords already.
+    # Passwords are not hidden here, because that would change sealed text. The reasons and caveats
+    # come from result.json, in which they have been hidden already.
     write_text(path, FILE.dump_json(document, indent=1).decode() + "\n")
 
 
 def check_replaceable(path: Path, scope: Scope, *, is_whole: bool) -> None:
-    """Raise UsageError if the file has more than a run of this scope would write in its place.
+    """Raise UsageError if a run of this scope would replace the file by one with less in it.
 
     is_whole: True if the run leaves out no workload and no loader.
     """
     if not path.exists():
         return
-    there = load_suite(path)
-    if there.scope == "full" and scope == "quick":
+    old = load_suite(path)
+    if old.scope == "full" and scope == "quick":
         has = "the full suite, which the quick one would replace"
-    elif there.complete and not is_whole and there.scope == scope:
+    elif old.complete and not is_whole and old.scope == scope:
         has = "all workloads and loaders, which a part of them would replace"
     else:
         return
@@ -255,7 +251,7 @@ def seals_of_cell(cell: Cell) -> dict[str, str]:
 def seals_of_head(document: SuiteFile) -> dict[str, str]:
     """Path of each field outside of the cells -> its seal, and that of the list of cells."""
     values = values_of(document, skipped=("cells", "seals"))
-    flat: dict[str, Any] = {"cells": [_name(cell) for cell in document.cells]}
+    flat: dict[str, Any] = {"cells": [cell_name(cell) for cell in document.cells]}
     for name, value in values.items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": each for key, each in value.items()}
@@ -272,90 +268,11 @@ def seals_of_head(document: SuiteFile) -> dict[str, str]:
     return {path: _digest(value) for path, value in flat.items()}
 
 
-def broken_seals(document: SuiteFile) -> list[str]:
-    """A line for each field that differs from the sealed one, with its path."""
-    lines = _differences("", document.seals, seals_of_head(document))
-    for cell in document.cells:
-        lines += _differences(f"cells[{_name(cell)}].", cell.seals, seals_of_cell(cell))
-    return lines
-
-
-def _differences(prefix: str, sealed: dict[str, str], found: dict[str, str]) -> list[str]:
-    paths = dict.fromkeys((*sealed, *found))
-    broken = [path for path in paths if sealed.get(path) != found.get(path)]
-    return [f"{prefix}{path}: altered, added or removed since it was sealed" for path in broken]
-
-
-def _name(cell: Cell) -> str:
+def cell_name(cell: Cell) -> str:
+    """Workload and label of the cell, which no other cell of the file has."""
     return f"{cell.workload} {cell.label}"
 
 
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-def find_problems(document: SuiteFile) -> list[str]:
-    """A line for each field that was altered or does not follow from the windows; none if the file
-    is as it was written. The line begins with the field's path."""
-    problems = [*broken_seals(document), *_contradictions(document)]
-    try:
-        again = with_figures(document)
-    # A window that ends before it begins, or lasts for ever, has no figures.
-    except (ValueError, ArithmeticError, LookupError) as error:
-        return [*problems, f"cells: figures can't be recomputed: {error}"]
-    for given, computed in zip(document.workloads, again.workloads, strict=True):
-        if given.undetermined != computed.undetermined:
-            path = f"workloads.{given.name}.undetermined"
-            problems.append(_line(path, given.undetermined, computed.undetermined))
-    for given, computed in zip(document.cells, again.cells, strict=True):
-        path = f"cells[{given.workload} {given.label}].figures"
-        problems += _compare_figures(path, given.figures, computed.figures)
-    return problems
-
-
-def _compare_figures(path: str, given: Figures | None, computed: Figures | None) -> list[str]:
-    """A line for each figure that differs from the computed one."""
-    if given is None or computed is None:
-        return [] if given == computed else [_line(path, given, computed)]
-    expected = values_of(computed, ())
-    return [
-        _line(f"{path}.{name}", value, expected[name])
-        for name, value in values_of(given, ()).items()
-        if not _agree(value, expected[name])
-    ]
-
-
-def check_file(document: SuiteFile, name: str) -> None:
-    """Raise UsageError, with the first altered field, unless the file is as it was written."""
-    if problems := find_problems(document):
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UsageError(f"{name}: {problems[0]}{more}")
-
-
-def _contradictions(document: SuiteFile) -> list[str]:
-    names = [each.name for each in document.workloads]
-    seen, lines = set[tuple[str, str]](), []
-    for cell in document.cells:
-        path = f"cells[{cell.workload} {cell.label}]"
-        if cell.workload not in names:
-            lines.append(f"{path}.workload: it is none of workloads")
-        if (cell.workload, cell.label) in seen:
-            lines.append(f"{path}.label: there is another cell of that name")
-        if bool(cell.null_reason) == bool(cell.windows):
-            lines.append(f"{path}.null_reason: a cell has windows, or a reason for having none")
-        seen.add((cell.workload, cell.label))
-    return lines
-
-
-def _agree(given: Any, computed: Any) -> bool:
-    if isinstance(given, float) and isinstance(computed, float):
-        return math.isclose(given, computed, rel_tol=TOLERANCE)
-    if isinstance(given, list) and isinstance(computed, list):
-        pairs = len(given) == len(computed) and zip(given, computed, strict=True)
-        return bool(pairs is not False and all(_agree(*pair) for pair in pairs))
-    return given == computed
-
-
-def _line(path: str, given: Any, computed: Any) -> str:
-    return f"{path}: {given} in the file, {computed} recomputed from the windows"

@@ -1,6 +1,6 @@
 """Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
 
-An option can add a caveat of its own: see HasCaveat and HasRowsCaveat.
+An option can add its own caveat: see HasCaveat and HasRowsCaveat.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
 ABOVE_LIMIT = 1.1
-"""Share of the limit above which noise is no explanation: the limit is the fastest way known."""
+"""Share of the limit above which noise is not an explanation: the limit is the fastest way
+known."""
 CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
@@ -35,19 +36,21 @@ CAUSES = {
 }
 """Kind of limit -> the reason why a loader can be above it."""
 UNSTABLE_FRACTION = 0.10
-"""A job is unstable from this standard deviation on, as a share of the mean."""
+"""A job is unstable if its standard deviation is at least this share of the mean."""
 FENCE = 3.0
 """Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
 DRIFT_P = 0.01
-"""A sweep tests each job and benchmark: five trials rise or fall steadily by chance in 2 of 120
-cases. So at 0.05, one of six quickstarts, with ten such tests, would have a drift."""
+"""Level of the test for a drift. A sweep tests each job and benchmark: at 0.05, one of six
+quickstarts, with ten such tests, would have a drift by chance. (Five trials rise or fall steadily
+by chance in 2 of 120 cases.)"""
 MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
 tight."""
 PERIODIC_FACTOR = 3.0
 """Waits are periodic if one worker's are more than this many times as long as the others'."""
 MIN_TURNS = 5
-"""A pattern is looked for only in at least so many turns; in a turn each worker makes a batch."""
+"""A pattern is looked for only if there are at least this many turns. In a turn each worker makes a
+batch."""
 
 
 def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -301,7 +304,7 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     if turns < MIN_TURNS:
         return []
     waits = np.asarray(wait_s[num_workers : (turns + 1) * num_workers]).reshape(turns, num_workers)
-    # A median ignores a single long wait, which is no pattern.
+    # A median ignores a single long wait, which is not a pattern.
     medians = np.median(waits, axis=0)
     slow = int(medians.argmax())
     others = float(np.median(np.delete(waits, slow, axis=1)))

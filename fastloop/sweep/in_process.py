@@ -91,7 +91,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
     batches and for an endless epoch; ValueError for a number below its least value, and for an
-    iterator, which has only one epoch; TypeError for a step that is no function.
+    iterator, which has only one epoch; TypeError for a step that is not a function.
 
     >>> fastloop.bench(DataLoader(dataset, batch_size=64, shuffle=True), trials=5).samples_per_s
     46285.4
@@ -116,7 +116,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
             watch.end_stretch()
             end_round()
     load = watch.summary()
-    # Waits are timed in an epoch of their own: reading the clock around each batch costs time.
+    # Waits are timed in their own epoch: reading the clock around each batch costs time.
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
@@ -171,7 +171,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
 
     Raises Invalid if the loaders do not deliver the same samples or, with same_data=False, the same
     number of samples; ValueError for a number below its least value, and for an iterator, which has
-    only one epoch; TypeError for a step that is no function.
+    only one epoch; TypeError for a step that is not a function.
 
     >>> times = fastloop.bench_all({"DataLoader": a, "FastLoader": b}, trials=5)
     >>> times["FastLoader"].rank, times["FastLoader"].samples_per_s
@@ -277,7 +277,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
     """The epochs of a loader.
 
     Raises ValueError for an iterator, which has one epoch only, for a Dataset, which yields
-    samples, and for any other object that is no loader.
+    samples, and for any other object that is not a loader.
     """
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")

@@ -49,13 +49,13 @@ class JobState:
         self.result = entry.earlier or entry.result
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
-        """False while the result on disk is the one of an interrupted sweep."""
+        """False while the result on disk is that of an interrupted sweep."""
         # The number is drawn at random, so that no loader can foresee which of its trials is
         # compared. It is below the fewest trials, because with trials=auto nobody knows whether a
         # later one will run.
         self.shadow_number: int | None = secrets.randbelow(fewest_trials(entry.job.trials))
-        """Number of the trial that is run once more with all of its data compared; None: the last
-        trial, once all have run."""
+        """Number of the trial that is run again with all of its data compared; None: the last
+        trial, after all have run."""
         self.unexplained = ""
         """Reason why the job could not be explained, for its caveats."""
         self.has_begun = False
@@ -78,11 +78,11 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self.has_begun = True
         remove(self.entry.folder / DETAILS)
-        # Without an explanation in the result, these are of trials that the job does not keep.
+        # If the result has no explanation, such files belong to trials that the job does not keep.
         if self.result.explanation is None:
             for name in (EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE):
                 remove(self.entry.folder / name)
-        # A profile that is there is not made again, so one of other code would stay.
+        # An existing profile is not made again, so a profile of other code would stay.
         if not self.result.trials:
             for path in self.entry.folder.glob("profile-*"):
                 remove(path)

@@ -105,7 +105,7 @@ def _refusal(path: Path, reason: str) -> str:
 
 def _lock_path() -> Path:
     """FASTLOOP_LOCK, or a file at a place that is the same for all commands of the machine."""
-    # /tmp is the same for everybody, while users and jobs of a cluster have TMPDIRs of their own.
+    # /tmp is the same for everybody, while users and jobs of a cluster have their own TMPDIRs.
     if named := os.environ.get("FASTLOOP_LOCK"):
         return Path(named).absolute()
     folder = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())

@@ -52,8 +52,8 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     """
     if requests[0].is_done:
         return _print_measured(requests)
-    # After handle_signals(), a signal raises an exception. If that interrupts an import, half of
-    # the module is left, and the import can't be repeated.
+    # After handle_signals(), a signal raises an exception. If it interrupts an import, half of the
+    # module is left, and the import can't be repeated.
     for name in IMPORTED_LATER:
         import_module(name)
     _import_tracker(requests[0].tracker)
@@ -281,7 +281,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
         return f"{setting}: the trials of the first job may leave no time for the others"
     if reason := _reject_auto(requests):
         return reason
-    # A single job that can't run gets no table: the reason is the answer.
+    # A single job that can't run gets no table, because the reason is the whole answer.
     reason = reason_against(first.job, first.launcher) if len(requests) == 1 else ""
     return f"unsupported: {reason}" if reason else ""
 
@@ -361,7 +361,7 @@ def _has_nothing(results: Sequence[Result]) -> bool:
 
 
 def _width() -> int:
-    """Columns of the terminal; 0 if stdout is no terminal."""
+    """Columns of the terminal; 0 if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
@@ -388,7 +388,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 def _exit_status(results: Sequence[Result]) -> int:
     """1 if a job failed or none finished, else 0."""
-    # Unsupported jobs are no failure beside others: `loader=glob(*)` has loaders that need a GPU.
+    # Unsupported jobs are not failures beside others: `loader=glob(*)` has loaders that need a GPU.
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

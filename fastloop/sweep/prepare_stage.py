@@ -61,8 +61,8 @@ def prepare_all(
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")
         failure = _early_failure(job, launcher, builds)
-        # A job that is resumed writes nothing yet: its earlier result stays on disk until it is
-        # known whether its trials can be kept.
+        # A resumed job writes nothing yet: its earlier result stays on disk until it is known
+        # whether its trials can be kept.
         now = replace(state.entry.result, environment=describe_environment(launcher))
         if state.is_continued:
             state.result = now
@@ -127,7 +127,7 @@ def _set_up_job(
 def prepare_job(
     job: Job, launcher: Launcher, whole: bool = False, most_s: float | None = None
 ) -> PreparedData:
-    """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
+    """The job's data, prepared in its own process. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`, or the job's environment can't be built.
 
     whole: read all existing files, and write damaged ones again. most_s: seconds after which it

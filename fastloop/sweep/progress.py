@@ -29,7 +29,7 @@ LINE_INTERVAL_S = 10.0
 """Least seconds between two lines of `round_reports`."""
 TICK_S = 1.0
 """Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
-about 0.1 ms of the command's process; trials have processes of their own."""
+about 0.1 ms of the command's process; trials have their own processes."""
 PERCENT = 100
 
 

@@ -47,7 +47,8 @@ class JobRequest:
     folder: Path
     sweep_folder: Path
     name: str = ""
-    """Empty until it is known; job_names makes the names of all jobs of a sweep."""
+    """The job's name. Empty until it is known, because job_names makes the names of all jobs of a
+    sweep at once."""
     is_done: bool = False
     """True if another process has measured it already, as Hydra's launchers do."""
 

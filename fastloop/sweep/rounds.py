@@ -1,4 +1,5 @@
-"""Jobs in rounds: prepare, then trial k of every job in round k, then one instrumented pass a job.
+"""Jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job gets
+an instrumented pass.
 
 Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
 soon as it exists; a job that fails becomes a row with its reason, and the others go on.
@@ -49,15 +50,15 @@ from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_ta
 from fastloop.trial.trial_process import run_trial
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
-"""(jobs, number) -> the names of the jobs that go on. Prepares the data of each job that runs for
-the first time, and runs trial `number` of each job that lacks it. If the number is None, only the
-data is prepared."""
+"""(jobs, number) -> the names of the jobs that continue. Prepares the data of each job that runs
+for the first time, and runs trial `number` of each job that lacks it. If the number is None, only
+the data is prepared."""
 Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
 """(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
 
 MAX_ONE_PROCESS_TRIALS = 3
-"""A job of several ranks is compared with at most this many trials in one process, if the sweep
-does not measure the same job in one process."""
+"""The most trials in one process with which a job of several ranks is compared, if the sweep does
+not contain the same job in one process."""
 
 
 def run_sweep(
@@ -93,7 +94,7 @@ def run_sweep(
             explain_all(states, explain_job, progress)
         clock.end("instrumented passes")
         _finish_jobs(states)
-        # Results are shown before they are logged: a slow server must not delay the answer.
+        # Results are shown before they are logged, so that a slow server does not delay the answer.
         progress.show_results([state.result for state in states], clock.stages())
         for state in states:
             state.track()
@@ -237,7 +238,7 @@ def _run_round(
     session_ms: int,
     begin_step: Callable[[str], None],
 ) -> list[str]:
-    """Run trial `number` of the jobs that lack it; returns the names of the jobs that go on.
+    """Run trial `number` of the jobs that lack it. Returns the names of the jobs that continue.
 
     limits: the limits that were measured in this round; further ones are added.
     """

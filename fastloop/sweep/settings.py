@@ -11,7 +11,7 @@ from fastloop.core.types import option
 
 
 def _check_list(changes: Any) -> Any:
-    """The changes as they are. Raises ValueError if they are no list."""
+    """The changes as they are. Raises ValueError if they are not a list."""
     # pydantic would take a text for a sequence of characters.
     if not isinstance(changes, list | tuple):
         raise ValueError("allowed: a list of overrides, as \"what_if=['batch_size=128']\"")

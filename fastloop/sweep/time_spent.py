@@ -43,8 +43,8 @@ class StageClock:
 
 
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
-    """A line with the time of the command so far, the timed part of it, and the uses of the
-    rest."""
+    """A line with the time of the command so far, the part of it that was timed, and the other
+    stages."""
     timed_s = sum(map(seconds_in_windows, results))
     total_s = sum(stages.values())
     # Rounds are timed windows and the work around them; a resumed sweep may have run none.
@@ -61,7 +61,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
 
 def seconds_in_windows(result: Result) -> float:
     """Seconds of the windows of all trials of the job that the latest command has run."""
-    # Trials of earlier sessions took no time of this command.
+    # Trials of earlier sessions took none of this command's time.
     latest_ms = max((trial.session_ms for trial in result.trials), default=0)
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)

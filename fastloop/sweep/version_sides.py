@@ -1,4 +1,4 @@
-"""Two versions side by side: trials in interleaved rounds, each version in processes of its own."""
+"""Two versions side by side: trials in interleaved rounds, each version in its own processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Compared:
     base: Results
     new: Results
     times: dict[tuple[str, str], RoundTimes]
-    """(job, benchmark) -> times of both versions, a value a round."""
+    """(job, benchmark) -> times of both versions, a value for each round."""
     changes: list[CostChange]
     rounds: int
     pairs: int
@@ -265,7 +265,7 @@ def comparable_jobs(base: Results, new: Results) -> list[str]:
 def round_times(
     base: Results, new: Results, num_rounds: int, pairs: int
 ) -> dict[tuple[str, str], RoundTimes]:
-    """Seconds a sample of both versions by (job, benchmark): the geometric mean of the trials of
+    """(job, benchmark) -> seconds per sample of both versions: the geometric mean of the trials of
     each round."""
     times: dict[tuple[str, str], RoundTimes] = {}
     for name in comparable_jobs(base, new):

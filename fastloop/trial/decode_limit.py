@@ -44,7 +44,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
 
 @dataclass(frozen=True)
 class LibraryDecoder:
-    """A library in the place of the job's decoder."""
+    """A library in place of the job's decoder."""
 
     function: Callable[[Encoded, Encoding], np.ndarray]
 

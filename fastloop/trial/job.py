@@ -71,7 +71,7 @@ class Job(JobSettings):
     @property
     def shortest_window_s(self) -> float:
         """Least length of a window in seconds."""
-        # A second pass over the epochs would find a warm cache in the place of a cold one.
+        # A second pass over the epochs would find a warm cache in place of a cold one.
         return 0.0 if self.cache == "cold" else self.min_window_s
 
     @property

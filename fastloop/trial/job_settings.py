@@ -1,4 +1,4 @@
-"""The settings of a job that are plain values, which are checked before torch is imported."""
+"""The settings of a job that are plain values. They are checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fastloop.core.types import option
 
 CacheState = Literal["as_is", "warm", "cold"]
 MIN_WINDOW_S = 0.3
-"""Default of min_window_s, the least length of a timed window in seconds. The start of a thread or
-a late wake-up of a process hardly changes the time of such a window."""
+"""Default of min_window_s, the least length of a timed window in seconds. In such a window, the
+start of a thread or a late wake-up of a process hardly changes the time."""
 
 
 def _check_device(name: str) -> str:
@@ -33,10 +33,9 @@ def _check_device(name: str) -> str:
 
 @option
 class JobSettings:
-    """Settings of a job besides its options and those that it shares with a DataLoader.
+    """The settings of a job, except its options and the settings that it shares with a DataLoader.
 
-    conf/config.yaml says for each one, beside its default, what it does, in which unit it is, and
-    which values are allowed.
+    The comments in conf/config.yaml state the meaning, unit, allowed values and default of each.
     """
 
     precision: Literal["float32", "bf16", "fp16"]

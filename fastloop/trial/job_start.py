@@ -38,7 +38,7 @@ from fastloop.trial.delivery import full_delivery, loader_opener, with_sample_le
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
-from fastloop.trial.touch_all_bytes import UnreadBatches, may_be_unread
+from fastloop.trial.unread_batches import UnreadBatches, may_be_unread
 from fastloop.trial.window import Consumer, drain
 
 TRIAL_SEED_STRIDE = 10_000

@@ -1,9 +1,9 @@
 """The shadow of a timed trial: the same calls in another process, with every epoch compared.
 
-A timed window looks at no sample. So one trial of each job, drawn at random, is run once more in
-the same way, with the comparison in the place of the clock. A loader can't know whether it is in a
-trial or in its shadow. Work of a loader outside of the epochs that it was asked for is detected
-too, as no window contains it.
+A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
+the same way, with the comparison instead of the clock. A loader can't know whether it is in a trial
+or in its shadow. Work that a loader does outside of the requested epochs is detected too, because
+no window contains it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
 """CPU seconds that idle threads and child processes may take in a pause. Children may take more, as
 the clocks of other processes count hundredths of seconds."""
 SUSPECT_S = 0.003
-"""CPU seconds from which on a longer pause decides. On a busy machine a thread that works all the
-time gets a core for only a part of PAUSE_S."""
+"""If idle threads take more CPU seconds than this, a longer pause decides. On a busy machine, a
+thread that works all the time gets a core for only a part of PAUSE_S."""
 MOST_IDLE_BYTES = 256 << 10
-"""Bytes that may be read in a pause in any case: a thread of the interpreter may read a file of its
-own."""
+"""Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
+own files."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
-"""An honest loader's epochs with a number that could be foreseen take at least 1 / FASTER of the
-time of other epochs, or are at most LEAST_GAIN_S faster."""
+"""If the number of an epoch can be foreseen, the epoch of an honest loader takes at least 1 /
+FASTER of the time of other epochs, or is at most LEAST_GAIN_S faster."""
 LEAST_PAIRS, LONG_S = 3, 0.3
 """Fewest pairs of such epochs before their medians are compared, unless a pair takes longer than
 LONG_S: one epoch of milliseconds may have been interrupted for as long as it takes itself."""
@@ -203,11 +203,11 @@ class _CpuTimes:
 
     @staticmethod
     def now() -> _CpuTimes:
-        """The times so far."""
+        """Take the present times."""
         return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
 
     def growth(self) -> _CpuTimes:
-        """The times since these."""
+        """The times minus earlier ones."""
         now = self.now()
         return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
 

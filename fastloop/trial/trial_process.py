@@ -46,7 +46,7 @@ def run_trial(
 
     The first trial of a job also compares a whole epoch with the dataset before the windows, and
     another one after them. The first trial of a round that needs a limit measures it. With
-    cache=cold the loader is opened anew before each timed window.
+    cache=cold the loader is reopened before each timed window.
 
     asked_ns: clock reading when this process was requested. earlier: findings of other trials, by
     default none. Raises Invalid if the loader does not deliver the dataset.
@@ -99,7 +99,7 @@ class _OpenJob:
 
 
 def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
-    """Warm up for an epoch, start the benchmark anew, time its window, then measure its limit."""
+    """Warm up for an epoch, restart the benchmark, time its window, then measure its limit."""
     context, loader = opened.context, opened.loader
     job, prepared, benchmark = context.job, context.prepared, context.job.benchmark[name]
     deliver = context.step_delivery()
@@ -161,10 +161,10 @@ class _TimedWindow:
 def _time_windows(
     opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
-    """Time the epochs as many times as a window of min_window_s needs."""
-    # If an earlier trial of the job has found the number of times, it is used. Otherwise a first
-    # window has the epochs once. If that is too short, a longer window follows, and the first one
-    # does not count. There are two windows at most, so that noise can't prolong a trial.
+    """Time the epochs, repeated as often as a window of min_window_s requires."""
+    # The number of repeats is the one that an earlier trial of the job has found. Without one, a
+    # first window has the epochs once. If it is too short, a longer window follows, and the first
+    # one does not count. There are at most two windows, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
     shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
     repeats = opened.earlier.repeats.get(name, 1)
@@ -186,6 +186,7 @@ def _time_windows(
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    # tensor_split, not view: an epoch has a batch less if all samples of that batch were broken.
+    # tensor_split allows parts of unequal length: an epoch has one batch less if all samples of
+    # that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()
     return [float(part.mean()) for part in parts]

@@ -19,8 +19,8 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 
 WINDOW_MARGIN = 1.1
-"""Repeats are counted for a window of this many times min_window_s: the first, short window from
-which they follow may be slower than the repeated one."""
+"""The number of repeats is computed for this multiple of min_window_s, because the first, short
+window may be slower than the repeated one."""
 Consumer = Callable[[Tree], Any]
 """A function that is called with each batch, such as a step."""
 

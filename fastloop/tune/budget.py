@@ -34,7 +34,7 @@ def parse_budget(text: object) -> TuneBudget:
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
-    # A fraction of a trial, or more than 100 % of all trials, is no budget either.
+    # A fraction of a trial, or more than 100 % of all trials, is not a budget either.
     if not amount or (unit == "trials" and amount % 1) or (unit == "%" and amount > 100):
         raise UsageError(f"budget={text}: allowed: {ALLOWED}")
     if unit == "trials":

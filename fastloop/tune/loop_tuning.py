@@ -1,4 +1,4 @@
-"""`fastloop.tune(make_loader, space)`: the fastest settings for a loader of the user's own."""
+"""`fastloop.tune(make_loader, space)`: the fastest settings for the user's own loader."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s: repeat epochs until a measurement takes this long.
 
     Raises ValueError for a wrong space or too small a budget, TypeError for a make_loader or step
-    that is no function, and any exception of the present settings.
+    that is not a function, and any exception of the present settings.
 
     >>> fastloop.tune(make_loader, {"batch_size": [64], "num_workers": [0, 2]}).settings
     {'batch_size': 64, 'num_workers': 0}
@@ -183,7 +183,7 @@ def race_loaders(
     """
     settings, present = trials.settings, trials.settings[trials.present]
     changes = [_find_changes(each, present) for each in settings.values()]
-    # No model predicts a loader of the user's own: all costs are taken to be alike.
+    # No model predicts the user's own loader, so all costs are assumed to be equal.
     surrogate = Surrogate(names=[*settings], changes=changes, predicted=[1.0] * len(settings))
     begin_step("a first look")
     trials.look()

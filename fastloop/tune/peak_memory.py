@@ -37,7 +37,8 @@ from fastloop.trial.training_limit import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 
 MARGIN = 0.1
-"""Share by which a forecast may be too low: 97 % of 144 peaks were within it (experiments/tune)."""
+"""Margin for forecasts that are too low: 97 % of 144 peaks were at most this share above their
+forecast (experiments/tune)."""
 IN_HAND = 1
 """Number of batches that the loop holds, beside the batches in a queue."""
 OBSERVED_EPOCHS = 2
@@ -170,7 +171,7 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
     only some of the rows."""
     if job.loader.store is None:
         return 0.0
-    # Such a loader copies the rows into memory, and their mapped pages stay in memory, too.
+    # The loader copies the rows into memory, and their mapped pages stay in memory, too.
     if traits_of(LoaderTraits, job.loader).in_memory:
         return 2.0
     batches = job.batches or math.inf

@@ -90,9 +90,10 @@ def plan_tuning(
 ) -> TuneFile:
     """The plan of the sweep: the jobs that are raced, the present one first.
 
-    compose: the job of a list of overrides; raises UsageError for a value that no job can have.
+    compose: returns the job of a list of overrides; raises UsageError for a value that no job can
+    have.
 
-    Raises JobFailed if the present job can't be run, and UsageError for too small a budget.
+    Raises JobFailed if the present job can't be run, and UsageError if the budget is too small.
     """
     check_least_time(spending)
     overrides = override_for_race(request)

@@ -89,7 +89,7 @@ def _loader_maker(
             with collect_notes(notes):
                 return FastLoader(**changed)
         # The loader is copied, and the __init__ of DataLoader alone runs again: a derived class has
-        # attributes of its own, and its __init__ may take other arguments. With the attribute that
+        # its own attributes, and its __init__ may take other arguments. With the attribute that
         # is removed here, DataLoader would refuse to change its settings.
         made = copy.copy(loader)
         vars(made).pop("_DataLoader__initialized", None)

@@ -11,7 +11,7 @@ from fastloop.tune.budget import ENDING_S, PASSES, Spending, TuneBudget
 from fastloop.tune.race import FEWEST_CONFIRMING
 
 SHORT_S = 120.0
-"""A budget below this has no time for a large space, and none for the model's measurements, which
+"""With a shorter budget there is no time for a large space, nor for the model's measurements, which
 take about half a minute."""
 LIKELY: Mapping[str, Sequence[str]] = {
     "loader": ("fastloop", "python_loop"),
@@ -35,7 +35,8 @@ timing."""
 EPOCH_S = 2.0
 """Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 SHARE_OF_TWO = 0.7
-"""Share of the time after the pilot that a race of two may take; epochs are cut to fit into it."""
+"""Share of the time after the pilot that a race of two configurations may take; epochs are cut so
+that it fits."""
 STEP_S = 10
 """A proposed budget is a multiple of this."""
 PLANNING_S, LEAST_TRIAL_S = 4.0, 1.0
@@ -69,16 +70,17 @@ def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> floa
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
     """
     of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
-    # Each worker waits for a sample of its own, so the waits overlap.
+    # Each worker waits for its own sample, so the waits overlap.
     if waits and job.loading.num_workers:
         of_loader /= job.loading.num_workers
     return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 
 def check_least_time(spending: Spending) -> None:
-    """Raise UsageError if there is not even time for a race of two with the shortest trials.
+    """Raise UsageError if there is no time for a race of two configurations with the shortest
+    trials.
 
-    This is the only refusal, before anything is measured; later a race does as much as it has time
+    This is the only refusal, before anything is measured. Later a race does as much as it has time
     for.
     """
     budget_s = spending.budget.seconds
@@ -123,5 +125,5 @@ def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> st
     """
     if budget.seconds is None:
         return "a larger budget"
-    # It is twice the need, because the estimate is rough.
+    # The proposal is twice the estimated need, because the estimate is rough.
     return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"

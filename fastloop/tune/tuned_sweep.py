@@ -247,7 +247,7 @@ def run_race(
 
 def _choose_rules(budget: TuneBudget) -> RaceRules:
     """The rules of a race with this budget."""
-    # The passes after a race take time, but are no trials: other budgets need not keep room.
+    # The passes after a race take time, but are not trials: other budgets need not keep room.
     return RaceRules(finishing=0 if budget.seconds is None else PASSES)
 
 
@@ -256,7 +256,7 @@ def _find_reasons(
 ) -> dict[str, str]:
     """The reasons why configurations have failed, by name.
 
-    is_stopped: True if the budget has stopped the present one, which is no failure of its own.
+    is_stopped: True if the budget has stopped the present one, which is not a failure of its own.
     """
     return {
         name: result.status_reason

@@ -36,6 +36,10 @@ PIECES = [
     v2.ToPureTensor(),
     v2.Normalize((0.2,), (0.7,), inplace=True),
     v2.Pad(2),
+    transforms.Resize(8),
+    v2.Resize((4, 6)),
+    transforms.CenterCrop((5, 9)),
+    transforms.Grayscale(3),
 ]
 NORMALIZED = transforms.Compose([transforms.ToTensor(), PIECES[4]])
 
@@ -122,6 +126,43 @@ def test_any_composition_makes_what_torchvision_makes(kind, order):
         assert_same(next(iter(loader)), theirs)
 
 
+RESHAPED = {
+    "as they are": transforms.Resize((7, 5)),
+    "larger": transforms.Resize(9),
+    "cut": transforms.CenterCrop(4),
+    "in colours": transforms.Grayscale(3),
+    "grey": v2.Grayscale(1),
+    "with a margin": transforms.Pad((1, 2, 3, 4), fill=9),
+}
+
+
+@pytest.mark.parametrize("kind", [datasets.MNIST, datasets.CIFAR10])
+@pytest.mark.parametrize("reshaping", RESHAPED.values(), ids=RESHAPED)
+def test_images_may_be_reshaped_first(kind, reshaping):
+    """GANs of 28 pixels that resize MNIST's images, and those of other sizes."""
+    dataset = Subset(dataset_of(kind, moved(reshaping)), range(30))
+    loader = FastLoader(dataset, 8, num_workers=2)
+    assert is_native(loader)
+    for ours, theirs in zip(loader, DataLoader(dataset, 8), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_images_that_are_reshaped_after_a_tensor_was_made_are_read_as_written():
+    after = transforms.Compose([transforms.ToTensor(), transforms.Resize(4)])
+    loader = FastLoader(dataset_of(datasets.MNIST, after), 4)
+    assert not is_native(loader)
+    assert next(iter(loader))[0].shape == (4, 1, 5, 4)
+
+
+def test_margins_of_a_crop_are_those_of_the_reshaped_image():
+    crop = transforms.RandomCrop((12, 9))
+    moves = transforms.Compose([transforms.Resize((12, 9)), crop, transforms.ToTensor()])
+    dataset = dataset_of(datasets.MNIST, moves)
+    loader = FastLoader(dataset, 8)
+    assert is_native(loader)
+    assert_same(next(iter(loader)), next(iter(DataLoader(dataset, 8))))
+
+
 CROPS = [
     transforms.RandomCrop((5, 3), padding=(2, 1)),
     transforms.RandomCrop((6, 7), padding=(1, 0, 2, 3)),
@@ -186,7 +227,7 @@ class Named(datasets.MNIST):
     ("dataset", "reason"),
     [
         (dataset_of(datasets.MNIST, None), "no transform"),
-        (dataset_of(datasets.MNIST, transforms.Resize(9)), "Resize can't be done by a table"),
+        (dataset_of(datasets.MNIST, transforms.RandomRotation(9)), "RandomRotation can't be done"),
         (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(4, fill=3))), "zeros"),
         (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(8))), "images of (7, 5)"),
         (dataset_of(datasets.MNIST, moved(transforms.RandomCrop(9, pad_if_needed=True))), "zeros"),

@@ -11,7 +11,8 @@ from threading import Event
 
 import pytest
 
-from fastloop.suite.suite_file import find_problems, load_suite
+from fastloop.suite.suite_file import load_suite
+from fastloop.suite.verify_file import find_problems
 
 COMMAND = (
     sys.executable,

@@ -19,7 +19,7 @@ from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.same_data import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
-from fastloop.trial import touch_all_bytes
+from fastloop.trial import unread_batches
 from fastloop.trial.shadow import check_idle, run_shadow
 from fastloop.trial.trial_process import run_trial
 
@@ -112,7 +112,7 @@ def test_unread_batches_are_found_wherever_they_are():
             ([(resident,), (mapped[:4],)], True),
             ([(resident,), (resident.as_subclass(LateTensor),)], True),
         ):
-            epoch = touch_all_bytes.UnreadBatches(batches, cpu)
+            epoch = unread_batches.UnreadBatches(batches, cpu)
             assert len(list(epoch)) == 2
             assert epoch.found is found
 

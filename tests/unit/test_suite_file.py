@@ -32,11 +32,11 @@ from fastloop.suite.suite_file import (
     Cell,
     SuiteFile,
     check_replaceable,
-    find_problems,
     load_suite,
     save_suite,
     schema_text,
 )
+from fastloop.suite.verify_file import find_problems
 from fastloop.suite.workloads import QUICK_LOADERS, READ_SAMPLES, TUNED, WORKLOADS, rows_of
 
 REASON = "unsupported: <b>needs</b> a library"

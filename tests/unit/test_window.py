@@ -18,7 +18,7 @@ from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.result import Attribution, measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.core.tracked_metrics import metrics
-from fastloop.trial import touch_all_bytes, window
+from fastloop.trial import unread_batches, window
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.trial_process import run_trial
 
@@ -254,9 +254,9 @@ def test_only_a_batch_in_a_mapped_file_may_be_unread(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(1 << 16))
     mapped = torch.from_file(str(path), size=1 << 16, dtype=torch.uint8)
-    assert touch_all_bytes.may_be_unread((mapped[:64], torch.zeros(3)))
-    assert not touch_all_bytes.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
-    assert not touch_all_bytes.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
+    assert unread_batches.may_be_unread((mapped[:64], torch.zeros(3)))
+    assert not unread_batches.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
+    assert not unread_batches.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
 
 
 @pytest.mark.parametrize("min_window_s", [0, 0.3])

@@ -1,4 +1,4 @@
-"""A network on a folder of photographs, with random crops, as ImageNet is trained on."""
+"""A network trained on a folder of photographs with random crops, as is usual for ImageNet."""
 
 import argparse
 import time

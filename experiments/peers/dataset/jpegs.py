@@ -1,4 +1,4 @@
-"""The data of the workload jpeg: JPEG files as bytes of one size, decoded and resized by the
+"""The data of the workload `jpeg`: JPEG files in memory, decoded and resized to one size by the
 fastest known means."""
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ Side = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
 
 @dataclass(frozen=True)
 class JpegSamples:
-    """(uint8 (height, width, 3), int) samples: simplejpeg, then cv2's bilinear resize."""
+    """Samples (uint8 (height, width, 3), int), decoded by simplejpeg and resized by cv2,
+    bilinearly."""
 
     folder: Path
     files: Sequence[tuple[str, int]]
@@ -30,6 +31,7 @@ class JpegSamples:
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Shape of a sample's pixels."""
         return (*self.size, 3)
 
     def __len__(self) -> int:
@@ -41,15 +43,15 @@ class JpegSamples:
         return torch.from_numpy(pixels), self.files[index][1]
 
     def into(self, index: int, pixels: np.ndarray) -> None:
-        """Write the sample's pixels there."""
+        """Write the sample's pixels to the given array."""
         self._decode_into(self.read_file(index), pixels)
 
     def read_file(self, index: int) -> bytes:
-        """The file of that sample."""
+        """The encoded file of a sample."""
         return (self.folder / self.files[index][0]).read_bytes()
 
     def decode_file(self, data: bytes) -> np.ndarray:
-        """Pixels of a file."""
+        """The pixels of a file."""
         pixels = np.empty(self.shape, np.uint8)
         self._decode_into(data, pixels)
         return pixels
@@ -62,7 +64,7 @@ class JpegSamples:
 
 @option
 class Jpegs:
-    """The files of dataset=photos without anything that fastloop does between file and sample."""
+    """The files of dataset=photos, without fastloop's own work between file and sample."""
 
     label: ClassVar[str] = "jpegs"
     num_classes: ClassVar[int] = 2
@@ -91,7 +93,7 @@ class Jpegs:
 
 
 def libraries() -> tuple[Any, Any]:
-    """simplejpeg, and cv2 without threads of its own."""
+    """The modules simplejpeg and cv2, the latter set to use no threads."""
     simplejpeg = Library("simplejpeg", "dataset=peers/jpegs", "pip install simplejpeg").load()
     cv2 = Library("cv2", "dataset=peers/jpegs", "pip install opencv-python-headless").load()
     cv2.setNumThreads(0)

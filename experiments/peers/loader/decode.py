@@ -1,4 +1,5 @@
-"""The limit of decoding: every file decoded and resized, and nothing else."""
+"""`loader=peers/decode`: the limit of decoding. Every file is decoded and resized, and nothing
+else."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,9 @@ from fastloop.core.types import Epochs, Unsupported, option
 
 @option
 class Decode:
-    """Each thread decodes and resizes its share of the files into a buffer of one batch; for
-    datasets whose samples can be written to given memory (`into`). See limits.py for what is
-    handed over."""
+    """Each thread decodes and resizes its share of the files into a buffer of one batch. The
+    dataset must be able to write samples to given memory (`into`). limits.py describes the
+    batches."""
 
     store: ClassVar[None] = None
     num_threads: PositiveInt
@@ -28,6 +29,7 @@ class Decode:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; all of their work is done before the first batch."""
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/decode: {prepared.label} has no encoded images of one size")

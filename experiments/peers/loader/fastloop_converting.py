@@ -1,5 +1,5 @@
-"""FastLoader for the workload normalized, which no setting of loader=fastloop describes: bytes
-that become floats where they are gathered."""
+"""`loader=peers/fastloop_converting`: FastLoader for the workload `normalized`, in which bytes
+become floats while they are gathered. No setting of loader=fastloop does this."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from fastloop.options.loader.fastloop import fastloader_epochs
 
 @option
 class ConvertingLoader:
-    """FastLoader over rows in memory; `fastloop.converted` does the work of
+    """FastLoader over rows in memory. `fastloop.converted` takes the place of
     transform=peers/to_floats."""
 
     store: Store
@@ -24,6 +24,7 @@ class ConvertingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
         pixels, labels = read_into_memory(self.store.open(prepared.folder))
         transform: Any = plan.transform
         if transform is not None:

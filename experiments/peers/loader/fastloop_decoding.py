@@ -1,4 +1,5 @@
-"""FastLoader for the workload jpeg: files that are decoded in its threads."""
+"""`loader=peers/fastloop_decoding`: FastLoader for the workload `jpeg`, with files that its threads
+decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ class DecodingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the loader's threads decode the files."""
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/fastloop_decoding: {prepared.label} has no encoded images")

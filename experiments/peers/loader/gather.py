@@ -1,4 +1,4 @@
-"""The limit of gathering rows: memcpy row by row, in C."""
+"""`loader=peers/gather`: the limit of gathering rows. C copies them row by row with memcpy."""
 
 import ctypes
 import os
@@ -31,13 +31,14 @@ COMPILE = ("cc", "-O3", "-march=native", "-shared", "-fPIC")
 @option
 class Gather:
     """Each thread copies its share of the rows, in the epoch's order, into a buffer of one batch.
-    See limits.py for what is handed over."""
+    limits.py describes the batches."""
 
     store: Store
     in_memory: bool
     num_threads: PositiveInt
     rows_ahead: NonNegativeInt
-    """How many rows before its turn a row is prefetched; 0: not at all."""
+    """A row is prefetched while the row this many places before it is copied; 0: there is no
+    prefetch."""
     honours: ClassVar[tuple[str, ...]] = ()
 
     def check_installed(self) -> None:
@@ -47,6 +48,7 @@ class Gather:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; all of their work is done before the first batch."""
         rows = self.store.open(prepared.folder)
         rows = read_into_memory(rows) if self.in_memory else tensors_of(rows)
         leaves, structure = optree.tree_flatten(rows)
@@ -67,12 +69,14 @@ class Gather:
 
 
 def address(leaf: torch.Tensor) -> ctypes.c_void_p:
+    """The address of a tensor's memory."""
     return ctypes.c_void_p(np.frombuffer(bytes_of(leaf), np.uint8).ctypes.data)
 
 
 @cache
 def gather_library() -> ctypes.CDLL:
-    """gather.c, compiled for this machine on first use; raises Unsupported where that fails."""
+    """Load gather.c, which is compiled for this machine on first use. Raises Unsupported if that
+    fails."""
     folder = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs")) / "compiled"
     path = folder / f"gather-{fingerprint(SOURCE.read_text(), COMPILE)[:12]}.so"
     if not path.exists():

@@ -18,9 +18,11 @@ class ToFloats:
     std: PositiveFloat
 
     def transform_sample(self, sample: Tree) -> Tree:
+        """The sample with its image converted."""
         return self.transform_batch(sample)
 
     def transform_batch(self, batch: Tree) -> Tree:
+        """The batch with its images converted."""
         pixels, labels = batch
         floats = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device)
         floats.copy_(pixels).sub_(255 * self.mean).mul_(1 / (255 * self.std))

@@ -42,7 +42,7 @@ class MappedFile:
     def check(self) -> None:
         """Raise OSError, which names the file, if it has become shorter.
 
-        A file that was replaced or deleted is no problem: the map still shows the old one.
+        A file that was replaced or deleted is not a problem: the map still shows the old one.
         """
         try:
             status = os.stat(self.path)

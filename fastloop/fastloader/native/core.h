@@ -24,13 +24,13 @@ typedef enum {
 } fl_type;
 
 typedef struct {
-    const char *base;       /* of row 0; if positions > 0: of item 0 */
+    const char *base;       /* address of row 0; if positions > 0: of item 0 */
     int64_t num_rows;
     int64_t stride;         /* bytes from row to row; if positions > 0: from item to item */
     uint64_t positions;     /* > 0: row i begins at one of these items, see row_of() in gather.c */
     uint64_t seed;
-    int64_t source_nbytes;  /* of a stored row */
-    int64_t nbytes;         /* of a delivered row */
+    int64_t source_nbytes;  /* size of a stored row */
+    int64_t nbytes;         /* size of a delivered row */
     fl_type source, target; /* both are FL_BYTES if rows are copied */
     int64_t channels, pixels;      /* a converted row has channels * pixels items */
     int source_hwc, target_hwc;    /* 1: the channel is the last dimension */
@@ -38,8 +38,8 @@ typedef struct {
     const float *factor, *offset;  /* num_factors each */
     float *cycle;                  /* factors and offsets repeated, see convert.c; owned */
     int64_t cycle_length;
-    const char *path;       /* of the file that is mapped at `base`; NULL: it can't become shorter */
-    uint64_t device, inode; /* of that file: the path may since be another's */
+    const char *path;       /* file that is mapped at `base`; NULL: there is none that can shrink */
+    uint64_t device, inode; /* identify that file; the path may now be another's */
     int64_t end;            /* bytes that the file must have */
 } fl_column;
 
@@ -139,7 +139,7 @@ typedef struct {
 typedef struct {
     fl_order_kind kind;
     int64_t num_samples;
-    int64_t length;             /* of this rank's indices; FL_FED: fed so far */
+    int64_t length;             /* number of this rank's indices; FL_FED: fed so far */
     int64_t rank, world_size;   /* this rank has every world_size-th index, repeating the first */
     fl_indices array;           /* FL_ARRAY */
     uint32_t seed;              /* FL_RANDPERM */
@@ -174,7 +174,7 @@ typedef struct {
 } fl_event;
 
 typedef struct {
-    const fl_column *columns;  /* of one length */
+    const fl_column *columns;  /* all have the same number of rows */
     int num_columns;
     fl_order *order;
     int64_t start;             /* the first index to deliver */
@@ -182,7 +182,7 @@ typedef struct {
     int drop_last;
     int num_threads;
     size_t block_nbytes;       /* batches are made and handed over in blocks of about this size */
-    int max_blocks;            /* made ahead of the consumer */
+    int max_blocks;            /* the most blocks that are made ahead of the consumer */
     fl_pool *pool;
     fl_event *events;          /* memory for max_events, filled as pieces are made; NULL: none */
     int64_t max_events;
@@ -197,10 +197,10 @@ typedef enum {
 
 typedef struct {
     fl_block *block;  /* must be held as long as the rows are used */
-    char *memory;     /* of the first column's rows; the next column's follow, aligned */
+    char *memory;     /* the first column's rows; those of the next column follow, aligned */
     int64_t num_rows;
-    int64_t invalid_index;  /* of FL_INVALID_INDEX */
-    int column;             /* of FL_CUT_OFF: the column of the shortened file */
+    int64_t invalid_index;  /* set with FL_INVALID_INDEX */
+    int column;             /* set with FL_CUT_OFF: the column of the shortened file */
 } fl_batch;
 
 /* Returns NULL if there is no memory. A stream that cannot start all of its threads works with

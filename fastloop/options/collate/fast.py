@@ -27,7 +27,7 @@ class FastCollate:
         first = samples[0][0]
         batch = torch.empty((len(samples), *first.shape), dtype=torch.uint8)
         if get_worker_info() is not None:
-            # The worker sends it through shared memory: filled there, it is not copied once more.
+            # The batch is made in shared memory, so that sending it from the worker copies nothing.
             batch.share_memory_()
         rows = batch.numpy()
         for row, (image, _) in zip(rows, samples, strict=True):

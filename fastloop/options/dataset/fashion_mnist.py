@@ -1,4 +1,5 @@
-"""`dataset=fashion_mnist`: torchvision's FashionMNIST, one PIL image and ToTensor a sample."""
+"""`dataset=fashion_mnist`: torchvision's FashionMNIST; each sample is a PIL image, converted by
+ToTensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dataset=hf_arrow`: a Hugging Face Dataset of the user's own, a sample a row."""
+"""`dataset=hf_arrow`: the user's own Hugging Face Dataset, each row a sample."""
 
 from __future__ import annotations
 
@@ -49,9 +49,11 @@ class ArrowSamples:
 
 @option
 class HfArrowDataset:
-    """Rows of `load_from_disk(path).with_format("torch")`, which makes int64 of integers and
-    float32 of floats: the value of a single column, else a dict of the columns; with label_column
-    (inputs, label) samples.
+    """Rows of `load_from_disk(path).with_format("torch")`, which converts integers to int64 and
+    floats to float32.
+
+    A sample is the value of the only column, or a dict of the columns. With label_column it is
+    (inputs, label).
     """
 
     label: ClassVar[str] = "hf_arrow"

@@ -1,4 +1,4 @@
-"""`dataset=parquet`: Parquet files of the user's own, a sample a row."""
+"""`dataset=parquet`: the user's own Parquet files, each row a sample."""
 
 from __future__ import annotations
 

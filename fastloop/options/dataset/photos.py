@@ -27,7 +27,7 @@ OWN_DATA = "to read your own images, set dataset=image_folder"
 
 @option
 class Photos:
-    """JPEG files of random crops of scikit-learn's two photographs; the label tells which.
+    """JPEG files of random crops of scikit-learn's two photographs. The label is the photograph.
 
     (float32 (3, height, width) in 0..1, int) samples.
     """
@@ -79,7 +79,7 @@ class Photos:
         # A fixed seed, and not the trial's: the files are made once for all jobs.
         generator = torch.Generator().manual_seed(SEED)
         height, width = self.crop
-        # The folder gets its name when all files are written: it is complete or absent.
+        # The folder is renamed when all files are written, so it is complete or absent.
         with write_beside(self.folder) as folder:
             for name in PHOTOGRAPHS:
                 (folder / name).mkdir(parents=True)

@@ -27,7 +27,7 @@ LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 @dataclass(frozen=True)
 class TableRows:
-    """{column: scalar} samples of the columns of a table in memory."""
+    """A table in memory with samples {column: scalar}."""
 
     columns: dict[str, np.ndarray]
 
@@ -42,7 +42,7 @@ class TableRows:
 class TableDataset:
     """A table of float32 features, int64 categories and a label, in a Parquet file.
 
-    Two of three features are numbers, each third one is a category. Needs pyarrow.
+    Every third feature is a category, the others are numbers. Needs pyarrow.
     """
 
     label: ClassVar[str] = "table"
@@ -80,7 +80,8 @@ class TableDataset:
             raise BadData(f"{self.path}: not a Parquet file: {error}") from error
         if LABEL not in table.column_names:
             raise BadData(f"{self.path}: it has no column {LABEL}")
-        # Copied, as Arrow's memory is read-only, and torch warns of tensors over such memory.
+        # The columns are copied, because Arrow's memory is read-only, and torch warns of tensors
+        # over such memory.
         return TableRows({name: table[name].to_numpy().copy() for name in table.column_names})
 
     def _make(self) -> None:

@@ -21,7 +21,7 @@ class DataBringingLoader(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of its batches; if the dataset is None, of its own data."""
+        """Epochs of the loader's batches; if the dataset is None, of the loader's own data."""
         ...
 
 

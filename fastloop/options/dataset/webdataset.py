@@ -1,4 +1,4 @@
-"""`dataset=webdataset`: tar files of the user's own in webdataset's layout."""
+"""`dataset=webdataset`: the user's own tar files in webdataset's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dataset=zarr`: Zarr arrays of the user's own, a sample a row."""
+"""`dataset=zarr`: the user's own Zarr arrays, each row a sample."""
 
 from __future__ import annotations
 

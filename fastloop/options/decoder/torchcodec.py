@@ -21,13 +21,14 @@ from fastloop.fastloader.columns.image_headers import (
 
 LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
 EXIF, HEAD_NBYTES = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL), 1 << 16
-"""Beginning of the segment with a JPEG file's orientation, and the bytes in which it is."""
+"""The beginning of the segment with a JPEG file's orientation, and the number of bytes within which
+it is."""
 
 
 @option
 class TorchcodecDecoder:
-    """TorchCodec's `decode_image`, with libraries of its own; FFmpeg, which its decoders of videos
-    need, is not used."""
+    """TorchCodec's `decode_image` with the codecs that it ships; FFmpeg, which it needs for videos
+    only, is not used."""
 
     def library(self) -> str:
         """TorchCodec's version; raises Unsupported if it is not installed."""
@@ -42,8 +43,8 @@ def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     decoders, file = LIBRARY.load("torchcodec.decoders"), bytearray(data)
-    # TorchCodec turns an image as its EXIF orientation says; as no decoder here does so, the
-    # segment's marker APP1 is made APP15. In a PNG file this would break a checksum.
+    # TorchCodec rotates an image by its EXIF orientation. No other decoder here does, so the marker
+    # of that segment, APP1, is changed to APP15. In a PNG file this would break a checksum.
     if encoding.endswith("JPEG"):
         if found := EXIF.search(file, 0, HEAD_NBYTES):
             file[found.start() + 1] = 0xEF

@@ -26,7 +26,7 @@ LIBRARY = Library("nvidia.dali", "loader=dali", "pip install nvidia-dali-cuda120
 class DaliLoader:
     """A DALI pipeline on the CPU. Its `external_source` gathers a batch by numpy.
 
-    DALI copies each batch into memory of its own, as bytes, because it lacks some dtypes. Its
+    DALI copies each batch into its own memory, as bytes, because it lacks some dtypes. Its
     operators are not used: image files are not decoded and resized to the pixels of other loaders.
     No GPU is needed, and none is used.
     """

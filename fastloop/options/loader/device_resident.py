@@ -10,7 +10,7 @@ import optree
 import psutil
 import torch
 
-from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left
+from fastloop.core.cgroup import memory_left
 from fastloop.core.epochs import epoch_indices
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
@@ -73,7 +73,7 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0] + kept
     # On Apple silicon, the GPU uses the machine's memory.
     available = psutil.virtual_memory().available
-    return min([available, *memory_left(CGROUPS, MEMBERSHIP)])
+    return min([available, *memory_left()])
 
 
 def check_fits(needed: int, free: int, device: torch.device) -> None:

@@ -19,8 +19,8 @@ from fastloop.data.rows_of_open_file import reader_epochs
 
 @option
 class HfDatasetsLoader:
-    """DataLoader over `Dataset.with_format("torch")`, which is asked for whole batches by their
-    indices, as its documentation recommends."""
+    """DataLoader over `Dataset.with_format("torch")`, with one request per batch, as its
+    documentation recommends."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
@@ -52,5 +52,5 @@ class _ArrowReader:
         return self._rows.tree(self._dataset[list(indices)])
 
     def close(self) -> None:
-        """The file is unmapped with the last reference to it."""
+        """Release the Dataset. The file is unmapped with the last reference to it."""
         del self._dataset, self._rows

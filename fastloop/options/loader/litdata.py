@@ -29,10 +29,10 @@ class LitDataLoader:
     """`StreamingDataset(folder, shuffle, seed, batch_decode=256)` from a local folder.
 
     This is not a full shuffle: the chunks are shuffled, and then the samples of each chunk in
-    blocks of 256, as many as are decoded together. With LitData's default, batch_decode="auto",
-    tensors are decoded by 32, of which the shuffled order uses one or two before it needs others:
-    22 samples were decoded for each that was delivered. Workers make whole batches of the chunks
-    that are dealt to them, so that each has a last batch of its own.
+    blocks of 256, as many as are decoded together. LitData's default, batch_decode="auto", decodes
+    32 tensors at once, of which the shuffled order uses one or two before it needs others: 22
+    samples were decoded for each delivered sample. Workers make whole batches of their own chunks,
+    so each worker's last batch may be incomplete.
     """
 
     store: Store

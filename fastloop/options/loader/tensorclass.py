@@ -21,8 +21,8 @@ from fastloop.data.dataloader import (
 
 @option
 class TensorClassLoader:
-    """DataLoader over a tensorclass in memory; `__getitems__` indexes each field once per batch, no
-    collate."""
+    """DataLoader over a tensorclass in memory. `__getitems__` indexes each field once per batch, so
+    nothing is left to collate."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER

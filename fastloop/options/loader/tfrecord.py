@@ -71,7 +71,8 @@ class _RecordReader:
         for number, (dtype, shape) in enumerate(self._records.leaves):
             name = str(number)
             rows = [features[name].bytes_list.value[0] for features in parsed]
-            # A bytearray, as torch.frombuffer warns of memory that can't be written to.
+            # This is a bytearray, because torch.frombuffer warns of memory that can't be written
+            # to.
             buffer = bytearray().join(rows)
             leaves.append(torch.frombuffer(buffer, dtype=dtype).view(len(rows), *shape))
         return pytree.tree_unflatten(leaves, self._records.structure)

@@ -38,7 +38,7 @@ class TurboLoaderLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """A collate of samples that differ in length, of which no store makes rows."""
+        """The collate of samples that differ in length, for which no store can hold rows."""
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:

@@ -24,7 +24,7 @@ LIBRARY = Library("turboloader", "loader=turboloader_arrays", "pip install turbo
 class TurboLoaderArrays:
     """`turboloader.ArrayDataLoader(*arrays, shuffle=True)`, which gathers each batch by numpy.
 
-    It runs in the loop itself, without threads, and draws a permutation of its own: no other
+    It runs in the loop itself, without threads, and draws its own permutation: no other
     order of a job can be given to it.
     """
 

@@ -133,7 +133,7 @@ class UserLoader:
         if isinstance(whole_order(plan), OrderPrefix) and not follows_order:
             reason = f"loader={target} sets its own order; fastloop.bench takes batches= for it"
             raise Unsupported(f"batches: {reason}")
-        # An order of the loader's own is judged by the samples that it delivers, see
+        # If the loader has its own order, the order is judged by the delivered samples, see
         # data/sample_order.py.
         is_judged = "shuffle" in takes or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)

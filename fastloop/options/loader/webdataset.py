@@ -30,9 +30,9 @@ LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 class WebDatasetLoader:
     """webdataset's stages `shuffle`, `tar_file_expander`, `to_tuple`, `map_tuple` and `batched`.
 
-    This is not a full shuffle: the shards of a worker are shuffled, and then the samples that lie
-    in the buffer. Workers make whole batches of the shards that are dealt to them, so that each has
-    a last batch of its own.
+    This is not a full shuffle: the shards of a worker are shuffled, and then the samples in a
+    buffer. Workers make whole batches of their own shards, so each worker's last batch may be
+    incomplete.
     """
 
     store: Store

@@ -48,7 +48,8 @@ class LengthBucketOrder:
         whole = num_samples - num_samples % size
         for start in range(0, whole, bucket_size):
             bucket = shuffled[start : min(start + bucket_size, whole)]
-            # Stable, so that samples of equal length keep their random order on every machine.
+            # The sort is stable, so that samples of equal length keep their random order on every
+            # machine.
             batches = bucket[self.lengths[bucket].argsort(stable=True)].view(-1, size)
             yield batches[torch.randperm(len(batches), generator=generator)].flatten()
         if whole < num_samples:

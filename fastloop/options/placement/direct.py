@@ -27,7 +27,9 @@ class DirectPlacement:
         def place(batch: Tree) -> Tree:
             kind = type(batch)
             try:
-                # Compared by type, not by isinstance: a subclass may be built in another way.
+                # Types are compared, and isinstance is not used, because a subclass may be built in
+                # another way. The calls of .to are written out: one function for all fields, such
+                # as a methodcaller, makes each batch a tenth slower.
                 if kind is list:
                     return [field.to(device, non_blocking=non_blocking) for field in batch]
                 if kind is tuple:
@@ -41,7 +43,7 @@ class DirectPlacement:
                     return kind(*[field.to(device, non_blocking=non_blocking) for field in batch])
                 return batch.to(device, non_blocking=non_blocking)
             except AttributeError:
-                # A field without .to: checking every field beforehand would slow every batch.
+                # A field has no .to. Checking every field beforehand would slow every batch.
                 return _place_mixed(batch, move)
 
         def move(field: Any) -> Any:

@@ -32,7 +32,7 @@ class OptreePlacement:
             try:
                 return optree.tree_map(move, tree)
             except ValueError:
-                # optree can't rebuild a PackedSequence; checking every node beforehand would slow
+                # optree can't rebuild a PackedSequence. Checking every node beforehand would slow
                 # every batch.
                 return optree.tree_map(move, tree, is_leaf=is_packed)
 

@@ -53,7 +53,7 @@ class FfcvStore:
         if page >= PAGE_LIMIT:
             size = f"a sample of {data[0].nbytes} bytes"
             raise Unsupported(f"store=ffcv: {size}; FFCV takes at most 2 GiB")
-        # FFCV warns about uint16, which torch supports by now.
+        # FFCV warns about uint16, although torch supports it by now.
         with isolate_import():
             field_types = {
                 "data": fields.NDArrayField(data.dtype, data.shape[1:]),

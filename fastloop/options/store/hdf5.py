@@ -27,11 +27,11 @@ CHUNK_LIMIT = 1 << 32
 
 @option
 class Hdf5Store:
-    """An HDF5 file with a chunked dataset per leaf, `0`, `1`, …, with the batch dimension first.
+    """An HDF5 file with one chunked dataset per leaf, `0`, `1`, …, with the batch dimension first.
 
-    The tree is an attribute of the file. HDF5 reads and decompresses whole chunks, so in random
-    order most of a large chunk is read in vain (see experiment=hdf5_chunks). It reads single rows
-    only of uncompressed chunks that are larger than its cache.
+    The tree's structure is an attribute of the file. HDF5 reads and decompresses whole chunks, so
+    in random order most of a large chunk is read in vain (see experiment=hdf5_chunks). It reads
+    single rows only from uncompressed chunks that are larger than its cache.
     """
 
     format_version: ClassVar[int] = 1
@@ -53,8 +53,9 @@ class Hdf5Store:
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
-        # HDF5 compresses a chunk that its cache can't hold with every write, and reads it back for
-        # the next one. A chunk of rows may end one of the file's chunks and begin another.
+        # If the cache can't hold a chunk, HDF5 compresses the chunk at every write, and reads it
+        # back for the next one. Two chunks have to fit, because a write of rows may end one chunk
+        # and begin another.
         cache = max(CACHE_BYTES, 2 * max(map(self._chunk_bytes, arrays)))
         with h5py.File(folder / FILE, "w", rdcc_nbytes=cache) as file:
             file.attrs[STRUCTURE] = structure_text(structure, OPTION)
@@ -88,8 +89,8 @@ class Hdf5Store:
         return pytree.tree_unflatten(datasets, structure)
 
     def _dataset(self, file: Any, name: str, array: np.ndarray, num_samples: int) -> Any:
-        # Without track_times=False files of equal samples would differ by the time of their
-        # writing.
+        # By default a file also has the time of its writing, so that files of equal samples would
+        # differ.
         return file.create_dataset(
             name,
             shape=(num_samples, *array.shape[1:]),

@@ -66,7 +66,7 @@ class LitDataStore:
                 try:
                     cache._add_item(count, [leaf.clone() for leaf in row])
                 except KeyError as error:
-                    # LitData looks the dtype up in a table of those that it has.
+                    # LitData has a table of the dtypes that it supports.
                     kind = str(error).removeprefix("torch.")
                     raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does") from error
                 count += 1

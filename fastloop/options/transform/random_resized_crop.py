@@ -17,8 +17,9 @@ Interval = Annotated[tuple[PositiveFloat, PositiveFloat], Strict(False)]
 class RandomResizedCropTransform:
     """torchvision's RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize of image files.
 
-    It is a part of decoding: the samples of the dataset are the crops. The draws of a crop depend
-    on the seed, the epoch and the sample's index alone: all loaders must deliver the same crops.
+    It is a part of decoding: the samples of the dataset are the crops. The random numbers of a crop
+    depend only on the seed, the epoch and the sample's index, so all loaders must deliver the same
+    crops.
     """
 
     where: ClassVar[Literal["device"]] = "device"

@@ -30,8 +30,8 @@ from fastloop.processes.parent_death import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream
 
 MORE, STOP, EXIT = "more", "stop", "exit"
-"""Commands to the process, besides the number of an epoch to load: load one more batch, end this
-epoch, exit."""
+"""Commands to the process, besides the number of an epoch: load one more batch; end this epoch;
+exit."""
 EXIT_TIMEOUT_S = 5.0
 """Seconds that the process gets to exit. It may still be loading: after this time it is killed."""
 ALIGNMENT = 64
@@ -139,7 +139,7 @@ class LoaderProcess:
         self._messages, messages = Pipe(duplex=False)
         parent_ends = self._commands, self._messages
         args = self._open, commands, messages, parent_ends
-        # The process is no daemon, because a daemonic process can't start the loader's workers.
+        # The process is not a daemon, because a daemonic process can't start the loader's workers.
         process = self._context.Process(target=_serve, args=args, daemon=False)
         with inherit_no_garbage():
             process.start()

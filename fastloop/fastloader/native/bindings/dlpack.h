@@ -22,7 +22,7 @@ typedef struct {
     int32_t num_dimensions;
     dl_type type;
     int64_t *shape;
-    int64_t *strides; /* in items */
+    int64_t *strides; /* counted in items */
     uint64_t byte_offset;
 } dl_tensor;
 

@@ -1,5 +1,5 @@
-/* The door to Python: the module of the native core, its types and its function. Types are made
- * from specs and kept in the module's state (PEP 573), as the limited API has no static types. */
+/* The Python module of the native core, with its types and its function. The types are made from
+ * specs and kept in the module's state (PEP 573), because the limited API has no static types. */
 #include "types.h"
 
 /* Returns 1, or 0 with an error set. */
@@ -20,10 +20,10 @@ static int module_exec(PyObject *module) {
 }
 
 /* The module holds its types, and each type its module: without this the collector could not see the
- * cycle, and would never free a module that is imported anew. */
+ * cycle, and would never free a module that has been imported again. */
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     module_state *state = PyModule_GetState(module);
-    if (!state) /* collected before it was executed */
+    if (!state) /* the module is collected before it has been executed */
         return 0;
     Py_VISIT(state->column);
     Py_VISIT(state->order);

@@ -18,7 +18,7 @@ typedef struct {
     PyObject *weak_references;
     Py_buffer delivered;     /* an int64, the number of batches */
     Py_buffer events;        /* memory for fl_event; empty: nothing is recorded */
-    int pid, num_forks;      /* of the process, when the stream was opened */
+    int pid, num_forks;      /* those of the process that opened the stream */
     /* is_busy: next() runs, and may have released the interpreter's lock */
     int is_busy, is_closing;
 } stream_object;

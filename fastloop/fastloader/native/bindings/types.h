@@ -38,7 +38,7 @@ typedef struct {
     PyObject *path;     /* bytes: the mapped file's path, or NULL */
     Py_buffer rows, factor, offset;
     dl_type type;
-    int num_dimensions; /* of a sample */
+    int num_dimensions; /* dimensions of a sample */
     int64_t shape[FP_MAX_DIMENSIONS], strides[FP_MAX_DIMENSIONS];
 } column_object;
 
@@ -62,8 +62,8 @@ typedef struct {
     PyObject_HEAD
     fl_order order;
     Py_buffer array, tables[FP_NUM_TABLES];
-    PyObject *pool; /* of the order's memory, or NULL */
-    int is_used;    /* by a stream */
+    PyObject *pool; /* the pool of the order's memory, or NULL */
+    int is_used;    /* 1 once a stream has used it */
 } order_object;
 
 extern PyType_Spec fp_order_spec;

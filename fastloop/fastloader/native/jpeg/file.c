@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const size_t MAX_NBYTES = (size_t)1 << 30; /* of an encoded image */
+static const size_t MAX_NBYTES = (size_t)1 << 30; /* largest encoded image */
 
 int fj_reserve_file(fj_file *file, size_t nbytes) {
     if (nbytes <= file->capacity)

@@ -20,11 +20,11 @@ typedef enum { FJ_RANDOM_RESIZED_CROP, FJ_CENTER_CROP } fj_crop_kind;
 
 typedef struct {
     fj_crop_kind kind;
-    int height, width;            /* of a sample */
-    double min_area, max_area;    /* FJ_RANDOM_RESIZED_CROP: share of the image's area */
+    int height, width;            /* size of a sample */
+    double min_area, max_area;    /* FJ_RANDOM_RESIZED_CROP: share of the image's area, */
     double min_ratio, max_ratio;  /* and width / height of the cut */
     int shorter_side;             /* FJ_CENTER_CROP: length to which it is resized first */
-    double flip;                  /* probability */
+    double flip;                  /* probability of a horizontal flip */
     int applies_orientation;      /* 1: the image is cut as its EXIF data says it is shown */
 } fj_crop;
 
@@ -55,7 +55,7 @@ enum { FJ_WEIGHT_BITS = 14, FJ_LINE_BITS = 7 };
 /* Pixel k of the sample is the sum of `taps` pixels of the image from firsts[k] on. */
 typedef struct {
     int begin, end;    /* the pixels of the image that have a weight */
-    int count, taps;   /* taps are even, the last may weigh nothing */
+    int count, taps;   /* taps is even; the last weight may be 0 */
     int *firsts;
     int16_t *weights;  /* taps for each pixel: the sum of each is 1 << FJ_WEIGHT_BITS */
     size_t capacity;
@@ -82,7 +82,7 @@ typedef enum { FJ_U8, FJ_F32, FJ_BF16 } fj_type;
 typedef struct {
     fj_type type;
     int channels_last;           /* 0: three planes */
-    float factor[3], offset[3];  /* of floats: value * factor + offset, values up to 255 */
+    float factor[3], offset[3];  /* floats are value * factor + offset, with values up to 255 */
 } fj_format;
 
 size_t fj_sample_nbytes(const fj_crop *crop, const fj_format *format);

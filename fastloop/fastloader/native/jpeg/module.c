@@ -15,7 +15,7 @@ typedef struct {
     const uint64_t *keys;
     fj_crop crop;
     fj_format format;
-    char *out;          /* of `count` samples */
+    char *out;          /* memory for `count` samples */
     char *states;       /* for each of them MADE or LEFT */
 } job;
 
@@ -205,7 +205,7 @@ static PyObject *own_scan_problem_of(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"make_samples", make_samples_of, METH_VARARGS,
-     "make_samples(images, are_paths, keys, crop, format, out): a byte for each, 1 where it is made."},
+     "make_samples(images, are_paths, keys, crop, format, out): a byte for each, 1 if it is made."},
     {"draw_cut", draw_cut_of, METH_VARARGS,
      "draw_cut(crop, key, height, width): (start, length, resized, first, count) of rows and of "
      "columns, and whether they are flipped."},
@@ -214,7 +214,7 @@ static PyMethodDef functions[] = {
     {"read_orientation", read_orientation_of, METH_VARARGS,
      "read_orientation(data): 1 to 8, as a JPEG's EXIF data states it; 1 without a statement."},
     {"transcode", transcode_of, METH_VARARGS,
-     "transcode(data): the JPEG with restart markers; None where it can't be one of the same pixels."},
+     "transcode(data): the JPEG with restart markers; None if the pixels would differ."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {

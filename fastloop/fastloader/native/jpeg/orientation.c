@@ -14,7 +14,7 @@ enum {
     END_OF_IMAGE = 0xD9,
     START_OF_SCAN = 0xDA,
     MARKER_NBYTES = 2,
-    HEADER_NBYTES = 8, /* of a TIFF file, which EXIF data is */
+    HEADER_NBYTES = 8, /* size of a TIFF header, with which EXIF data begins */
     ENTRY_NBYTES = 12,
     ORIENTATION = 0x0112,
     SHORT = 3,

@@ -1,4 +1,4 @@
-/* Sums become the numbers of a sample: bytes or floats, in planes or pixel by pixel. */
+/* Writes weighted sums as the numbers of a sample: bytes or floats, in planes or pixel by pixel. */
 #include "jpeg.h"
 
 #include <string.h>
@@ -11,12 +11,12 @@ size_t fj_sample_nbytes(const fj_crop *crop, const fj_format *format) {
     return 3 * (size_t)crop->height * (size_t)crop->width * item_nbytes(format->type);
 }
 
-/* Rounded to the nearest. Weights are not negative and add up to 1: no sum is beyond 255. */
+/* Rounds to the nearest byte. Weights are not negative and add up to 1, so no sum exceeds 255. */
 static inline uint8_t as_byte(int32_t sum) {
     return (uint8_t)((sum + (1 << (SUM_BITS - 1))) >> SUM_BITS);
 }
 
-/* Rounded to the nearest, ties to even, as torch does; no float here is infinite or a NaN. */
+/* Rounds to the nearest, ties to even, as torch does. No float here is infinite or a NaN. */
 static inline uint16_t as_bfloat16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
@@ -25,8 +25,8 @@ static inline uint16_t as_bfloat16(float value) {
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Sets out[k * step] of one channel, which has every fourth of the sums. The steps, 1 and 3, are
- * constants, so that both loops can be vectorized. */
+/* Defines a function that writes one channel, which has every fourth sum, to out[k * step]. The
+ * steps 1 and 3 are written as constants, so that the compiler can vectorize both loops. */
 #define DEFINE_CHANNEL(name, T, CONVERT)                                                        \
     ALWAYS_INLINE void write_##name(const int32_t *restrict sums, int count, float factor,             \
                              float offset, T *restrict out, int step) {                         \
@@ -45,7 +45,7 @@ DEFINE_CHANNEL(bytes, uint8_t, as_byte)
 DEFINE_CHANNEL(floats, float, AS_FLOAT)
 DEFINE_CHANNEL(bfloats, uint16_t, AS_BFLOAT16)
 
-/* Inlined into both callers, each of which compiles it for its own instruction set. */
+/* It is inlined into two callers, which are compiled for different instruction sets. */
 ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int row,
                              const int32_t *sums, char *sample) {
     size_t plane = (size_t)crop->height * (size_t)crop->width, width = (size_t)crop->width;
@@ -72,7 +72,7 @@ ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int r
 }
 
 #if defined(__x86_64__)
-/* The same function, compiled for wider vectors. FMA is not in "avx2": the bits are the same. */
+/* The same function for wider vectors. "avx2" does not include FMA, so the bits are the same. */
 __attribute__((target("avx2"))) static void write_row_wide(const fj_format *format,
                                                            const fj_crop *crop, int row,
                                                            const int32_t *sums, char *sample) {

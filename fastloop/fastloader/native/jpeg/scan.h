@@ -37,12 +37,12 @@ typedef struct {
 
 typedef struct {
     int is_made;
-    uint8_t counts[FJ_MAX_CODE_BITS + 1]; /* of codes of each length: BITS, T.81 B.2.4.2 */
+    uint8_t counts[FJ_MAX_CODE_BITS + 1]; /* number of codes of each length: BITS, T.81 B.2.4.2 */
     uint8_t symbols[256];
     /* 16 bits below this begin with a code of at most this length */
     uint32_t limits[FJ_MAX_CODE_BITS + 1];
     int32_t offsets[FJ_MAX_CODE_BITS + 1]; /* from a code of this length to its place in symbols */
-    fj_symbol looks[1 << FJ_LOOK_BITS];    /* by the next bits */
+    fj_symbol looks[1 << FJ_LOOK_BITS];    /* indexed by the next bits */
     fj_skip skips[1 << FJ_LOOK_BITS];      /* FJ_NO_SKIP: not even one symbol is known */
 } fj_huffman;
 
@@ -61,7 +61,7 @@ enum { FJ_MAX_BLOCKS = 10, FJ_MAX_COMPONENTS = 4 };
 typedef struct {
     const uint8_t *next, *end;  /* codes without stuffed bytes and markers; zeros follow */
     uint64_t bits;              /* the next bits, the first one is the highest */
-    int count;                  /* of valid bits */
+    int count;                  /* number of valid bits */
 } fj_reader;
 
 typedef struct {
@@ -74,10 +74,10 @@ typedef struct {
     fj_reader reader;
     uint8_t *codes;             /* the reader's memory, used again for the next image */
     size_t capacity;
-    int num_blocks;             /* of a unit */
+    int num_blocks;             /* blocks in a unit */
     fj_block blocks[FJ_MAX_BLOCKS];
     uint32_t predictions[FJ_MAX_COMPONENTS];
-    int num_columns, column;    /* of units in a row; of the next unit */
+    int num_columns, column;    /* units in a row; column of the next unit */
     int first, past;            /* columns first to past - 1 have pixels that are needed */
     int interval;               /* units between restart markers; 0: there are none */
     int left;                   /* units until the next one; -1 before the first unit */

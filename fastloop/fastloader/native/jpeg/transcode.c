@@ -8,15 +8,15 @@
 #include "transcode.h"
 
 enum {
-    SEGMENT_WIDTH = 32, /* in pixels, or near to it */
-    /* of a segment, which costs about three bytes: a marker, padding, and DC values without a
-     * prediction */
+    SEGMENT_WIDTH = 32, /* in pixels, at least approximately */
+    /* the fewest blocks of a segment, which costs about three bytes: a marker, padding, and DC
+     * values without a prediction */
     MIN_BLOCKS = 6,
     FIRST_CAPACITY = 1 << 12,
 };
 
 typedef struct {
-    fj_errors errors; /* of both */
+    fj_errors errors; /* the handler of in and out */
     struct jpeg_decompress_struct in;
     struct jpeg_compress_struct out;
     struct jpeg_destination_mgr destination;

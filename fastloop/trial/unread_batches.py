@@ -1,4 +1,4 @@
-"""Detection of batches with bytes that nothing has read yet: views of a mapped file, lazy
+"""Detection of batches with bytes that nothing has read yet, such as views of a mapped file or lazy
 tensors."""
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class UnreadBatches:
 def may_be_unread(batch: Tree) -> bool:
     """True if bytes of the batch may never have been fetched.
 
-    That is so if a leaf is backed by a mapped file, or is of a subclass of Tensor, which may fetch
-    its bytes when it is used; and for every batch on systems that do not list a process's mappings.
+    That is so if a leaf is backed by a mapped file, or belongs to a subclass of Tensor, which may
+    fetch its bytes when it is used. On systems that do not list a process's mappings, it is so for
+    every batch.
     """
     return _may_be_unread(batch, _Mappings())
 
@@ -68,10 +69,10 @@ class _Mappings:
 
     def _find(self, address: int) -> bool | None:
         """True if the address is mapped from a file; None if no known mapping has the address."""
-        # This is the last mapping that begins at the address or before it.
+        # If a mapping has the address, it is the last one that begins at or before it.
         known = self._known or []
         place = bisect.bisect_right(known, address, key=lambda mapping: mapping.start) - 1
-        # known[-1] would be the last mapping, and not one before the first.
+        # A negative index would count from the end.
         if place < 0 or not known[place].start <= address < known[place].stop:
             return None
         return known[place].is_file
