@@ -257,7 +257,7 @@ def test_only_rank_of_torchrun_is_tuned(tmp_path):
     words = ["budget=30s", "--script", "torchrun", "--nproc_per_node=1", "train.py"]
     process = run_fastloop(*words, cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
-    assert "train.py:14: the DataLoader of the loop at train.py:16" in process.stdout
+    assert "train.py:15: the DataLoader of the loop at train.py:17" in process.stdout
 
 
 def test_one_of_several_ranks_is_refused(tmp_path):
