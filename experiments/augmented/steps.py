@@ -27,7 +27,8 @@ NO_STEP = "no step"
 MODELS = {"mobilenet_v3_small": 5, "resnet18": 2}
 """Name of a network -> number of batches in an epoch."""
 FASTLOADER, BY_SAMPLES = "FastLoader", "SPDL"
-"""Two loops that the table compares; SPDL by samples ends an epoch 0.1 s late."""
+"""The loop to which the others are compared, and one that is left out because it ends an epoch 0.1
+s late: SPDL by samples."""
 
 
 @dataclass(frozen=True)

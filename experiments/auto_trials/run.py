@@ -241,7 +241,7 @@ def measured(_):
     print("|---" * (3 + len(CORRELATIONS)) + "|")
     total = np.zeros(len(CORRELATIONS))
     for workload, logs in jobs.items():
-        # A loader that failed in some rounds has another number of trials.
+        # A loader that joined or left the suite meanwhile has another number of trials.
         rounds = np.bincount([len(each) for each in logs]).argmax()
         whole = np.stack([each for each in logs if len(each) == rounds])
         found = np.log(correlation_weights(whole) / PRIOR)

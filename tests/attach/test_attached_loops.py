@@ -30,7 +30,7 @@ def attach(*arguments, cwd):
 def check_plain_loop(findings, workers):
     (loop,) = findings["loops"]
     assert (loop["passes"], loop["batches"]) == (2, 48)
-    assert loop["facts"]["place"] == "plain_loop.py:38"
+    assert loop["facts"]["place"] == "plain_loop.py:42"
     assert loop["facts"]["num_workers"] == workers
     shares = {part: share["value"] for part, share in loop["shares"].items()}
     assert sum(shares.values()) == pytest.approx(1)

@@ -235,3 +235,53 @@ def test_other_order_of_workers_that_stay_is_told(tmp_path, monkeypatch):
         call = patch_call(facts, change)
         assert call.patch
         assert (OTHER_ORDER in call.notes) is is_told
+
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@keep(DataLoader(a))\ndef load(): pass\n",
+        "@keep(\n    DataLoader(a))\ndef load(): pass\n",
+        "@keep\ndef load(loader=DataLoader(a)):\n    pass\n",
+    ],
+)
+def test_threads_are_set_before_a_function_with_decorators(source):
+    line = 3 + source[: source.index("DataLoader")].count("\n")
+    edited = edit_call(f"{HEAD}{source}", line, Change(torch_threads=1))
+    assert edited == f"{HEAD}torch.set_num_threads(1)\n{source}"
+
+
+def test_line_that_the_one_before_continues_is_told():
+    source = f"{HEAD}if a: \\\nloader = DataLoader(b)\n"
+    with pytest.raises(Unsupported, match="line 4 has several statements"):
+        edit_call(source, 4, Change(torch_threads=1))
+
+
+def test_argument_that_names_its_value_is_told():
+    """The rest of the script may use the name."""
+    source = f"{HEAD}loader = DataLoader(a, num_workers=(n := 2))\n"
+    with pytest.raises(Unsupported, match="line 3 also sets n by num_workers"):
+        edit_call(source, 3, WITHOUT)
+    assert "FastLoader(a, num_workers=(n := 2))" in edit_call(source, 3, FAST)
+
+
+def test_docstring_stays_the_first_statement():
+    source = f'"trains"; import os\n{HEAD}loader = DataLoader(a)\n'
+    edited = edit_call(source, 4, FAST)
+    assert ast.get_docstring(ast.parse(edited)) == "trains"
+    assert edited.startswith('"trains"; import os\nimport fastloop\nimport torch\n')
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (FAST, "the script has no import of its own at its beginning"),
+        (Change(torch_threads=1), "the script does not import torch by its name"),
+    ],
+)
+def test_import_after_the_call_is_none_for_it(change, reason):
+    with pytest.raises(Unsupported, match=reason):
+        edit_call("loader = DataLoader(a)\nimport torch, fastloop\n", 1, change)

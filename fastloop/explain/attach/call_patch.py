@@ -190,8 +190,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
         if _last_name(call) not in names:
             raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
         edits.append(_replace(starts, call.func, FASTLOADER))
-        if not _imports(tree, "fastloop"):
-            edits.append(_new_import(tree, starts, f"import fastloop{end}"))
+        if not _imports(tree, "fastloop", call):
+            edits.append(_new_import(tree, text, starts, call, f"import fastloop{end}"))
     if change.torch_threads is not None:
         threads = f"torch.set_num_threads({change.torch_threads}){end}"
         edits.append(_new_statement(tree, text, starts, call, threads))
@@ -296,12 +296,15 @@ def _edit_arguments(
     added = {}
     for name, value in settings.items():
         position = positions.index(name) if name in positions else len(positions)
-        if name in named:
-            yield _replace(starts, named[name].value, repr(value))
-        elif position < len(call.args):
-            yield _replace(starts, call.args[position], repr(value))
-        else:
+        if name not in named and position >= len(call.args):
             added[name] = value
+            continue
+        given = named[name].value if name in named else call.args[position]
+        # The rest of the script may use the name that `num_workers=(n := 2)` sets.
+        for node in ast.walk(given):
+            if isinstance(node, ast.NamedExpr):
+                raise Unsupported(f"line {call.lineno} also sets {node.target.id} by {name}")
+        yield _replace(starts, given, repr(value))
     if not added:
         return
     packed = [each.value for each in call.keywords if each.arg is None]
@@ -317,10 +320,10 @@ def _edit_arguments(
         more = more if isinstance(packed[0], UNPACKED) else f"({more})"
         yield Edit(start, stop, f"{{**{more}, {own}}}")
         return
-    given = [*call.args, *(each.value for each in call.keywords)]
+    arguments = [*call.args, *(each.value for each in call.keywords)]
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
-    if given:
-        last = max(_span(starts, each)[1] for each in given)
+    if arguments:
+        last = max(_span(starts, each)[1] for each in arguments)
         # The argument may stand in brackets that are no part of its node. The comma belongs behind
         # them.
         last += _closing_brackets(text[last : _span(starts, call)[1]])
@@ -349,38 +352,58 @@ def _new_statement(
     tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
 ) -> Edit:
     """The edit that adds the line, which uses torch, before the statement with the call."""
-    if not _imports(tree, "torch"):
+    if not _imports(tree, "torch", call):
         raise Unsupported("the script does not import torch by its name")
     statements = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt)
-        and node.lineno <= call.lineno
+        and _first_line(node) <= call.lineno
         and (node.end_lineno or 0) >= (call.end_lineno or 0)
     ]
     statement = max(statements, key=lambda node: (node.lineno, node.col_offset))
-    start = starts[statement.lineno - 1]
+    first = _first_line(statement)
+    if not _begins_line(text, starts, statement):
+        raise Unsupported(f"line {first} has several statements")
+    start = starts[first - 1]
     indentation = text[start : start + statement.col_offset].decode()
-    if indentation.strip():
-        raise Unsupported(f"line {statement.lineno} has several statements")
     return Edit(start, start, f"{indentation}{line}")
 
 
-def _imports(tree: ast.Module, name: str) -> bool:
+def _first_line(node: ast.stmt) -> int:
+    """Number of the statement's first line, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
+def _begins_line(text: bytes, starts: list[int], node: ast.stmt) -> bool:
+    """True if a line can be added before the statement: its own line begins with it, and a
+    backslash doesn't continue the line before."""
+    start = starts[_first_line(node) - 1]
+    is_continued = text[:start].rstrip(b"\r\n").endswith(b"\\")
+    return not is_continued and not text[start : start + node.col_offset].strip()
+
+
+def _imports(tree: ast.Module, name: str, call: ast.Call) -> bool:
+    """True if the script imports the module by this name before the call."""
     return any(
         isinstance(node, ast.Import)
         and any((each.asname or each.name) == name for each in node.names)
         for node in tree.body
+        if node.lineno <= call.lineno
     )
 
 
-def _new_import(tree: ast.Module, starts: list[int], line: str) -> Edit:
+def _new_import(
+    tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
+) -> Edit:
     """The edit that adds a line before the first import, except imports from __future__."""
     imports = [
         node
         for node in tree.body
         if isinstance(node, ast.Import)
         or (isinstance(node, ast.ImportFrom) and node.module != "__future__")
+        if node.lineno <= call.lineno and _begins_line(text, starts, node)
     ]
     if not imports:
         raise Unsupported("the script has no import of its own at its beginning")

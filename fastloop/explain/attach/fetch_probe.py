@@ -16,9 +16,10 @@ from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.explain.attach.first_look import FirstRead
+from fastloop.explain.attach.transform_probe import time_transforms
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
+from fastloop.observe.probed import ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
 from fastloop.observe.warning_frames import skip_in_warnings
 
@@ -33,10 +34,6 @@ EVENT_NS = 2000
 """About the cost of recording an event of a sample."""
 MOST_COST = 0.005
 """Share of the time of making batches that these events may take after the first batches."""
-MOST_WRAPPED = 4
-"""Number of nested datasets, such as Subsets, in which a transform is looked for."""
-TRANSFORMS = ("transform", "transforms")
-"""Attributes with the transform of a dataset in torchvision, and in datasets modelled on it."""
 # A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
 # markers that follow it.
 OWN_FRAME = re.compile(
@@ -133,22 +130,17 @@ class FetchTurns:
 def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
     """A context in which the fetcher's samples, and their transforms, are recorded."""
     dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
-    holder = _find_transforms(dataset)
-    names = {name: value for name, value in vars(holder).items() if name in TRANSFORMS and value}
-    vars(holder).update(
-        {name: ProbedCall(value, Part.TRANSFORM, log) for name, value in names.items()}
-    )
     if iterator is not None:
         fetcher.dataset_iter = ProbedIterator(iterator, Part.DECODE, log)
     else:
         fetcher.dataset = ProbedSamples(dataset, log)
     try:
-        yield
+        with time_transforms(dataset, log):
+            yield
     finally:
         fetcher.dataset = dataset
         if iterator is not None:
             fetcher.dataset_iter = iterator
-        vars(holder).update(names)
 
 
 class ProbedSamples:
@@ -170,20 +162,6 @@ class ProbedSamples:
         return sample
 
 
-def _find_transforms(dataset: Any) -> Any:
-    """The dataset, or a dataset inside of it, that has a transform."""
-    for _ in range(MOST_WRAPPED):
-        # Only the object's own attributes are searched: `_probe_samples` replaces the transform in
-        # them for a while.
-        names = getattr(dataset, "__dict__", None)
-        if names is None:
-            break
-        if any(callable(names.get(name)) for name in TRANSFORMS):
-            return dataset
-        dataset = names.get("dataset")
-    return _Empty()
-
-
 def _count_tensors(batch: Any) -> int:
     """Number of tensors of a batch."""
     if isinstance(batch, torch.Tensor):
@@ -191,10 +169,6 @@ def _count_tensors(batch: Any) -> int:
     parts: Any = batch.values() if isinstance(batch, dict) else batch
     is_nested = isinstance(batch, dict | list | tuple)
     return sum(map(_count_tensors, parts)) if is_nested else 0
-
-
-class _Empty:
-    """An object without attributes, for datasets without a transform."""
 
 
 def probe_workers(module: ModuleType) -> None:

@@ -59,8 +59,11 @@ class Trainer:
         return loss.item()
 
 
-def to_tensor(image):
-    return torch.from_numpy(image).float().div(255).unsqueeze(0)
+class ToTensor:
+    """As torchvision's transform."""
+
+    def __call__(self, image):
+        return torch.from_numpy(image).float().div(255).unsqueeze(0)
 
 
 if __name__ == "__main__":
@@ -73,7 +76,7 @@ if __name__ == "__main__":
         nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Conv2d(4, 8, 3, 2), nn.Flatten(), nn.LazyLinear(10)
     )
     loader = DeviceLoader(
-        Clothes(256, to_tensor), settings.batch_size, shuffle=True, device=torch.device("cpu")
+        Clothes(256, ToTensor()), settings.batch_size, shuffle=True, device=torch.device("cpu")
     )
     model(next(iter(loader))[0])
     loss = Trainer(model, settings).fit(loader)

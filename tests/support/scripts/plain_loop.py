@@ -12,15 +12,19 @@ from torch.utils.data import DataLoader, Dataset
 BATCHES, BATCH = 24, 4
 
 
+class Turn:
+    """A transform, as an object of a class of its own."""
+
+    def __call__(self, sample):
+        time.sleep(0.0005)
+        return sample.flip(0)
+
+
 class SlowSamples(Dataset):
     """Samples of 2 ms, a quarter of which is a transform."""
 
     def __init__(self):
-        self.transform = self.turn
-
-    def turn(self, sample):
-        time.sleep(0.0005)
-        return sample.flip(0)
+        self.transform = Turn()
 
     def __len__(self):
         return BATCHES * BATCH
