@@ -146,6 +146,8 @@ def test_programs_that_tests_start_get_sigint_where_it_is_ignored(tmp_path):
         "    assert output == 'default_int_handler\\n'\n"
     )
     process = run_pytest(
-        str(tmp_path), cwd=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        *("-n", "0", str(tmp_path)),
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert "1 passed" in process.stdout, process.stdout
