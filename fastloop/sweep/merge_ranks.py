@@ -12,7 +12,7 @@ from fastloop.core.result import Attribution, Measurement, RankPass, Resources, 
 
 
 def merge_trials(trials: Sequence[Trial]) -> Trial:
-    """One trial from those of the ranks; it took as long as its slowest rank."""
+    """The trial of a job from those of its ranks; it took as long as its slowest rank."""
     if len(trials) == 1:
         return trials[0]
     first = trials[0]
@@ -27,7 +27,7 @@ def merge_trials(trials: Sequence[Trial]) -> Trial:
 
 
 def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
-    """One instrumented pass from those of the ranks: the waits of all ranks, the seconds of the
+    """The instrumented pass of a job from those of its ranks: the waits of all, the seconds of the
     slowest.
 
     answers: what each rank has returned: an Attribution, and the rank's resources.
@@ -66,7 +66,7 @@ def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
 
 
 def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
-    """One shadow from those of the ranks, with the means of the figures of their shuffling; that of
+    """The shadow of a job from those of its ranks, with the means of their shuffling; that of
     rank 0, unchanged, if a rank does not know its shuffling."""
     known = [shadow.shuffling for shadow in shadows if shadow.shuffling is not None]
     if len(known) < len(shadows) or len(shadows) == 1:
@@ -81,7 +81,7 @@ def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
 
 
 def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
-    """One measurement of a benchmark from those of the ranks."""
+    """The measurement of a benchmark from those of the ranks."""
     # The trial took as long as its slowest rank. All ranks measure their limits at the same time,
     # so the limit of the job is their sum.
     losses = [each.losses for each in measurements if each.losses]

@@ -107,7 +107,7 @@ def test_two_passes_that_differ_are_a_weak_basis_or_none():
     )
 
     def gain(difference: float, keeps_miss: bool = False):
-        times = replace(measured().single, difference=difference)
+        times = replace(measured().one_thread, difference=difference)
         of = replace(prediction, keeps_miss=keeps_miss)
         return estimate_gain(of, replace(measured(), one_thread=times), ladder_of(1.0))
 
