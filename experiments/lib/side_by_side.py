@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare

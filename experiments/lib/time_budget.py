@@ -9,7 +9,7 @@ from typing import Any
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Attribution, Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed

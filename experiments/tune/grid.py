@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.tune.workloads import WORKLOADS, Workload, configurations
 from fastloop.core.atomic_files import write_beside
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import JobFailed
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job

@@ -19,7 +19,7 @@ import torch
 from experiments.explain.record import Record, add_record, read_records
 from experiments.tune.grid import LAUNCHER, ROUNDS_FILE, Configuration, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, Workload
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.trial.job import Job

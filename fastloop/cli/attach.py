@@ -43,57 +43,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import explain_no_script, find_command, without_python
+from fastloop.cli.attach_settings import PID, AttachSettings, read_settings
+from fastloop.cli.attach_tries import open_working_folder, try_loop
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
-    from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
-    from fastloop.explain.attach.try_changes import TriedLoop
+    from fastloop.explain.attach.findings import ScriptFindings
 
-TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
-BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
-SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
-LEAST_MINUTES = 0.5
-"""About the time of the seven runs that one change needs, if each of them imports torch in a second
-and works on the loop for 3 s: with less the observed run would be in vain."""
 SAMPLED_S = 10.0
 """Time for which a running process is sampled, unless --seconds says otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrySettings:
-    """Settings of the runs in which changes of a script's DataLoader are tried."""
-
-    minutes: float = 3.0
-    """The most time that all runs of the script together take."""
-    is_agreed: bool = False
-    """True: the script runs again without a question."""
-    in_copy: bool = False
-    """True: it runs in a copy of the working folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachSettings:
-    """Settings of a run in which a script is observed."""
-
-    batches: int | None = None
-    """The script ends when its main loop has had so many batches; None: it ends by itself."""
-    seconds: float | None = None
-    """The script ends after this time; None: it ends by itself."""
-    hang_s: float = 30.0
-    """Time without any progress after which a loop is reported to hang."""
-    pid: int | None = None
-    """A running process, which is sampled; no script runs then."""
-    tries: TrySettings | None = None
-    """The settings for trying changes; None: no change is tried."""
 
 
 def main() -> None:
@@ -103,15 +69,14 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        words = _read_words(arguments)
-        settings = _read_settings(words)
+        settings = read_settings(arguments)
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     if settings.pid is not None:
         _sample_process(settings.pid, settings.seconds or SAMPLED_S)
         return
-    arguments = find_command(without_python(words.script))
+    arguments = find_command(without_python([*settings.script]))
     if message := explain_no_script("attach", arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -132,7 +97,7 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
     stack = ExitStack()
     try:
         # Before the script runs, which may find its own checkpoint the next time, and go on there.
-        place = stack.enter_context(_working_folder(settings.tries)) if settings.tries else None
+        place = stack.enter_context(open_working_folder(settings.tries)) if settings.tries else None
         files = read_files(Path.cwd()) if settings.tries else {}
         if settings.tries:
             ask_for_effects(records)
@@ -147,7 +112,7 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
         folder, findings = _explain(records, arguments, status, before)
         if settings.tries and place and folder and findings:
             effects = read_effects(records, files, read_files(Path.cwd()))
-            _try_changes(effects, arguments, settings.tries, findings, folder, place)
+            try_loop(effects, arguments, settings.tries, findings, folder, place)
     finally:
         stack.close()
         shutil.rmtree(records, ignore_errors=True)
@@ -197,207 +162,6 @@ def _explain(
         file=sys.stderr,
     )
     return folder, findings
-
-
-def _find_slowest(findings: ScriptFindings) -> LoopFindings | None:
-    """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
-    none, or if no call of the script makes its DataLoader."""
-    from fastloop.explain.attach.findings import waiting_s
-
-    loops = [each for each in findings.loops if not each.facts.get("is_watched")]
-    found = max(loops, key=waiting_s, default=None)
-    if found and found.facts["made_at"]:
-        return found
-    reason = "no loop is over a DataLoader"
-    if found:
-        reason = f"no call was seen to make the DataLoader of the loop at {found.facts['place']}"
-    print(f"fastloop: nothing was tried: {reason}", file=sys.stderr)
-    return None
-
-
-def _print_effects(effects: list[str]) -> None:
-    """Print the changes that the observed run made outside of itself; each further run may repeat
-    them."""
-    nothing = "  It was not seen to write or remove files, connect or start programs."
-    lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
-    print("\n".join(lines), file=sys.stderr)
-
-
-def _try_changes(
-    effects: list[str],
-    arguments: list[str],
-    settings: TrySettings,
-    findings: ScriptFindings,
-    folder: Path,
-    place: Path,
-) -> None:
-    """Try changes of the DataLoader of the loop, and print their savings."""
-    from fastloop.core.types import Unsupported, UsageError
-    from fastloop.explain.attach.changes_to_try import (
-        check_minutes,
-        choose_batches,
-        choose_changes,
-    )
-    from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
-    from fastloop.explain.attach.try_changes import try_changes
-
-    found = _find_slowest(findings)
-    if found is None:
-        return
-    budget_s = 60 * settings.minutes
-    rest_s = outside_s(findings)
-    batches = choose_batches(found, budget_s, rest_s)
-    changes = choose_changes(found, batches)
-    try:
-        check_minutes(found, batches, settings.minutes, rest_s)
-    except UsageError as error:
-        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
-        return
-    print(
-        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
-        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
-        f"most {60 * settings.minutes:.0f} s in all",
-        file=sys.stderr,
-    )
-    _print_effects(effects)
-    if not settings.is_agreed and not _is_agreed():
-        return
-    try:
-        runner = ScriptRunner(arguments, found, batches, place)
-        tried = try_changes(runner, found, changes, budget_s, _report)
-    except Unsupported as error:
-        way = " in a copy of the working folder" if settings.in_copy else ""
-        print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
-        if not settings.in_copy and isinstance(error, ScriptEnded):
-            print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
-        return
-    _write_tried(tried, folder)
-
-
-def _write_tried(tried: TriedLoop, folder: Path) -> None:
-    """Print the savings of the changes, and write them and the patch, if any, to the folder."""
-    from fastloop.core.atomic_files import write_text
-    from fastloop.explain.attach.findings_text import format_tried
-    from fastloop.explain.attach.try_changes import PATCH, TRIED, to_json
-
-    patch = folder / PATCH if tried.patch else None
-    print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
-    try:
-        if patch:
-            write_text(patch, tried.patch)
-        write_text(folder / TRIED, to_json(tried))
-    except OSError as error:
-        print(f"fastloop: the changes are not written: {error}", file=sys.stderr)
-
-
-@contextmanager
-def _working_folder(settings: TrySettings) -> Iterator[Path]:
-    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
-    from fastloop.explain.attach.effects import LEFT_OUT
-
-    if not settings.in_copy:
-        yield Path.cwd()
-        return
-    with ExitStack() as stack:
-        try:
-            # Beside the original, so that paths such as ../data lead to the same place.
-            beside = tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent)
-            name = stack.enter_context(beside)
-            left_out = shutil.ignore_patterns(*LEFT_OUT)
-            shutil.copytree(Path.cwd(), name, symlinks=True, ignore=left_out, dirs_exist_ok=True)
-        except OSError as error:
-            print(f"attach {COPY}: the working folder can't be copied: {error}", file=sys.stderr)
-            sys.exit(2)
-        yield Path(name)
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def _is_agreed() -> bool:
-    print("Run it again? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachWords:
-    """The words of a command line: flags of attach, then the script with its arguments."""
-
-    switches: frozenset[str]
-    numbers: Mapping[str, float]
-    """Flag with a number -> its number."""
-    script: list[str]
-
-
-def _read_words(arguments: list[str]) -> AttachWords:
-    """The words; raises ValueError for a flag that does not exist, or a wrong number."""
-    switches: set[str] = set()
-    numbers: dict[str, float] = {}
-    # The number of a process may also be a word of its own.
-    if arguments[:1] == [PID[:-1]]:
-        arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
-    while arguments and arguments[0].startswith("--") and arguments[0] != "--":
-        word, arguments = arguments[0], arguments[1:]
-        name = next((each for each in NUMBERS if word.startswith(each)), None)
-        if name:
-            numbers[name] = _positive_number(word, name)
-        elif word in SWITCHES:
-            switches.add(word)
-        else:
-            allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
-            raise ValueError(f"attach {word}: allowed: {allowed}")
-    return AttachWords(switches=frozenset(switches), numbers=numbers, script=arguments)
-
-
-def _read_settings(words: AttachWords) -> AttachSettings:
-    """The settings that the flags give; raises ValueError for flags that exclude each other."""
-    numbers = words.numbers
-    if PID in numbers:
-        others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]
-        if others:
-            raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
-    return AttachSettings(
-        batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
-        seconds=numbers.get(SECONDS),
-        hang_s=numbers.get(HANG, AttachSettings.hang_s),
-        pid=int(numbers[PID]) if PID in numbers else None,
-        tries=_read_try_settings(words),
-    )
-
-
-def _read_try_settings(words: AttachWords) -> TrySettings | None:
-    """The settings of --try; None without it. Raises ValueError for flags that need it, and if
-    nobody can be asked."""
-    if TRY not in words.switches:
-        if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:
-            raise ValueError(f"attach {of_tries[0]}: allowed: together with {TRY}")
-        return None
-    if YES not in words.switches and not sys.stdin.isatty():
-        raise ValueError(
-            f"attach {TRY}: it asks before it runs the script again, and there is no terminal; "
-            f"allowed here: together with {YES}"
-        )
-    return TrySettings(
-        minutes=words.numbers.get(MINUTES, TrySettings.minutes),
-        is_agreed=YES in words.switches,
-        in_copy=COPY in words.switches,
-    )
-
-
-def _positive_number(word: str, name: str) -> float:
-    least = LEAST_MINUTES if name == MINUTES else 0.0
-    allowed = f"{least:g} or more" if least else "a number above 0"
-    allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed
-    try:
-        number = float(word.removeprefix(name))
-    except ValueError:
-        number = 0.0
-    is_number = 0 < number < float("inf") and number >= least
-    if not is_number or (name in (BATCHES, PID) and number != int(number)):
-        raise ValueError(f"attach {word}: allowed: {allowed}")
-    return number
 
 
 def _unwritable_outputs() -> str:

@@ -19,7 +19,7 @@ from fastloop.processes.signals import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
-    from fastloop.core.plan import PreparedData
+    from fastloop.core.prepared_data import PreparedData
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ With --script it tunes a DataLoader of a script that is not changed. The script 
 observed, until its loops have had some seconds; and up to the first batch of the loop that
 waits longest; there, other settings of its DataLoader are raced, with a step as long as
 the script's. It ends with the place of the call, and tune.patch for `git apply`.
+A script of one rank may follow torchrun --nproc_per_node=1, which itself is left out.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from fastloop.cli.arguments import (
     find_command,
     without_python,
 )
+from fastloop.cli.torchrun_words import read_torchrun
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     compose_all,
@@ -78,16 +80,14 @@ if TYPE_CHECKING:
 
 SCRIPT, PATCH = "--script", "tune.patch"
 LAUNCHERS = {
-    "torchrun",
     "accelerate",
     "deepspeed",
-    "torch.distributed.run",
     "torch.distributed.launch",
     "accelerate.commands.launch",
     "lightning",
     "fabric",
 }
-"""Commands and modules that start a script in several processes."""
+"""Commands and modules, beside torchrun, that start a script in several processes."""
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
@@ -134,9 +134,9 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         command = f"tune {SCRIPT}"
         check_budget(budget_s)
         arguments = without_python(arguments)
-        if _is_launcher(arguments):
+        if os.environ.get("WORLD_SIZE", "1") != "1":
             raise UsageError(f"tune {refuse_ranks(arguments)}")
-        arguments = find_command(arguments)
+        arguments = find_command(_enter_only_rank(arguments))
         reason = explain_no_script(command, arguments)
         if not reason and arguments[0] != "-m":
             reason = explain_not_python(command, arguments[0])
@@ -149,11 +149,22 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         restore_default_signals()
 
 
-def _is_launcher(arguments: Sequence[str]) -> bool:
-    """True if the words start a script in several processes, or this process is one of several."""
+def _enter_only_rank(arguments: list[str]) -> list[str]:
+    """The words of the script that torchrun starts in one rank, which this process becomes; other
+    words as they are. Raises UsageError for more ranks, and for other launchers."""
+    from fastloop.processes.torchrun_env import make_rank_environment
+    from fastloop.tune.script_tuning import refuse_ranks
+
     is_module = arguments[:1] == ["-m"]
     name = "".join(arguments[1:2]) if is_module else Path("".join(arguments[:1])).name
-    return name in LAUNCHERS or os.environ.get("WORLD_SIZE", "1") != "1"
+    torchrun = read_torchrun(arguments)
+    if name in LAUNCHERS or (torchrun and not torchrun.is_single):
+        raise UsageError(f"tune {refuse_ranks(arguments)}")
+    if not torchrun:
+        return arguments
+    # Both runs of the script inherit these variables.
+    os.environ.update(make_rank_environment())
+    return torchrun.script
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:

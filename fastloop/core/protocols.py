@@ -3,7 +3,7 @@
 An option satisfies a Protocol structurally: there is no base class and no registry. Hydra's
 `_target_` is the registry; `conf/<group>/<option>.yaml` mirrors
 `fastloop/options/<group>/<option>.py`. Optional attributes of options are in traits.py,
-the Protocols of loaders and benchmarks in plan.py.
+the Protocols of loaders in plan.py, those of benchmarks in benchmark.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import torch
 
 from fastloop.core import seeds
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, Decoder, Order, Transform
 from fastloop.core.seeds import sample_key
 from fastloop.core.source_fingerprint import source_fingerprint

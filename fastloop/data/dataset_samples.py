@@ -8,7 +8,8 @@ from typing import Any
 
 import optree
 
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Samples
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import BadData, Tree, Unsupported, name_of

@@ -19,7 +19,7 @@ from fastloop.core.atomic_files import remove_partial
 from fastloop.core.fingerprints import fingerprint, stable_repr
 from fastloop.core.optional_libraries import HasInstallCheck
 from fastloop.core.outputs_folder import outputs_folder
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import (
     Collate,
     Dataset,

@@ -15,7 +15,7 @@ import optree
 import torch
 
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line

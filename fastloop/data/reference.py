@@ -11,7 +11,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, SamplesDiffer, Tree
 from fastloop.data.chunked_reader import ChunkedReader

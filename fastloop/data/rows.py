@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Tree, Unsupported, name_of
 from fastloop.data.dataset_samples import fetch_samples

@@ -12,7 +12,8 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
 

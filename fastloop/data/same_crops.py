@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from fastloop.core.epochs import epoch_indices
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.data.cropped_dataset import CroppedSamples

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import default_collate
 
 from fastloop.core.epochs import epoch_indices, whole_order
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.sharding import shard
 from fastloop.core.traits import CollateTraits, traits_of

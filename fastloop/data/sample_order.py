@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fastloop.core.epochs import epoch_indices, uncut_order, whole_order
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder
 from fastloop.core.result import Shuffling
 from fastloop.core.types import Invalid, name_of

@@ -20,7 +20,7 @@ from fastloop.core.explanation import (
 )
 from fastloop.core.machine_load import LoadWatch
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between

@@ -12,7 +12,7 @@ from fastloop.core.epochs import num_batches
 from fastloop.core.interleave import rounds, within
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Launcher
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.traits import LoaderTraits, traits_of

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from fastloop.core.benchmark import Session
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData, Session
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import (
     StepMarks,
     mark,

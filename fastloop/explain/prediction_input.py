@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import JobFailed, name_of
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round

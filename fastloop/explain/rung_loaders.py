@@ -16,7 +16,8 @@ from fastloop.core import stats
 from fastloop.core.epochs import epoch_indices, num_batches
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs

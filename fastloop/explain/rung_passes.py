@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from fastloop.core import stats
+from fastloop.core.benchmark import Benchmark, Session
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
-from fastloop.core.plan import Benchmark, PreparedData, Session
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from fastloop.core.parts import Part
-from fastloop.core.plan import CANONICAL_COLLATE, PreparedData
+from fastloop.core.plan import CANONICAL_COLLATE
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.core.thread_turns import HANDOVER_NS
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batch_stages import (
     ApplyTransform,
@@ -53,7 +54,6 @@ from fastloop.fastloader.sample_draws import (
     make_seeded_once,
 )
 from fastloop.fastloader.thread_choice import (
-    HANDOVER_NS,
     Pace,
     Tuning,
     measure_reading,

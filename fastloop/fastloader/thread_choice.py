@@ -11,6 +11,7 @@ import torch
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import process_cpu_ns
+from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
@@ -21,10 +22,6 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 GROUP_BYTES = 4 << 20
 UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
-HANDOVER_NS, HANDOVER_SHARE = 100_000, 0.3
-"""The cost of a batch that comes from a thread: for its hand-over, and as a share of the time that
-reading it takes in the loop. Python's lock, and torch's redirected functions, take it. Measured in
-experiments/fastloader."""
 LOCK_NS = 50_000
 """The cost of a sample that one of several threads reads: each call of torch or numpy lets another
 thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
@@ -32,14 +29,8 @@ each (experiments/suite, ragged_text)."""
 WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
 """If reading uses a smaller share of a core than this, the samples wait for a disk or a network.
 Their threads hardly need the cores, so there may be more of them: at most this number."""
-CONFIRMED = 5
-"""Threads get a turn once they should have saved time for this number of batches in a row. A single
-batch may be slow because a file was opened, or because the machine was busy."""
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
 """If they should have saved more time than this, fewer batches are enough."""
-TURN = 11
-"""Batches of a turn, after which the loop's time for a batch and that of the threads are compared.
-After the first comparison the leading way has turns of 44 batches, after the second of 176, ..."""
 FEWEST_COMPARED = 3
 """Least number of batches of each way, of one epoch, that are compared."""
 MOST_EVIDENCE, DECIDED = 1.0, 1.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from functools import cache
 
@@ -79,3 +80,23 @@ def _number(name: str, value: str) -> int:
         return int(value)
     except ValueError:
         raise UsageError(f"{name}={value}: allowed: a number, as torchrun sets it") from None
+
+
+def make_rank_environment() -> dict[str, str]:
+    """The variables that torchrun sets for the only rank, with a port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    numbers = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT")
+    counts = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    return {
+        **dict.fromkeys(numbers, "0"),
+        **dict.fromkeys(counts, "1"),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        # There is no agent with a store, so that the rank makes its own.
+        AGENT_STORE: "False",
+    }

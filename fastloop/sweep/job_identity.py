@@ -14,7 +14,7 @@ from fastloop.sweep.request import JobRequest, flatten, job_config
 
 # --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:
-    from fastloop.core.plan import PreparedData
+    from fastloop.core.prepared_data import PreparedData
     from fastloop.core.result import Result
     from fastloop.trial.job import Job
 

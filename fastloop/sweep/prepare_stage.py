@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fastloop.core.machine import describe_machine
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Launcher, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported

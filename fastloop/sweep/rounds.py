@@ -21,7 +21,7 @@ from fastloop.core.limit import Limit
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.number_text import show_time
 from fastloop.core.passwords import without_passwords
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Calls, Result, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.types import Failure, FailureKind, JobFailed

@@ -18,7 +18,8 @@ import torch
 
 from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.plan import LoaderProbe, Plan, PreparedData
+from fastloop.core.plan import LoaderProbe, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Epochs, Tree

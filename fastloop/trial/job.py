@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from fastloop.core.alpha_spending import AUTO
 from fastloop.core.auto_trials import most_trials
+from fastloop.core.benchmark import Benchmark
 from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
-from fastloop.core.plan import Benchmark, Loader, Plan
+from fastloop.core.plan import Loader, Plan
 from fastloop.core.protocols import (
     Collate,
     Dataset,

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastloop.core.benchmark import Session, Setup
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import rank_plan
 from fastloop.core.machine import describe_machine
 from fastloop.core.parts import Part
-from fastloop.core.plan import Plan, PreparedData, Session, Setup
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree, Unsupported

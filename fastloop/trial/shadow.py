@@ -19,7 +19,7 @@ import psutil
 
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.number_text import significant
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
 from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 
 import torch
 
+from fastloop.core.benchmark import Benchmark
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
-from fastloop.core.plan import Benchmark, DeclaresSettings, PlanChecker, check_honoured
+from fastloop.core.plan import DeclaresSettings, PlanChecker, check_honoured
 from fastloop.core.protocols import (
     Collate,
     Dataset,

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, RankTask
 from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns

@@ -9,8 +9,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fastloop.core import stats
+from fastloop.core.benchmark import Session
 from fastloop.core.limit import Limit, LimitOrigin
-from fastloop.core.plan import Session
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import all_gather

@@ -22,7 +22,7 @@ import numpy as np
 
 from fastloop.core.cgroup import usable_memory_bytes
 from fastloop.core.loading_settings import TORCH_PREFETCH
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.time_limits import TimedPasses
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Tree, UsageError

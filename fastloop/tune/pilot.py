@@ -15,7 +15,7 @@ from functools import partial
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import FailureKind, JobFailed, UsageError

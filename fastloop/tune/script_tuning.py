@@ -112,8 +112,8 @@ def refuse_ranks(arguments: Sequence[str]) -> str:
     words = shlex.join(arguments)
     return (
         f"--script {words}: its ranks would have to race together, which tune can't let them do; "
-        f"allowed: a script of one process; `fastloop attach --try {words}` tries changes in all "
-        "ranks"
+        "allowed: a script of one process, also after torchrun --nproc_per_node=1; "
+        f"`fastloop attach --try {words}` tries changes in all ranks"
     )
 
 

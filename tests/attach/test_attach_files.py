@@ -65,6 +65,7 @@ def leaves(names: set[str]) -> set[str]:
 def a_loop() -> findings.LoopFindings:
     loader = DataLoader(TensorDataset(torch.zeros(4, 1)), in_order=True)
     facts = {"loader": 0, "made_at": "train.py:3", "place": "train.py:9", "is_watched": True}
+    facts |= {"gives_workers": True}
     of_class = {"takes": ["dataset"], "without_effect": ["timeout"]}
     rank = RankFindings(rank=0, batches=4, seconds=1.0, verdict=VERDICT, shares=SHARES)
     return findings.LoopFindings(

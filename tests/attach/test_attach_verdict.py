@@ -229,10 +229,37 @@ def test_predictions_say_that_workers_would_share_cores(monkeypatch, gains, step
     assert ("and other programs 1.5:" in text) == bool(gains and others)
 
 
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [(0.0, "may be 20 % off"), (0.1, "may be 20 % off"), (1.0, "may be 70 % off, 20 % on a quiet")],
+)
+def test_error_of_predictions_grows_with_the_load(monkeypatch, others, told):
+    monkeypatch.setattr("fastloop.explain.attach.findings_text.usable_cores", lambda: 2)
+    found = findings_of(0.3)
+    loop = replace(found.loops[0], other_cores=others)
+    text = " ".join(format_findings(replace(found, loops=(loop,))).split())
+    assert told in text
+    assert ("other programs used 1 of 2 cores" in text) == (others == 1)
+
+
+def test_change_without_a_prediction_is_listed_with_the_reason():
+    fastloader = Change(is_fastloader=True, text="fastloop.FastLoader at train.py:3")
+    unknown = LoopWhatIf(change=fastloader, gain=None, basis="its lock is not seen")
+    found = findings_of()
+    loop = replace(found.loops[0], what_ifs=(unknown,))
+    lines = format_findings(replace(found, loops=(loop,))).splitlines()
+    (row,) = [each for each in lines if each.startswith(fastloader.name)]
+    assert row.endswith("not predicted")
+    text = " ".join(lines)
+    assert "fastloop.FastLoader is not predicted: its lock is not seen." in text
+    assert "no other setting of its loader is predicted to save 2 %" in text
+    assert text.endswith("no change of a loader is predicted to save time.")
+
+
 def test_file_has_a_change_by_its_name():
     (loop,) = json.loads(to_json(findings_of(0.3, is_bound=True)))["loops"]
     assert loop["what_ifs"] == [
-        {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "is_native": False}
+        {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "basis": "", "is_native": False}
     ]
 
 

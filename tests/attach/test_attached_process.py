@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import run_fastloop
+from commands import run_fastloop, spawn_fastloop
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 NOTHING = (
@@ -180,6 +180,16 @@ class Samples(Dataset):
 for batch in Loader(Samples(), 4, collate_fn=collate):
     pass
 """
+
+
+def test_nothing_of_the_probe_is_left_open_at_the_end(tmp_path):
+    """Of which Python would warn a script that has all warnings shown."""
+    script = tmp_path / "quick.py"
+    script.write_text("from torch.utils.data import DataLoader\nprint([*DataLoader([1], 1)])\n")
+    shown = {"PYTHONWARNINGS": "always::ResourceWarning"}
+    process = spawn_fastloop(str(script), cwd=tmp_path, command="attach", **shown)
+    assert process.stdout == "[tensor([1])]\n", process.stderr
+    assert "ResourceWarning" not in process.stderr
 
 
 def test_warnings_are_shown_at_the_lines_without_attach(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from fastloop.cli.attach import _find_slowest
+from fastloop.cli.attach_tries import find_slowest
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
@@ -254,9 +254,9 @@ def known_findings(**facts):
 
 def test_loader_that_no_call_makes_is_told(capsys):
     """As one that a library has copied."""
-    assert _find_slowest(known_findings(made_at="train.py:1"))
+    assert find_slowest(known_findings(made_at="train.py:1"))
     assert capsys.readouterr().err == ""
-    assert _find_slowest(known_findings(made_at="")) is None
+    assert find_slowest(known_findings(made_at="")) is None
     assert f"no call was seen to make the DataLoader of the loop at {LOOP}" in (
         capsys.readouterr().err
     )

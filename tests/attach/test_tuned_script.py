@@ -14,6 +14,7 @@ import pytest
 from commands import run_fastloop
 from interrupts import interrupt_after
 
+from fastloop.cli.torchrun_words import read_torchrun
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
@@ -154,10 +155,22 @@ def test_budget_that_is_too_small_for_a_script_is_told_in_a_line(tmp_path):
         (["dataset=digits", "--script", "none.py"], "allowed: budget=, as a time"),
         (["budget=60trials", "--script", "none.py"], "allowed: budget=, as a time"),
         (["budget=5s", "--script", "ends.py"], "budget=5s is too short for two runs of a script"),
-        (["--script", "torchrun", "ends.py"], "`fastloop attach --try torchrun ends.py` tries"),
-        (["--script", "-m", "torch.distributed.run", "ends.py"], "its ranks would have to race"),
+        (
+            ["--script", "torchrun", "--nproc_per_node=2", "ends.py"],
+            "`fastloop attach --try torchrun --nproc_per_node=2 ends.py` tries",
+        ),
+        (
+            ["--script", "-m", "torch.distributed.run", "--nproc-per-node", "gpu", "ends.py"],
+            "its ranks would have to race",
+        ),
         # As with attach, the word python is no script.
-        (["--script", "python", "-m", "torchrun", "ends.py"], "its ranks would have to race"),
+        (
+            ["--script", "python", "-m", "torch.distributed.run", "--nnodes=2", "ends.py"],
+            "its ranks would have to race",
+        ),
+        (["--script", "accelerate", "launch", "ends.py"], "its ranks would have to race"),
+        (["--script", "torchrun"], "tune --script: allowed: [-m] <script>"),
+        (["--script", "torchrun", "--standalone", "none.py"], "tune --script none.py: no such"),
         (["--script", "python", "none.py"], "tune --script none.py: no such file"),
     ],
 )
@@ -171,6 +184,80 @@ def test_wrong_commands_are_told_in_a_line(tmp_path, words, reason):
     (line,) = process.stderr.splitlines()
     assert reason in line
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        ("torchrun train.py --nnodes=2", ["train.py", "--nnodes=2"]),
+        ("/bin/torchrun --nproc_per_node=1 --standalone train.py", ["train.py"]),
+        (
+            "torchrun --rdzv-endpoint localhost:0 --nproc-per-node 1 -m train a",
+            ["-m", "train", "a"],
+        ),
+        ("-m torch.distributed.run --nnodes 1:1 train.py", ["train.py"]),
+    ],
+)
+def test_script_of_the_only_rank_of_torchrun_is_found(words, script):
+    found = read_torchrun(words.split())
+    assert found
+    assert found.is_single
+    assert found.script == script
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--nproc_per_node=2",
+        "--nproc-per-node gpu",
+        "--nnodes=2",
+        "--nnodes 1:2",
+        "--nproc-per-node",
+    ],
+)
+def test_more_ranks_of_torchrun_are_told_apart(words):
+    found = read_torchrun(["torchrun", *words.split(), "train.py"])
+    assert found
+    assert not found.is_single
+
+
+def test_number_of_ranks_may_be_in_the_environment(monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    found = read_torchrun(["torchrun", "train.py"])
+    assert found
+    assert not found.is_single
+    assert read_torchrun(["train.py"]) is None
+
+
+ONE_RANK = """\
+import time
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+class Slow(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.rand(8)
+
+distributed.init_process_group("gloo")
+assert distributed.is_torchelastic_launched() and distributed.get_world_size() == 1
+train = DataLoader(Slow(), batch_size=8, sampler=DistributedSampler(Slow()))
+for epoch in range(20):
+    for batch in train:
+        distributed.all_reduce(batch.sum())
+"""
+
+
+@pytest.mark.heavy
+def test_only_rank_of_torchrun_is_tuned(tmp_path):
+    (tmp_path / "train.py").write_text(ONE_RANK)
+    words = ["budget=30s", "--script", "torchrun", "--nproc_per_node=1", "train.py"]
+    process = run_fastloop(*words, cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    assert "train.py:15: the DataLoader of the loop at train.py:17" in process.stdout
 
 
 def test_one_of_several_ranks_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from fastloop.config.compose import compose_job, compose_requests, usage_errors
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine_counters import process_begun_ns
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after

@@ -122,7 +122,8 @@ class Growing(Dataset):
 
 def most_ahead(loader: FastLoader, seconds: float = 0.0) -> float:
     """The most MiB that were ahead of a loop in an epoch."""
-    ahead = loader.dataset.ahead = Ahead()
+    dataset: Any = loader.dataset
+    ahead = dataset.ahead = Ahead()
     for batch in loader:
         ahead.add(-batch.numel())
         time.sleep(seconds)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import CURRENT_DEVICE
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -38,7 +38,7 @@ class Made(Dataset):
         return self.make()
 
 
-def kinds_here(dataset: Dataset) -> list:
+def kinds_here(dataset: Made) -> list:
     """Of the batches of a DataLoader without workers, which itself fails with another device."""
     sizes = range(0, len(dataset), 3)
     return kinds(default_collate([dataset[i] for i in range(k, k + 3)]) for k in sizes)
@@ -124,7 +124,7 @@ def test_threads_leave_the_default_device_of_the_process_alone():
         running = iter(FastLoader(dataset, 3, num_threads=3, thread_safe=True))
         next(running)
     assert {batch.device.type for batch in running} == {"meta"}
-    assert CURRENT_DEVICE is torch.utils._device.CURRENT_DEVICE is None
+    assert _device.CURRENT_DEVICE is None
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
@@ -132,7 +132,7 @@ def test_threads_leave_the_default_device_of_the_process_alone():
 def test_rows_are_read_on_the_cpu_under_any_default_device(kind, num_threads):
     rows = torch.arange(96).to(torch.uint8).view(8, 3, 2, 2)
     source = rows if kind == "rows" else converted(rows, mean=0.5, std=0.1)
-    settings = {"transform": (lambda batch: batch)} if kind == "transform" else {}
+    settings: dict[str, Any] = {"transform": lambda batch: batch} if kind == "transform" else {}
     expected = torch.cat(list(FastLoader(source, 2)))
     with torch.device("meta"):
         batches = list(FastLoader(source, 2, num_threads=num_threads, **settings))

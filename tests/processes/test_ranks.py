@@ -20,7 +20,7 @@ from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import epoch_indices, index_batches, whole_order
 from fastloop.core.optional_libraries import check_libraries
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
 from fastloop.core.seeds import epoch_seed

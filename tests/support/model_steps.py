@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from options import compose_job
 
-from fastloop.core.plan import Session, Setup
+from fastloop.core.benchmark import Session, Setup
 from fastloop.core.types import Leaves, Tree
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job

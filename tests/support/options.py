@@ -19,7 +19,7 @@ import torch
 
 from experiments.lib.job_file import read_job
 from fastloop.config.catalogue import resource_folder
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Unsupported
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_plan

@@ -12,7 +12,7 @@ from image_samples import crop, jpeg, write_class_folders, write_faces, write_fi
 from options import compose_job, options
 from PIL import Image
 
-from fastloop.core.plan import PreparedData
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.types import BadData
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE

@@ -12,7 +12,8 @@ import torch
 from pydantic import PositiveInt
 
 from experiments.peers.limits import iterate_after_work
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, Unsupported, option
 
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from fastloop import FastLoader, converted
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import read_into_memory

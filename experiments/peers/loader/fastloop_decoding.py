@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from fastloop import FastLoader, Images
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, Unsupported, option
 from fastloop.options.loader.fastloop import fastloader_epochs
 

@@ -18,7 +18,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from experiments.peers.limits import iterate_after_work
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option
 from fastloop.data.rows import bytes_of, read_into_memory, tensors_of

@@ -103,15 +103,17 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
 
 def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[Change]) -> int:
     """The place of FastLoader among the other changes."""
-    if find_prediction(found, fastloader) is not None:
+    predicted = find_prediction(found, fastloader)
+    if predicted is not None and found.facts.get("is_native"):
         return 0
     # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
     # so the large numbers of workers are tried first.
     if found.samples_wait:
         return len(MANY_WORKERS)
-    # Over a Dataset in Python its gain is not predicted. If there is little time, changes with a
-    # predicted gain have it.
-    return sum(find_prediction(found, each) is not None for each in others)
+    # Over a Dataset in Python its gain may not be predicted. If there is little time, changes with
+    # a greater predicted gain have it.
+    gains = [find_prediction(found, each) for each in others]
+    return sum(gain is not None and gain >= (predicted or 0.0) for gain in gains)
 
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
@@ -215,7 +217,7 @@ def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: 
 def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
-        return next((each.gain for each in found.what_ifs if each.is_native), None)
+        return next((each.gain for each in found.what_ifs if each.is_fastloader), None)
     # The model does not follow torch's threads.
     if change.torch_threads is not None:
         return None

@@ -39,8 +39,9 @@ def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     loop = CutLoop(cut, folder)
     loader, iterator = module.DataLoader, module._BaseDataLoaderIter
+    if cut.change.is_fastloader:
+        loader.__new__ = loop.wrap_new(loader)
     loader.__init__ = loop.wrap_init(loader.__init__)
-    loader.__iter__ = loop.wrap_iter(loader.__iter__)
     iterator.__init__ = loop.wrap_iterator(iterator.__init__)
     iterator.__next__ = loop.wrap_next(iterator.__next__)
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
@@ -67,8 +68,32 @@ class CutLoop:
         self.cut, self.folder = cut, folder
         self.result = CutResult()
         self.can_hash = True
-        self.changed: ByIdentity[Any] = ByIdentity()
-        """Each changed DataLoader, and the FastLoader in its place or None."""
+        self.has_fastloader = False
+        """True once FastLoader is wrapped, too."""
+        self.changed: ByIdentity[bool] = ByIdentity()
+        """The changed DataLoaders, and the FastLoaders in the place of others."""
+
+    def wrap_new(self, dataloader: type) -> Callable[..., Any]:
+        """DataLoader.__new__, which returns a FastLoader at the place of the change.
+
+        The script then gets what the patch would give it. If it needs more of a DataLoader than
+        FastLoader has, such as its class, this run fails, and not first the patched script.
+        """
+        signature = inspect.signature(dataloader.__init__)
+
+        def __new__(kind: type, *args: Any, **named: Any) -> Any:  # noqa: N807
+            # No patch puts FastLoader in the place of a class that is derived from DataLoader.
+            if kind is not dataloader or place_of_call(None) not in self.cut.made_at:
+                return super(dataloader, kind).__new__(kind)
+            arguments = signature.bind(None, *args, **named).arguments
+            del arguments["self"]
+            self._set_threads()
+            settings = settings_beside(self.cut.change.settings, arguments)
+            fast = self._make_fastloader({**arguments, **settings})
+            self.changed[fast] = True
+            return fast
+
+        return __new__
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__ with other arguments if it is called at the place of the change."""
@@ -80,42 +105,39 @@ class CutLoop:
                 original(loader, *args, **named)
                 return
             bound = signature.bind(loader, *args, **named)
-            settings = settings_beside(self.cut.change.settings, bound.arguments)
-            # Settings of FastLoader alone, such as world_size, are no arguments of DataLoader.
-            of_loader = {name: settings[name] for name in settings if name in signature.parameters}
-            bound.arguments |= of_loader
-            if self.cut.change.torch_threads is not None:
-                torch.set_num_threads(self.cut.change.torch_threads)
+            bound.arguments |= settings_beside(self.cut.change.settings, bound.arguments)
+            self._set_threads()
             original(*bound.args, **bound.kwargs)
-            self.changed[loader] = self._make_fastloader(bound.arguments | settings)
+            self.changed[loader] = True
 
         return __init__
 
-    def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
-        """FastLoader with the arguments of DataLoader.__init__; None if the change is another one.
+    def _set_threads(self) -> None:
+        if self.cut.change.torch_threads is not None:
+            torch.set_num_threads(self.cut.change.torch_threads)
 
-        Its warnings are added to the notes of the result.
-        """
-        if not self.cut.change.is_fastloader:
-            return None
+    def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
+        """FastLoader with these arguments, whose warnings are added to the notes of the result."""
         from fastloop.fastloader import FastLoader
 
+        if not self.has_fastloader:
+            self.has_fastloader = True
+            FastLoader.__iter__ = self._wrap_iter(FastLoader.__iter__)
         notes: dict[str, None] = {}
         with collect_notes(notes):
-            fast = FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+            fast = FastLoader(**arguments)
         self.result.notes += notes
         return fast
 
-    def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """DataLoader.__iter__, which begins a pass over FastLoader if that is in its place."""
+    def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """FastLoader.__iter__, which begins a pass if it is in the place of the DataLoader."""
 
         @functools.wraps(original)
-        def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
-            fast = self.changed.get(loader)
-            if fast is None:
-                return original(loader)
+        def __iter__(fast: Any) -> Any:  # noqa: N807
+            if fast not in self.changed:
+                return original(fast)
             begun = CutPass(now_ns())
-            return self._follow(iter(fast), begun)
+            return self._follow(original(fast), begun)
 
         return __iter__
 

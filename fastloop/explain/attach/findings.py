@@ -11,18 +11,14 @@ from fastloop.core.machine_load import LoadSummary
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_causes import find_loop_causes
+from fastloop.explain.attach.loop_model import cores_of_loading, cores_of_steps
 from fastloop.explain.attach.loop_verdict import (
     RankComparison,
     compare_ranks,
     judge_loop,
     steady_step_ms,
 )
-from fastloop.explain.attach.loop_what_ifs import (
-    LoopWhatIf,
-    cores_of_loading,
-    cores_of_steps,
-    predict_changes,
-)
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf, predict_changes
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
 from fastloop.explain.attach.step_lines import StepLines
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, is_close
@@ -147,7 +143,8 @@ def to_json(findings: ScriptFindings) -> str:
                 "change": each.change.name,
                 "gain": each.gain,
                 "is_bound": each.is_bound,
-                "is_native": each.is_native,
+                "basis": each.basis,
+                "is_native": each.is_fastloader and bool(loop.facts.get("is_native")),
             }
             for each in loop.what_ifs
         ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.machine_load import describe_load
+from fastloop.core.explanation import Cause
+from fastloop.core.machine_load import QUIET_SHARE, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
@@ -34,7 +35,7 @@ def format_findings(findings: ScriptFindings) -> str:
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
     lines = [f"fastloop: {findings.command}", *load]
     for loop in findings.loops:
-        lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop))]
+        lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop.causes))]
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
         if loop.ranks:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
@@ -45,9 +46,10 @@ def format_findings(findings: ScriptFindings) -> str:
     return "\n".join(lines)
 
 
-def describe_causes(loop: LoopFindings) -> list[str]:
+def describe_causes(causes: Sequence[Cause]) -> list[str]:
     """A sentence for each cause: its measure, and the change that removes it."""
-    return [f"Cause: {each.name}: {each.text}; {each.advice}." for each in loop.causes]
+    heads = {True: "Cause", None: "Not known"}
+    return [f"{heads[each.is_found]}: {each.name}: {each.text}; {each.advice}." for each in causes]
 
 
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
@@ -142,10 +144,11 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
     miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))
+    is_predicted = any(each.gain is not None for each in loop.what_ifs)
     if miss > 100 * (MOST_MISSED_OF_SCRIPT - 1):
         note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
-    elif loop.what_ifs:
-        note = f"the predictions may be {miss} % off"
+    elif is_predicted:
+        note = _note_on_error(loop, miss)
     else:
         note = "no other setting of its loader is predicted to save 2 % of its time"
     contention = loop.shares.get(Part.CONTENTION)
@@ -153,9 +156,34 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     if contention and contention.value >= LEAST_TOLD:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
-    elif loop.what_ifs:
+    elif is_predicted:
         note += _note_on_cores(loop)
-    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), *wrap([note])]
+    rows = align(what_if_rows(loop)) if loop.what_ifs else []
+    return [*rows, *wrap([*describe_bases(loop), note])]
+
+
+def describe_bases(loop: LoopFindings) -> list[str]:
+    """The sentences on what predictions rest on, or why there is none."""
+    bases = [each for each in loop.what_ifs if each.basis]
+    return [
+        f"{FASTLOADER} is not predicted: {each.basis}."
+        if each.gain is None
+        else f"{FASTLOADER} is predicted to save at least that: {each.basis}."
+        for each in bases
+    ]
+
+
+def _note_on_error(loop: LoopFindings, miss: int) -> str:
+    """The note on the error of predictions. miss: its percentage on a quiet machine."""
+    cores = usable_cores()
+    if loop.other_cores <= QUIET_SHARE * cores:
+        return f"the predictions may be {miss} % off"
+    # If the others end, the loop gets their share of the cores; they may also take more of them.
+    wider = round(miss + 100 * loop.other_cores / cores)
+    return (
+        f"the predictions may be {wider} % off, {miss} % on a quiet machine: other programs used "
+        f"{significant(loop.other_cores, 2)} of {cores} cores, and may use fewer or more next time"
+    )
 
 
 def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:

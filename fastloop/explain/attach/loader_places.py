@@ -40,8 +40,11 @@ def frame_in_script() -> FrameType | None:
     return None
 
 
-def place_of_call(loader: DataLoader[Any]) -> str:
-    """Path and line of the call that makes the DataLoader, which may be a library's."""
+def place_of_call(loader: DataLoader[Any] | None) -> str:
+    """Path and line of the call that makes the DataLoader, which may be a library's.
+
+    loader: None if it is not made yet.
+    """
     # A class derived from DataLoader calls DataLoader.__init__ in its own, for the same loader.
     frames = [
         frame
@@ -72,10 +75,10 @@ def is_library(path: str) -> bool:
     return bool(LIBRARIES & {*path.split(os.sep)})
 
 
-def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
+def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
     """True for the frame of a method that has the loader as its first argument."""
     names = frame.f_code.co_varnames
-    return bool(names) and frame.f_locals.get(names[0]) is loader
+    return bool(names) and loader is not None and frame.f_locals.get(names[0]) is loader
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

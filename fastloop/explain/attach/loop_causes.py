@@ -190,6 +190,8 @@ switches far more often."""
 MOST_STARVED, LEAST_STARVING = 0.5, 0.5
 """A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
 one could run for at least LEAST_STARVING of it."""
+LEAST_OTHERS = 0.1
+"""Other programs that use fewer cores are not named."""
 LEAST_TIMED_NS = 5e7
 """Making batches takes at least this long before it is judged whether it waits for the lock: ten
 times the 5 ms for which another thread may keep it."""
@@ -202,24 +204,38 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         places.append((usage.makes, "the loop's process"))
     elif _making_share(shares) >= LEAST_COST:
         places.append((usage.makes, "each worker"))
+    hidden: list[Cause] = []
     for facts, where in places:
         wall_ns = sum(each["wall_ns"] for each in facts)
         shared = [each for each in facts if _is_lock_shared(each)]
-        if shared and sum(each["wall_ns"] for each in shared) > wall_ns / 2:
-            text = f"{len(shared[-1]['python'])} threads of Python in {where} hold it by turns"
-            advice = "use processes in the place of threads, such as num_workers of the DataLoader"
-            return _tell(CauseName.LOCK, text, advice)
-    return []
+        if not shared or sum(each["wall_ns"] for each in shared) <= wall_ns / 2:
+            continue
+        threads = f"{len(shared[-1]['python'])} threads of Python in {where}"
+        # The time in which a thread could run includes its waits for a core. If these are the
+        # longer part, because other programs have the cores, threads that need no lock look alike:
+        # together they get one core or less, and switch as often.
+        if sum(each["delay_ns"] for each in shared) > sum(each["cpu_ns"] for each in shared):
+            hidden = hidden or _tell_hidden_lock(loop, threads)
+            continue
+        advice = "use processes in the place of threads, such as num_workers of the DataLoader"
+        return _tell(CauseName.LOCK, f"{threads} hold it by turns", advice)
+    return hidden
+
+
+def _tell_hidden_lock(loop: Loop, threads: str) -> list[Cause]:
+    others = f", as other programs used {significant(loop.other_cores, 2)} of them"
+    text = (
+        f"{threads} may hold it by turns, but they waited for cores longer than they computed"
+        f"{others if loop.other_cores >= LEAST_OTHERS else ''}: load hides which"
+    )
+    advice = "run attach again on a quiet machine"
+    return [Cause(name=CauseName.LOCK, is_found=None, text=text, advice=advice)]
 
 
 def _is_lock_shared(fact: Fact) -> bool:
-    """True if at least two threads of Python give the lock to each other, or one of them waits
-    while another one has it."""
+    """True if at least two threads of Python seem to give the lock to each other, or one of them to
+    wait while another one has it."""
     wall_ns = fact["wall_ns"]
-    # The time in which a thread could run includes its waits for a core. If these are the longer
-    # part, because other programs have the cores, they can't be told from holding the lock.
-    if fact["delay_ns"] > fact["cpu_ns"]:
-        return False
     # The process uses more than one core, so much of its work needs no lock.
     if fact["cpu_ns"] > MOST_HELD * wall_ns:
         return False

@@ -23,6 +23,8 @@ class LoaderState:
     process_id: int
     made_at: str = ""
     """Path and line of the call that has made it; empty if it was made without the probe."""
+    gives_workers: bool = False
+    """True if that call passes num_workers."""
     is_described: bool = False
     asked_ns: int = 0
     """Time of an iter() for which no pass has begun yet; 0: there is none."""

@@ -51,6 +51,8 @@ STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
 DATASETS = itertools.count()
 """Numbers of the datasets of this process."""
+WORKERS_POSITION = 5
+"""Place of num_workers among DataLoader's arguments, after the loader itself."""
 SETTINGS = (
     *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
     "in_order",
@@ -126,6 +128,7 @@ class LoopProbe:
             self._follow_derived(loader)
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
+            state.gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
             facts = _name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
@@ -212,8 +215,8 @@ class LoopProbe:
         state = self.loaders.get(loader)
         # Each process writes its own facts, so a fork has to write them again.
         if state is None or state.process_id != os.getpid():
-            made_at = state.made_at if state else ""
-            state = LoaderState(next(LOADERS), os.getpid(), made_at)
+            made_at, gives_workers = (state.made_at, state.gives_workers) if state else ("", False)
+            state = LoaderState(next(LOADERS), os.getpid(), made_at, gives_workers)
             self.loaders[loader] = state
         return state
 
@@ -231,7 +234,8 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = _describe(loader) | {"made_at": state.made_at}
+            facts = _describe(loader)
+            facts |= {"made_at": state.made_at, "gives_workers": state.gives_workers}
             self.log.add_fact(loader=state.number, **facts)
         return state
 
@@ -362,7 +366,7 @@ def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     """Facts about a DataLoader: its settings, its dataset."""
-    is_native = _is_read_natively(loader)
+    is_native, is_tensors = _is_read_natively(loader), _is_tensors(loader.dataset)
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
@@ -372,8 +376,10 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "is_derived": _is_derived(loader),
         "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
         "is_native": is_native,
-        "is_in_memory": is_native and _is_array_dataset(loader.dataset),
-        "without_effect": _without_effect(loader) if is_native else None,
+        "is_in_memory": is_native and (is_tensors or _is_array_dataset(loader.dataset)),
+        # FastLoader, which this asks, is imported for images already. For tensors, it would take
+        # the script's time.
+        "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),
         "torch_threads": torch.get_num_threads(),
@@ -454,9 +460,16 @@ def _count_most_workers(loader: DataLoader[Any]) -> int | None:
 
 
 def _is_read_natively(loader: DataLoader[Any]) -> bool:
-    """True for a dataset of images that FastLoader decodes natively, or reads as rows."""
+    """True for a dataset that FastLoader decodes natively, or reads as rows."""
     is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
-    return is_usual and (_is_native_folder(loader.dataset) or _is_array_dataset(loader.dataset))
+    kinds = _is_tensors, _is_native_folder, _is_array_dataset
+    return is_usual and any(is_of_kind(loader.dataset) for is_of_kind in kinds)
+
+
+def _is_tensors(dataset: Any) -> bool:
+    """True for a TensorDataset, of which FastLoader reads the tensors as rows."""
+    # A derived class may do more, so that FastLoader reads it by its samples.
+    return type(dataset) is torch.utils.data.TensorDataset
 
 
 def _is_native_folder(dataset: Any) -> bool:

@@ -4,6 +4,7 @@ hangs, and so runs no Python code."""
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,8 +28,14 @@ def write_stacks_on_signals(folder: str) -> None:
     # A full disk must not end the script.
     with suppress(OSError):
         if STACK_SIGNAL:
-            faulthandler.register(STACK_SIGNAL, (Path(folder) / STACKS).open("ab"))
-        faulthandler.register(signal.SIGUSR1, (Path(folder) / ASKED).open("ab"))
+            faulthandler.register(STACK_SIGNAL, _open(Path(folder) / STACKS))
+        faulthandler.register(signal.SIGUSR1, _open(Path(folder) / ASKED))
+
+
+def _open(path: Path) -> int:
+    """A descriptor that stays open to the end of the process. Of a file object, Python would then
+    warn the script, if that has all warnings shown."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:

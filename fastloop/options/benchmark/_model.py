@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastloop.core.plan import Setup
+from fastloop.core.benchmark import Setup
 from fastloop.core.types import ExtractPair, Step, Tree, Unsupported
 from fastloop.processes.rank_group import world_size
 

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches, num_batches
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData
+from fastloop.core.plan import CANONICAL_COLLATE, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import torch_epochs

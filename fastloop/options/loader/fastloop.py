@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
 from fastloop.core.bounds import PositiveDepth, Threads
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns

@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.dataloader import identity_collate, torch_epochs

@@ -14,7 +14,8 @@ import torch
 from fastloop.core.bounds import Depth, Threads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import batch_getter

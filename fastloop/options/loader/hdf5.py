@@ -13,7 +13,8 @@ import optree
 import torch
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows_of_open_file import reader_epochs

@@ -14,7 +14,8 @@ from torch.utils.data import get_worker_info
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Unsupported, option
 from fastloop.data.batch_stream import check_shards

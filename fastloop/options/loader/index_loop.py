@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.epochs import index_batches
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import in_memory_rows

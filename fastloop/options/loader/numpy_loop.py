@@ -12,7 +12,8 @@ import optree
 import torch
 
 from fastloop.core.epochs import epoch_indices
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
 from fastloop.data.rows import array_of, read_into_memory

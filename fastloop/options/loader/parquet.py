@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows_of_open_file import RowGroups, reader_epochs

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.dataset_samples import check_batches

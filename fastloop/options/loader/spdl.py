@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import batch_getter

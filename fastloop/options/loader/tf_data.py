@@ -16,7 +16,8 @@ from torch.utils.dlpack import from_dlpack
 
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 

@@ -14,7 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.loading_settings import DATALOADER
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, option
 from fastloop.data.rows_of_open_file import reader_epochs

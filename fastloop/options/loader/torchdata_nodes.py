@@ -9,7 +9,8 @@ from typing import ClassVar
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.rows import batch_getter

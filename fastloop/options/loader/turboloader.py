@@ -13,7 +13,8 @@ from torch.utils.data import default_collate
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import RAGGED_COLLATE, Plan, PreparedData
+from fastloop.core.plan import RAGGED_COLLATE, Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Samples, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.rows import Rows

@@ -12,7 +12,8 @@ import torch
 
 from fastloop.core.epochs import Batches, close_on_exit, whole_order
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Unsupported, option
 

@@ -16,7 +16,8 @@ from pydantic import AfterValidator, model_validator
 
 from fastloop.core.epochs import OrderPrefix, uncut_order, whole_order
 from fastloop.core.loading_settings import DECLARED, LOADING
-from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData, check_honoured
+from fastloop.core.plan import CANONICAL_COLLATE, Plan, check_honoured
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option
 from fastloop.core.user_code import (

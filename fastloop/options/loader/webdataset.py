@@ -15,7 +15,8 @@ from pydantic import NonNegativeInt
 from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import Plan
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.types import Epochs, Unsupported, option

@@ -1,0 +1,130 @@
+"""The flags of `fastloop attach`, in front of the script, as settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
+BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
+SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
+LEAST_MINUTES = 0.5
+"""About the time of the seven runs that one change needs, if each of them imports torch in a second
+and works on the loop for 3 s: with less the observed run would be in vain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrySettings:
+    """Settings of the runs in which changes of a script's DataLoader are tried."""
+
+    minutes: float = 3.0
+    """The most time that all runs of the script together take."""
+    is_agreed: bool = False
+    """True: the script runs again without a question."""
+    in_copy: bool = False
+    """True: it runs in a copy of the working folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachSettings:
+    """Settings of a run in which a script is observed."""
+
+    batches: int | None = None
+    """The script ends when its main loop has had so many batches; None: it ends by itself."""
+    seconds: float | None = None
+    """The script ends after this time; None: it ends by itself."""
+    hang_s: float = 30.0
+    """Time without any progress after which a loop is reported to hang."""
+    pid: int | None = None
+    """A running process, which is sampled; no script runs then."""
+    tries: TrySettings | None = None
+    """The settings for trying changes; None: no change is tried."""
+    script: tuple[str, ...] = ()
+    """The words behind the flags: the script with its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachWords:
+    """The words of a command line: flags of attach, then the script with its arguments."""
+
+    switches: frozenset[str]
+    numbers: Mapping[str, float]
+    """Flag with a number -> its number."""
+    script: list[str]
+
+
+def read_settings(arguments: list[str]) -> AttachSettings:
+    """The settings of a command line. Raises ValueError, with one line, for a flag that does not
+    exist, a wrong number, and flags that exclude each other."""
+    return _check_words(_read_words(arguments))
+
+
+def _read_words(arguments: list[str]) -> AttachWords:
+    """The words; raises ValueError for a flag that does not exist, or a wrong number."""
+    switches: set[str] = set()
+    numbers: dict[str, float] = {}
+    # The number of a process may also be a word of its own.
+    if arguments[:1] == [PID[:-1]]:
+        arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
+    while arguments and arguments[0].startswith("--") and arguments[0] != "--":
+        word, arguments = arguments[0], arguments[1:]
+        name = next((each for each in NUMBERS if word.startswith(each)), None)
+        if name:
+            numbers[name] = _positive_number(word, name)
+        elif word in SWITCHES:
+            switches.add(word)
+        else:
+            allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
+            raise ValueError(f"attach {word}: allowed: {allowed}")
+    return AttachWords(switches=frozenset(switches), numbers=numbers, script=arguments)
+
+
+def _check_words(words: AttachWords) -> AttachSettings:
+    """The settings that the flags give; raises ValueError for flags that exclude each other."""
+    numbers = words.numbers
+    if PID in numbers:
+        others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]
+        if others:
+            raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
+    return AttachSettings(
+        batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
+        seconds=numbers.get(SECONDS),
+        hang_s=numbers.get(HANG, AttachSettings.hang_s),
+        pid=int(numbers[PID]) if PID in numbers else None,
+        tries=_read_try_settings(words),
+        script=tuple(words.script),
+    )
+
+
+def _read_try_settings(words: AttachWords) -> TrySettings | None:
+    """The settings of --try; None without it. Raises ValueError for flags that need it, and if
+    nobody can be asked."""
+    if TRY not in words.switches:
+        if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:
+            raise ValueError(f"attach {of_tries[0]}: allowed: together with {TRY}")
+        return None
+    if YES not in words.switches and not sys.stdin.isatty():
+        raise ValueError(
+            f"attach {TRY}: it asks before it runs the script again, and there is no terminal; "
+            f"allowed here: together with {YES}"
+        )
+    return TrySettings(
+        minutes=words.numbers.get(MINUTES, TrySettings.minutes),
+        is_agreed=YES in words.switches,
+        in_copy=COPY in words.switches,
+    )
+
+
+def _positive_number(word: str, name: str) -> float:
+    least = LEAST_MINUTES if name == MINUTES else 0.0
+    allowed = f"{least:g} or more" if least else "a number above 0"
+    allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed
+    try:
+        number = float(word.removeprefix(name))
+    except ValueError:
+        number = 0.0
+    is_number = 0 < number < float("inf") and number >= least
+    if not is_number or (name in (BATCHES, PID) and number != int(number)):
+        raise ValueError(f"attach {word}: allowed: {allowed}")
+    return number

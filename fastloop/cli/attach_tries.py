@@ -1,0 +1,139 @@
+"""The further runs of `fastloop attach --try`, with changes of the script's DataLoader."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.cli.attach_settings import COPY, TrySettings
+
+if TYPE_CHECKING:
+    from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
+    from fastloop.explain.attach.try_changes import TriedLoop
+
+
+@contextmanager
+def open_working_folder(settings: TrySettings) -> Iterator[Path]:
+    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
+    from fastloop.explain.attach.effects import LEFT_OUT
+
+    if not settings.in_copy:
+        yield Path.cwd()
+        return
+    with ExitStack() as stack:
+        try:
+            # Beside the original, so that paths such as ../data lead to the same place.
+            beside = tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent)
+            name = stack.enter_context(beside)
+            left_out = shutil.ignore_patterns(*LEFT_OUT)
+            shutil.copytree(Path.cwd(), name, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+        except OSError as error:
+            print(f"attach {COPY}: the working folder can't be copied: {error}", file=sys.stderr)
+            sys.exit(2)
+        yield Path(name)
+
+
+def try_loop(
+    effects: list[str],
+    arguments: list[str],
+    settings: TrySettings,
+    findings: ScriptFindings,
+    folder: Path,
+    place: Path,
+) -> None:
+    """Try changes of the DataLoader of the loop, and print their savings."""
+    from fastloop.core.types import Unsupported, UsageError
+    from fastloop.explain.attach.changes_to_try import (
+        check_minutes,
+        choose_batches,
+        choose_changes,
+    )
+    from fastloop.explain.attach.findings import outside_s
+    from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
+    from fastloop.explain.attach.try_changes import try_changes
+
+    found = find_slowest(findings)
+    if found is None:
+        return
+    budget_s = 60 * settings.minutes
+    rest_s = outside_s(findings)
+    batches = choose_batches(found, budget_s, rest_s)
+    changes = choose_changes(found, batches)
+    try:
+        check_minutes(found, batches, settings.minutes, rest_s)
+    except UsageError as error:
+        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
+        return
+    print(
+        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
+        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
+        f"most {60 * settings.minutes:.0f} s in all",
+        file=sys.stderr,
+    )
+    _print_effects(effects)
+    if not settings.is_agreed and not _is_agreed():
+        return
+    try:
+        runner = ScriptRunner(arguments, found, batches, place)
+        tried = try_changes(runner, found, changes, budget_s, _report)
+    except Unsupported as error:
+        way = " in a copy of the working folder" if settings.in_copy else ""
+        print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
+        if not settings.in_copy and isinstance(error, ScriptEnded):
+            print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
+        return
+    _write_tried(tried, folder)
+
+
+def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
+    """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
+    none, or if no call of the script makes its DataLoader."""
+    from fastloop.explain.attach.findings import waiting_s
+
+    loops = [each for each in findings.loops if not each.facts.get("is_watched")]
+    found = max(loops, key=waiting_s, default=None)
+    if found and found.facts["made_at"]:
+        return found
+    reason = "no loop is over a DataLoader"
+    if found:
+        reason = f"no call was seen to make the DataLoader of the loop at {found.facts['place']}"
+    print(f"fastloop: nothing was tried: {reason}", file=sys.stderr)
+    return None
+
+
+def _print_effects(effects: list[str]) -> None:
+    """Print the changes that the observed run made outside of itself; each further run may repeat
+    them."""
+    nothing = "  It was not seen to write or remove files, connect or start programs."
+    lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _is_agreed() -> bool:
+    print("Run it again? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _write_tried(tried: TriedLoop, folder: Path) -> None:
+    """Print the savings of the changes, and write them and the patch, if any, to the folder."""
+    from fastloop.core.atomic_files import write_text
+    from fastloop.explain.attach.findings_text import format_tried
+    from fastloop.explain.attach.try_changes import PATCH, TRIED, to_json
+
+    patch = folder / PATCH if tried.patch else None
+    print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
+    try:
+        if patch:
+            write_text(patch, tried.patch)
+        write_text(folder / TRIED, to_json(tried))
+    except OSError as error:
+        print(f"fastloop: the changes are not written: {error}", file=sys.stderr)

@@ -1,0 +1,157 @@
+"""The gain of FastLoader in the place of a script's DataLoader, from what attach has measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
+from fastloop.core.number_text import show_percent
+from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
+from fastloop.explain.attach.call_patch import LOADER
+from fastloop.explain.attach.loop_model import LEAST_TIMED_S, LoopTime
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.change import LEAST_GAIN
+from fastloop.explain.model import Machinery, Phase, epoch_seconds
+
+TENSORS = "TensorDataset"
+"""Class of the dataset whose tensors FastLoader reads as rows."""
+KEPT_OF_ROWS = 0.1
+"""Share of loading that is left if images in memory, such as MNIST's, or tensors are read as rows
+instead of one by one; a batch itself costs about as much as a sample of the DataLoader. Measured:
+0.02 to 0.05 of batches of 128, 0.13 to 0.15 if they are cropped or have 16 samples, 0.65 to 1.03 of
+single ones.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastLoaderGain:
+    """The gain of FastLoader, or the reason why it is not predicted."""
+
+    gain: float | None
+    """Share of the loop's time that it saves; None: it is not predicted."""
+    basis: str = ""
+    """The evidence for the gain, or the reason why none is predicted."""
+
+
+def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
+    """The gain of FastLoader with the arguments of the DataLoader; None if it can't take its place,
+    or surely saves less than LEAST_GAIN.
+
+    A Dataset of Python is read by a thread, while the step runs. The gain is then the least one: of
+    the samples' waits alone, as if all other reading held the interpreter's lock.
+    """
+    loop, model = time.loop, time.model
+    if loop.facts.get("is_in_memory"):
+        return FastLoaderGain(gain=time.gain(0, TORCH_PREFETCH, 0.0, _find_kept_share(loop)))
+    if loop.facts.get("is_native"):
+        # FastLoader is assumed to take as long for a sample as the DataLoader takes now, and to
+        # decode in as many threads as there are cores.
+        gain = time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0)
+        return FastLoaderGain(gain=gain)
+    # A class that is derived from DataLoader may do more than FastLoader knows.
+    if loop.facts["type"] != LOADER or loop.facts.get("is_derived"):
+        return None
+    return _find_gain_of_processes(loop) if model.workers else _find_gain_of_thread(time)
+
+
+def _find_kept_share(loop: Loop) -> float:
+    kept = KEPT_OF_ROWS + 1 / (loop.facts.get("batch_size") or 1)
+    # Tensors may have large rows. To copy them takes at most as long as to collate them does now.
+    if loop.facts["dataset"] == TENSORS:
+        kept = max(kept, _find_collate_share(loop))
+    return min(1.0, kept)
+
+
+def _find_collate_share(loop: Loop) -> float:
+    """Share of making batches that is collating them."""
+    collate_ns = sum(each.stop_ns - each.collate_ns for each in loop.made)
+    all_ns = sum(each.stop_ns - each.start_ns for each in loop.made)
+    return collate_ns / all_ns if all_ns else 1.0
+
+
+def _find_gain_of_processes(loop: Loop) -> FastLoaderGain | None:
+    """FastLoader reads by as many processes: only their start and the way of a batch to the loop
+    differ."""
+    waits_s = float(loop.waits_ns.sum() + loop.starts_ns.sum()) / 1e9
+    if waits_s < LEAST_GAIN * loop.seconds:
+        return None
+    basis = "its processes hand over batches in shared memory of their own, which was not measured"
+    return FastLoaderGain(gain=None, basis=basis)
+
+
+def _find_gain_of_thread(time: LoopTime) -> FastLoaderGain | None:
+    loop, idle = time.loop, _find_idle_share(time.loop)
+    least = _predict_thread(time, idle or 0.0, holds_lock=True)
+    most = _predict_thread(time, idle or 0.0, holds_lock=False)
+    if max(least, most) < LEAST_GAIN:
+        return None
+    if loop.facts.get("gives_workers"):
+        basis = (
+            "the call passes num_workers=0, with which FastLoader has no thread that reads ahead"
+        )
+        return FastLoaderGain(gain=None, basis=basis)
+    if idle is None:
+        basis = "this run does not tell whether its samples wait or compute"
+        return FastLoaderGain(gain=None, basis=basis)
+    if least < LEAST_GAIN:
+        basis = (
+            f"at most {show_percent(most)}, and only if reading releases the interpreter's lock, "
+            "which this run does not tell"
+        )
+        return FastLoaderGain(gain=None, basis=basis)
+    waits = show_percent(idle)
+    basis = f"a thread reads during the step, as making a batch waits {waits} of its time"
+    return FastLoaderGain(gain=least, basis=basis)
+
+
+def _find_idle_share(loop: Loop) -> float | None:
+    """Share of the time of making batches that is neither work nor waiting for a core; None if too
+    little of it was timed."""
+    timed_ns = sum(each["parts"]["wall_ns"] for each in loop.usage.makes)
+    return loop.usage.idle_share if timed_ns >= 1e9 * LEAST_TIMED_S else None
+
+
+def _predict_thread(time: LoopTime, idle: float, *, holds_lock: bool) -> float:
+    """Share of the loop's time that a thread which reads ahead saves; 0 if it saves nothing, as the
+    loop then reads itself.
+
+    idle: share of making a batch in which it waits. holds_lock: True if all work of reading and of
+    the step needs the interpreter's lock.
+    """
+    model = time.model
+    loads = [
+        [part for each in row for part in _split(each, idle, holds_lock)] for row in model.loads
+    ]
+    steps = [
+        [_hand_over(load), *(_with_lock(each, holds_lock) for each in row)]
+        for load, row in zip(loads, model.steps, strict=True)
+    ]
+    machinery = Machinery(
+        workers=1, prefetch=TORCH_PREFETCH, cores=model.cores, other_cores=model.other_cores
+    )
+    steady_s = time.scale * epoch_seconds(loads, steps, machinery)
+    saved = 1 - (steady_s + time.starts_s) / time.loop.seconds
+    return max(0.0, saved) * _share_of_thread(time.loop)
+
+
+def _share_of_thread(loop: Loop) -> float:
+    """Share of the batches that the thread reads. The loop reads the first ones of each loader, and
+    another turn for a comparison."""
+    return max(0.0, 1 - (CONFIRMED + TURN) * loop.loaders / loop.batches)
+
+
+def _split(load: Phase, idle: float, holds_lock: bool) -> list[Phase]:
+    """The wait, and the work, of making a batch."""
+    wait = Phase(seconds=load.seconds * idle, cores=0.0)
+    work = Phase(seconds=load.seconds * (1 - idle), cores=1.0, lock=1.0 if holds_lock else 0.0)
+    return [wait, work]
+
+
+def _with_lock(step: Phase, holds_lock: bool) -> Phase:
+    return replace(step, lock=min(1.0, step.cores)) if holds_lock else step
+
+
+def _hand_over(load: list[Phase]) -> Phase:
+    """The time of the loop in which it gets a batch from the thread."""
+    worked_s = sum(each.seconds for each in load if each.cores)
+    return Phase(seconds=HANDOVER_NS / 1e9 + HANDOVER_SHARE * worked_s)

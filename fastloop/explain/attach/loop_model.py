@@ -1,0 +1,166 @@
+"""A script's loop as the model of a loader sees it: the phases of its batches, and its time with
+other settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.loading_settings import TORCH_PREFETCH
+from fastloop.explain.attach.attribution import HAND_OFF
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.worker_starts import seconds_of_workers
+from fastloop.explain.model import (
+    CROWDED_POWER,
+    MOST_SIMULATED,
+    Machinery,
+    Phase,
+    epoch_seconds,
+)
+
+LEAST_TIMED_S = 0.02
+"""A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
+a process are exact to microseconds, unlike the counters of the system."""
+LEAST_HAND_OFF_S = 2e-4
+"""About the least time in which a loop receives a batch from a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopModel:
+    """The phases of a loop's batches."""
+
+    loads: list[list[Phase]]
+    steps: list[list[Phase]]
+    workers: int
+    prefetch: int
+    cores: float
+    """Number of cores for this process, if ranks share the machine's cores evenly."""
+    other_cores: float
+    """Number of these that other programs keep busy."""
+    hand_off_s: float | None
+    """Time in which the loop receives a ready batch; None: this loop has no workers."""
+
+    def seconds(
+        self,
+        workers: int,
+        prefetch: int,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
+        """Seconds of these batches with other settings. kept: share of loading that is left."""
+        loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
+        hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
+        received = [Phase(seconds=hand_off_s)] if workers else []
+        steps = [[*received, *row] for row in self.steps]
+        machinery = Machinery(
+            workers=workers,
+            prefetch=prefetch,
+            cores=self.cores,
+            other_cores=self.other_cores,
+            crowded_power=crowded_power,
+        )
+        return epoch_seconds(loads, steps, machinery)
+
+
+def model_loop(loop: Loop) -> LoopModel | None:
+    """The model of a loop; None if no batch was recorded as it was made."""
+    if not loop.made:
+        return None
+    count = min(MOST_SIMULATED, loop.batches)
+    places = np.arange(count)
+    load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
+    step_s = loop.steps_ns / 1e9
+    load_cores, step_cores = cores_of_loading(loop), cores_of_steps(loop)
+    processes = len({each.process_id for each in loop.passes})
+    cores = usable_cores() / processes
+    # Other programs use their mean over the whole run; beside a step, or the making of a batch,
+    # they had at most the cores that this left, as its time has been measured with them.
+    left = max(0.0, cores - max(load_cores, step_cores))
+    prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
+    return LoopModel(
+        loads=[[Phase(seconds=load_s[place % len(load_s)], cores=load_cores)] for place in places],
+        steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
+        workers=loop.facts["num_workers"],
+        prefetch=prefetch,
+        cores=cores,
+        other_cores=min(loop.other_cores / processes, left),
+        hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
+    )
+
+
+def cores_of_loading(loop: Loop) -> float:
+    """Share of a core that the thread which makes a batch keeps busy; 1 if too little was timed to
+    tell."""
+    timed = [each for each in loop.made if each.has_samples]
+    wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
+    return _cores(sum(each.cpu_ns for each in timed), wall_ns)
+
+
+def cores_of_steps(loop: Loop) -> float:
+    """Number of cores that a step keeps busy; one if too little was timed to tell."""
+    cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
+    # UNKNOWN, the mark of a step without a reading of the CPU time, is negative.
+    known = cpu_ns >= 0
+    # The first step of all also loads libraries and starts threads, on one core.
+    later = known & (np.arange(len(known)) > 0)
+    known = later if later.any() else known
+    return _cores(float(cpu_ns[known].sum()), float(loop.steps_ns[known].sum()))
+
+
+def _cores(cpu_ns: float, wall_ns: float) -> float:
+    return min(usable_cores(), cpu_ns / wall_ns) if wall_ns >= 1e9 * LEAST_TIMED_S else 1.0
+
+
+def _hand_off_s(loop: Loop) -> float:
+    """The wait for a batch that is ready."""
+    # Most batches also wait for their turn, or for a slow worker. The low quantile shows the
+    # hand-off of the batches that did not.
+    return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopTime:
+    """The time of a loop after a change."""
+
+    loop: Loop
+    model: LoopModel
+    scale: float
+    """Seconds of the measured loop, without starts, for each second of the model."""
+
+    def gain(
+        self,
+        workers: int,
+        prefetch: int,
+        start_s: float,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
+        """Share of the loop's time that is saved. start_s: seconds of all starts together."""
+        steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
+        return 1 - (steady_s + start_s) / self.loop.seconds
+
+    @property
+    def starts_s(self) -> float:
+        """Time of all starts and ends of epochs, as they are."""
+        present_s = self.model.seconds(self.model.workers, self.model.prefetch)
+        return max(0.0, self.loop.seconds - self.scale * present_s)
+
+    def starts_with(self, workers: int, starts: float) -> float:
+        """Time of all starts and ends of epochs with this number of workers.
+
+        starts: how often the workers start, if the loop has none now.
+        """
+        present, passes = self.model.workers, len(self.loop.passes)
+        first_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
+        first_s *= passes / max(1, len(self.loop.made))
+        # first_s is the time to make the first batch of every epoch. With workers it is a part of
+        # start-up, however many there are, because the loop has nothing to do meanwhile.
+        if not workers:
+            return 0.0 if present else self.starts_s
+        if present:
+            of_workers_s = max(0.0, self.starts_s - first_s)
+            return min(self.starts_s, first_s) + of_workers_s * workers / present
+        start_s = seconds_of_workers(workers, self.loop.facts["start_method"])
+        return self.starts_s + first_s + starts * start_s

@@ -1,0 +1,75 @@
+"""FastLoader in DataLoader's place in a shortened run: the script gets what the patch would give
+it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fastloop.explain.attach.script_runner import AS_IS, ScriptEnded, ScriptRunner
+from fastloop.explain.change import Change
+
+FAST = Change(is_fastloader=True)
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Mine(DataLoader):
+    pass
+
+data = TensorDataset(torch.arange(32))
+other = Mine(data, 4)
+loader = {call}(data, 4, shuffle=True, worker_init_fn=print)
+{use}
+torch.manual_seed(0)
+for _ in range(2):
+    assert len([*other]) == 8
+    for batch in loader:
+        pass
+"""
+MADE = "loader = {call}(data, 4, shuffle=True, worker_init_fn=print)"
+NAMED = "assert type(loader).__name__ == {!r} and len(loader) == 8 and loader.batch_size == 4"
+
+
+def begin_run(folder, use, call="DataLoader"):
+    """A runner of the script, which uses its loader before the loop."""
+    path = folder / "train.py"
+    path.write_text(TRAIN.format(use=use, call=call))
+    lines = path.read_text().splitlines()
+    place = f"train.py:{lines.index('    for batch in loader:') + 1}"
+    facts = {"place": place, "made_at": f"{path}:{lines.index(MADE.format(call=call)) + 1}"}
+    found = SimpleNamespace(facts=facts, ranks=None, batches=16, passes=2, seconds=1.0)
+    return ScriptRunner([str(path)], cast("Any", found), 12, folder)
+
+
+def test_script_gets_the_fastloader_with_the_same_samples(tmp_path):
+    plain = begin_run(tmp_path, NAMED.format("DataLoader"))
+    digests = plain.digests(AS_IS, 120.0)
+    assert len(digests) == 1
+    runner = begin_run(tmp_path, NAMED.format("FastLoader"))
+    assert runner.seconds(FAST, 120.0) > 0
+    (note,) = runner.notes[FAST.name]
+    assert note.startswith("worker_init_fn=")
+    assert runner.digests(FAST, 120.0) == digests
+
+
+@pytest.mark.parametrize("call", ["DataLoader[int]", "torch.utils.data.DataLoader"])
+def test_call_by_another_name_makes_the_fastloader(tmp_path, call):
+    assert begin_run(tmp_path, NAMED.format("FastLoader"), call).seconds(FAST, 120.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        ("assert isinstance(loader, DataLoader), 'another class'", "another class"),
+        ("loader.check_worker_number_rationality()", "has no attribute 'check_worker_number"),
+    ],
+)
+def test_use_that_fastloader_lacks_fails_in_the_trial(tmp_path, use, reason):
+    """And not first when the patch is applied."""
+    runner = begin_run(tmp_path, use)
+    assert runner.seconds(AS_IS, 120.0) > 0
+    with pytest.raises(ScriptEnded, match=reason):
+        runner.seconds(FAST, 120.0)
