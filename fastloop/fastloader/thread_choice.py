@@ -52,7 +52,8 @@ class Tuning:
     - No thread if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a tenth of a
       millisecond, as long as starting a thread and waiting for it.
     - No thread if Python copies rows, without the native core.
-    - A Dataset that is not thread-safe, and an iterable, have one thread at most.
+    - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
+      none unless one is asked for, or processes read it.
     - The threads of a Dataset take turns with the loop if they should save time (Pace), and are up
       to waiting_threads if its samples wait.
 
@@ -282,8 +283,7 @@ def tune(
     # A thread that copies batches to a device is worthwhile in any case.
     is_plain = target is None and not settings.pins
     if isinstance(source, IterableSource):
-        tuning = _tune_iterable(settings, source)
-        return replace(tuning, is_adaptive=tuning.is_adaptive and is_plain)
+        return _tune_iterable(settings, source)
     if num_threads is None and by_processes:
         # Processes need no thread, unless one transforms their batches or brings them elsewhere.
         num_threads = 0 if is_copied and is_plain else 1
@@ -325,12 +325,13 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         raise ValueError(
             f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
         )
-    is_adaptive = num_threads is None and not source.workers
     if num_threads is None:
-        # A thread also waits for the processes, if some read it; num_workers=0 asks for none.
-        num_threads = 1 if source.workers or settings.num_workers is None else 0
+        # A thread waits for the processes, if some read it. Otherwise the loop reads: samples that
+        # a thread has read ahead would be lost to a program that leaves an epoch early, and goes on
+        # with an iterable that carries on where it was.
+        num_threads = 1 if source.workers else 0
     is_bounded, ahead = settings.prefetch_factor is None, settings.prefetch_factor or 2
-    return Tuning(num_threads, ahead, is_adaptive=is_adaptive, is_bounded=is_bounded)
+    return Tuning(num_threads, ahead, is_bounded=is_bounded)
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
