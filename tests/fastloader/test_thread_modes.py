@@ -181,7 +181,7 @@ def test_a_sample_that_iterates_over_a_loader_with_threads_gets_the_modes():
     inner = Made(lambda: torch.rand(2), 6)
     outer = Made(lambda: torch.cat(list(FastLoader(inner, 2, seed=1, num_threads=1))), 9)
     with torch.device("meta"):
-        batches = list(FastLoader(outer, 3, num_threads=2, thread_safe=True))
+        batches = list(FastLoader(outer, 3, num_threads=1))
     assert {batch.device.type for batch in batches} == {"meta"}
     assert len(inner.readers) > 2
     few, many = (list(FastLoader(outer, 3, num_threads=n, seed=0)) for n in (1, 0))
