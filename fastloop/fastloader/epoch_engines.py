@@ -14,6 +14,7 @@ from fastloop.fastloader.batching import Groups, group_batches
 from fastloop.fastloader.checkpoint import State
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.dataset_changes import DatasetWatch, watch_dataset
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
@@ -30,7 +31,7 @@ from fastloop.fastloader.native_stream import (
     open_columns,
     open_stream,
 )
-from fastloop.fastloader.open_source import open_source
+from fastloop.fastloader.open_source import count_samples, open_source
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
@@ -65,10 +66,13 @@ def open_natively(source: object) -> NativeSource | None:
 class Reading:
     """A loader's opened source, and the processes, threads and stages that read it in each epoch.
 
-    It is kept until one of the settings of how the source is read is assigned to.
+    It is kept until one of the settings of how the source is read is assigned to, or until a
+    dataset that is read natively has been changed.
     """
 
     source: BatchSource | IterableSource
+    watch: DatasetWatch | None
+    """Tells whether the dataset was changed; None if that needs no watch."""
     native: NativeSource | None
     """The source's columns in the core; None: only Python can make its batches."""
     processes: ProcessReading | None
@@ -83,7 +87,7 @@ class Reading:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle all fields except the source, which another process opens itself."""
-        return self.__dict__ | {"source": None, "native": None}
+        return self.__dict__ | {"source": None, "watch": None, "native": None}
 
     def copy(self) -> Reading:
         """A copy for another loader, or for one in another process."""
@@ -92,12 +96,20 @@ class Reading:
     def reopen(self, settings: LoaderSettings) -> Reading:
         """Reopen the source, to be read in the same way."""
         source = open_source(settings)
-        return replace(self, source=source, native=open_natively(source))
+        watch = watch_dataset(settings.source, source)
+        return replace(self, source=source, watch=watch, native=open_natively(source))
+
+    @property
+    def num_samples(self) -> int | None:
+        """The number of samples, as the source says now; None if an iterable does not say."""
+        return count_samples(self.source) if self.watch is None else len(self.watch)
 
     def is_of(self, settings: LoaderSettings) -> bool:
-        """True if these settings ask the source for batches, samples or lists, as this does."""
+        """True if these settings ask the source for batches, samples or lists, as this does, and it
+        has as many samples as when it was opened."""
         asked = settings.is_unbatched, settings.asks_for_lists
-        return asked == (self.is_unbatched, self.asks_for_lists)
+        is_as_long = self.num_samples == count_samples(self.source)
+        return asked == (self.is_unbatched, self.asks_for_lists) and is_as_long
 
     def settings_in_use(self, engine: NativeEpochs | PythonEpochs) -> Sequence[str]:
         """The settings of DataLoader's worker processes that have an effect."""
@@ -132,6 +144,7 @@ def open_reading(settings: LoaderSettings) -> Reading:
     pipeline = Pipeline(tuning, target, settings.pins, in_order)
     return Reading(
         source=source,
+        watch=watch_dataset(settings.source, source),
         native=native,
         processes=processes,
         pipeline=pipeline,

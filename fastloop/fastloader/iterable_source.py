@@ -1,5 +1,5 @@
-"""Sources that can only be iterated over, such as torch's IterableDataset: read by one thread, or
-by DataLoader's worker processes, and batched ahead of use."""
+"""Sources that can only be iterated over, such as torch's IterableDataset: read by the loop,
+or ahead of it by one thread or by DataLoader's worker processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class IterableSource:
     iterable: Any
     collate_fn: Callable[[Any], Tree]
     workers: WorkerProcesses | None
-    """Processes that read it, each its share; None: a thread does."""
+    """Processes that read it, each its share; None: the loop or a thread does."""
 
     @property
     def num_samples(self) -> int | None:

@@ -33,9 +33,10 @@ from fastloop.fastloader.loader_settings import (
     warn_of_settings,
 )
 from fastloop.fastloader.native_stream import PieceTimes
-from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples
+from fastloop.fastloader.open_source import ColumnDataset, as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
+from fastloop.fastloader.recognise_image_folders import log_once
 from fastloop.fastloader.sample_draws import draws_once
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
@@ -103,7 +104,8 @@ class FastLoader(Generic[T_co]):
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
         num_threads: threads besides the loop's; 0 prepares batches when they are requested; None
-            chooses, and begins to read a Dataset by threads only if that saves time.
+            chooses, begins to read a Dataset by threads only if that saves time, and has the loop
+            read an IterableDataset.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays if the order is the source's own
@@ -205,6 +207,14 @@ class FastLoader(Generic[T_co]):
         self._last_epochs = open_epochs(settings, self._reading)
         return settings
 
+    def _follow_dataset(self) -> None:
+        """Open the dataset again if it is read natively, and was changed since it was opened."""
+        watch = self._reading.watch
+        if watch is not None and not watch.is_current():
+            name = type(watch.dataset).__name__
+            log_once(f"{name} was changed after its FastLoader was made, and is opened again")
+            self._open()
+
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError if a sampler has no length."""
         return len(self._epochs.order)
@@ -212,7 +222,7 @@ class FastLoader(Generic[T_co]):
     @property
     def num_samples(self) -> int | None:
         """The number of samples, as the source says now; None if an iterable does not say."""
-        return count_samples(self._reading.source)
+        return self._reading.num_samples
 
     @property
     def dataset(self) -> Dataset:
@@ -291,7 +301,8 @@ class FastLoader(Generic[T_co]):
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
             settings, reading = self._settings, self._reading
-            # batch_size=None, and a sampler of lists, say how the source is read.
+            # batch_size=None, and a sampler of lists, say how the source is read. A dataset that
+            # was made longer or shorter is another one.
             if not reading.is_of(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)
@@ -341,6 +352,7 @@ class FastLoader(Generic[T_co]):
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch. Its threads end with it, even if it is left early; those of the native
         core wait a second for the next epoch after a whole one."""
+        self._follow_dataset()
         epochs, position = self._epochs, self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))

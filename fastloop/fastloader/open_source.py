@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from fastloop.fastloader.column_source import ColumnSource, column_source
-from fastloop.fastloader.columns.array import ChunkedRows, is_library_array
+from fastloop.fastloader.columns.array import ChunkedRows, array_column, is_library_array
 from fastloop.fastloader.columns.column import Column, ColumnList, Tree
 from fastloop.fastloader.columns.ragged_rows import RaggedRows, RaggedTree, is_ragged_tree
 from fastloop.fastloader.dataset_source import (
@@ -38,7 +38,7 @@ from fastloop.fastloader.dataset_source import (
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.recognise_image_arrays import recognise_arrays
-from fastloop.fastloader.recognise_image_folders import recognise_images
+from fastloop.fastloader.recognise_image_folders import log_once, recognise_images
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64
@@ -127,14 +127,28 @@ def _columns_of_samples(settings: LoaderSettings) -> Any:
     if settings.collate_fn is not None or settings.asks_for_lists:
         return None
     if type(source) is TensorDataset:
-        # A list, as default_collate makes of tuples: a tuple would be delivered as a tuple.
-        return list(source.tensors)
+        return _columns_of_tensors(source)
     if settings.is_unbatched:
         return None
     images = None
     if settings.native:
         images = recognise_images(source) or recognise_arrays(source)
     return images or columns_of_hf_dataset(source)
+
+
+def _columns_of_tensors(dataset: TensorDataset) -> list[Column] | None:
+    """The columns of its tensors; None if it has a tensor that is not read as rows: batches of one
+    that requires grad have a gradient.
+    """
+    try:
+        columns = [array_column(tensor) for tensor in dataset.tensors]
+    except (AttributeError, ValueError) as reason:
+        log_once(f"TensorDataset is read through its own __getitem__: {reason}")
+        return None
+    # A program may have replaced one of them. Without tensors it has no length either.
+    has_one_length = len({len(column) for column in columns}) == 1
+    # A list, as default_collate makes of tuples: a tuple would be delivered as a tuple.
+    return [*columns] if has_one_length else None
 
 
 def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:

@@ -11,8 +11,7 @@ its datasets has imported it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +24,9 @@ from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.recognise_image_folders import (
     UnrecognisedError,
     describe_part,
+    has_own_call,
     log_once,
+    reads_as_written,
     torchvision_name,
     transform_parts,
 )
@@ -108,7 +109,7 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
-    """Rows of bytes, moved and converted as the dataset's transform says when an epoch begins."""
+    """Rows of bytes, moved and converted as the dataset's transform said when it was opened."""
 
     dataset: Any
     """The dataset, or a Subset of it."""
@@ -141,12 +142,23 @@ class ImageRows:
         return SampleSpec(dtype, (len(self.table), *height_width))
 
     def with_seed(self, seed: int) -> Column:
-        """The column of an epoch with this seed, by the dataset's present images and transform.
+        """The column of an epoch with this seed."""
+        return replace(self, seed=seed)
 
-        Raises ValueError if it is not recognised any more.
-        """
-        with _refuse_changes():
-            return replace(_open_rows(self.dataset), seed=seed)
+    def is_current(self) -> bool:
+        """True if the dataset still has these images, and a transform with these results."""
+        if not _has_images(_base_of(self.dataset)):
+            return False
+        try:
+            now = _open_rows(self.dataset)
+        except UnrecognisedError:
+            return False
+        return (
+            _is_same_memory(now.pixels, self.pixels)
+            and _are_equal(now.places, self.places)
+            and now.steps == self.steps
+            and _are_equal(now.table, self.table)
+        )
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the converted images at `indices` to `out`."""
@@ -163,7 +175,7 @@ class ImageRows:
 
 @dataclass(frozen=True, eq=False)
 class ImageLabels:
-    """The labels that a dataset has when an epoch begins."""
+    """The labels that a dataset had when it was opened."""
 
     dataset: Any
     """The dataset, or a Subset of it."""
@@ -176,13 +188,13 @@ class ImageLabels:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def with_seed(self, seed: int) -> Column:  # noqa: ARG002 - nothing is drawn
-        """The column of an epoch, by the dataset's present labels.
-
-        Raises ValueError if they are not recognised any more.
-        """
-        with _refuse_changes():
-            return _open_labels(self.dataset)
+    def is_current(self) -> bool:
+        """True if the dataset still has these labels."""
+        try:
+            now = _open_labels(self.dataset)
+        except UnrecognisedError:
+            return False
+        return _are_equal(now.labels, self.labels) and _are_equal(now.places, self.places)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the labels at `indices` to `out`."""
@@ -190,14 +202,19 @@ class ImageLabels:
         out.view(np.int64)[:, 0] = self.labels[places]
 
 
-@contextmanager
-def _refuse_changes() -> Iterator[None]:
-    """Raise ValueError in place of UnrecognisedError, and name the setting that helps."""
-    try:
-        yield
-    except UnrecognisedError as reason:
-        problem = f"the dataset was changed, and is not read natively any more: {reason}"
-        raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
+def _is_same_memory(first: np.ndarray, second: np.ndarray) -> bool:
+    """True for two views of the same numbers. They are not compared: there may be many."""
+    return first.__array_interface__ == second.__array_interface__
+
+
+def _are_equal(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """True for arrays of the same bytes and dtype, and for None twice."""
+    if first is None or second is None:
+        return first is second
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    # Bytes are compared: a NaN is not equal to itself.
+    return _is_same_memory(first, second) or first.tobytes() == second.tobytes()
 
 
 def recognise_arrays(dataset: Any) -> list[Any] | None:
@@ -252,10 +269,7 @@ def _has_images(dataset: Any) -> bool:
         base = getattr(sys.modules.get(module_name), name, None)
         if base is None or not isinstance(dataset, base):
             continue
-        kind = type(dataset)
-        # A derived class with its own way to read a sample is read as it is written.
-        has_own = kind.__getitem__ is not base.__getitem__ or kind.__len__ is not base.__len__
-        return not has_own and not hasattr(dataset, "__getitems__")
+        return reads_as_written(dataset, base)
     return False
 
 
@@ -333,7 +347,7 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
     reshaping, moves, parts = [], None, []
     for part in transform_parts(transform):
         name = torchvision_name(part)
-        if _has_own_call(part):
+        if has_own_call(part):
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in RESHAPING and moves is None and not parts:
             changed = _shape_after(part, shape)
@@ -376,12 +390,6 @@ def _apply(parts: Sequence[Any], image: Any) -> Any:
     for part in parts:
         image = part(image)
     return image
-
-
-def _has_own_call(part: Any) -> bool:
-    """True if hooks, or a method that was replaced in this one object, do more than the class."""
-    own = getattr(part, "__dict__", {})
-    return any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "forward"))
 
 
 def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int) -> RandomMoves:

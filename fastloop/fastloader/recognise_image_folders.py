@@ -60,6 +60,8 @@ def read_transform(transform: Any) -> ImageSteps:
     steps = ImageSteps()
     for part in transform_parts(transform):
         add = READERS.get(torchvision_name(part))
+        if has_own_call(part):
+            raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         try:
             following = None if add is None else add(steps, part)
         except (AttributeError, TypeError, ValueError) as error:
@@ -87,13 +89,20 @@ def torchvision_name(part: Any) -> str:
 
 def transform_parts(transform: Any) -> Iterator[Any]:
     """The transforms of nested compositions, in order."""
-    if torchvision_name(transform) != "Compose" or not isinstance(
-        transform.transforms, list | tuple
-    ):
+    parts = getattr(transform, "transforms", None)
+    # A hook of the composition itself may change the result of all its parts.
+    is_plain = torchvision_name(transform) == "Compose" and not has_own_call(transform)
+    if not is_plain or not isinstance(parts, list | tuple):
         yield transform
         return
-    for part in transform.transforms:
+    for part in parts:
         yield from transform_parts(part)
+
+
+def has_own_call(part: Any) -> bool:
+    """True if hooks, or a method that was replaced in this one object, do more than the class."""
+    own = getattr(part, "__dict__", {})
+    return any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "forward"))
 
 
 def _add_preset(steps: ImageSteps, part: Any) -> ImageSteps | None:
@@ -218,12 +227,13 @@ def describe_part(part: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """The images of a folder, decoded by the transform that it has when an epoch begins."""
+    """The images of a folder, decoded by the transform that it had when it was opened."""
 
-    folder: Any
-    paths: Sequence[str]
+    dataset: Any
+    """The folder, or a Subset of it."""
+    samples: Sequence[tuple[str, int]]
+    """(path, label) of each image."""
     steps: ImageSteps
-    """The steps of the transform that the folder had when the loader was made."""
     images: Images
 
     slow: ClassVar[bool] = True
@@ -237,18 +247,21 @@ class FolderImages:
         return self.images.spec
 
     def with_seed(self, seed: int) -> Column:
-        """The column of an epoch with this seed.
+        """The column of an epoch with this seed."""
+        return self.images.with_seed(seed)
 
-        Raises ValueError if the folder has been given a transform that is not recognised.
-        """
+    def is_current(self) -> bool:
+        """True if the folder still has these samples, and a transform of these steps."""
+        folder = _folder_of(self.dataset)
         try:
-            # A script may assign another transform between epochs, which a DataLoader would use.
-            steps = _read_steps(self.folder)
-            images = self.images if steps == self.steps else _open_images(self.paths, steps)
-        except UnrecognisedError as reason:
-            problem = f"the dataset was changed, and is not read natively any more: {reason}"
-            raise ValueError(f"{problem}; make its FastLoader with native=False") from reason
-        return images.with_seed(seed)
+            # Almost all items are the same objects, which takes 5 ns each.
+            return (
+                _is_folder(folder)
+                and _read_steps(folder) == self.steps
+                and list(_list_samples(self.dataset)) == self.samples
+            )
+        except (UnrecognisedError, IndexError, TypeError, ValueError):
+            return False
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Decode the images at `indices` to `out`."""
@@ -261,9 +274,7 @@ def recognise_images(dataset: Any) -> list[Any] | None:
 
     For a folder the log says once which settings are used natively, or why none are.
     """
-    folder = dataset
-    while type(folder) is Subset:
-        folder = folder.dataset
+    folder = _folder_of(dataset)
     if not _is_folder(folder):
         return None
     name = f"{type(folder).__name__} of {len(dataset):,} images"
@@ -280,12 +291,18 @@ def recognise_images(dataset: Any) -> list[Any] | None:
 def has_native_steps(dataset: Any) -> bool:
     """True for an image folder, or a Subset of one, with transforms that `Images` does natively; no
     file is looked at."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
+    folder = _folder_of(dataset)
     try:
-        return _is_folder(dataset) and _read_steps(dataset).is_tensor
+        return _is_folder(folder) and _read_steps(folder).is_tensor
     except UnrecognisedError:
         return False
+
+
+def _folder_of(dataset: Any) -> Any:
+    """The dataset that a Subset, or one of a Subset, has its samples from."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
 
 
 def _is_folder(dataset: Any) -> bool:
@@ -293,16 +310,27 @@ def _is_folder(dataset: Any) -> bool:
     module = sys.modules.get("torchvision.datasets.folder")
     if module is None or not isinstance(dataset, module.DatasetFolder):
         return False
-    kind, base = type(dataset), module.DatasetFolder
-    # A derived class with its own way to read a sample is read as it is written.
-    has_own = kind.__getitem__ is not base.__getitem__ or kind.__len__ is not base.__len__
-    return not has_own and not hasattr(dataset, "__getitems__")
+    return reads_as_written(dataset, module.DatasetFolder)
+
+
+def reads_as_written(dataset: Any, base: type) -> bool:
+    """True if a dataset's samples are read by the methods of `base`, as torchvision has written
+    them."""
+    written = vars(sys.modules[base.__module__])
+    for name in ("__getitem__", "__len__"):
+        method = getattr(type(dataset), name)
+        # A derived class, or a program that replaces the method of torchvision's class itself, may
+        # read samples in another way.
+        if method is not getattr(base, name) or getattr(method, "__globals__", None) is not written:
+            return False
+    return not hasattr(dataset, "__getitems__")
 
 
 def _open_columns(dataset: Any, folder: Any) -> list[Any]:
     steps = _read_steps(folder)
     try:
-        samples = _list_samples(dataset)
+        # A copy: a program may assign to items of the list.
+        samples = list(_list_samples(dataset))
         paths, labels = [path for path, _ in samples], [label for _, label in samples]
     except (IndexError, TypeError, ValueError) as error:
         raise UnrecognisedError(f"its samples are no (path, label): {error}") from error
@@ -311,7 +339,7 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
         raise UnrecognisedError(f"it has files other than {', '.join(EXTENSIONS)}")
     if not all(type(label) is int for label in labels):
         raise UnrecognisedError("its labels are not all whole numbers")
-    column = FolderImages(folder, paths, steps, _open_images(paths, steps))
+    column = FolderImages(dataset, samples, steps, _open_images(paths, steps))
     return [column, torch.tensor(labels, dtype=torch.int64, device="cpu")]
 
 

@@ -1,8 +1,9 @@
-"""IterableDatasets: read ahead by a thread or processes, seeded, resumed, sharded by themselves."""
+"""IterableDatasets: read by the loop, a thread or processes, seeded, resumed, sharded."""
 
 from __future__ import annotations
 
 import threading
+import time
 from itertools import count, islice
 
 import pytest
@@ -63,8 +64,45 @@ class Failing(IterableDataset):
         raise ZeroDivisionError("of the stream")
 
 
+class Onward(IterableDataset):
+    """Slow numbers that go on where the epoch before was left."""
+
+    def __init__(self) -> None:
+        self.last = -1
+
+    def __iter__(self):
+        while True:
+            time.sleep(0.003)
+            self.last += 1
+            yield self.last
+
+
+class OwnIterator(Onward):
+    """The same, as its own iterator."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> int:
+        time.sleep(0.003)
+        self.last += 1
+        return self.last
+
+
 def numbers(loader) -> list:
     return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("make", [Onward, OwnIterator])
+def test_no_sample_is_lost_if_an_epoch_is_left(make):
+    """A thread would read ahead of such slow steps, and its samples would be gone."""
+    loader, seen = FastLoader(make(), 2), []
+    for _ in range(3):
+        for batch in islice(loader, 10):
+            seen += batch.tolist()
+            time.sleep(0.02)
+    assert seen == [*range(60)]
+    assert loader.num_threads == 0
 
 
 @pytest.mark.parametrize("num_threads", [None, 0, 1])
@@ -74,7 +112,7 @@ def test_thread_that_is_asked_for_reads_ahead(num_threads):
     batches = list(loader)
     assert [len(batch) for batch in batches] == [2, 2, 2, 2, 1]
     here = threading.get_ident()
-    # If nothing is said, the loop reads samples that cost less than a thread.
+    # If nothing is said, the loop reads.
     if num_threads != 1:
         assert set(source.threads) == {here}
     else:  # the loop reads a loader's first batch, to see what it draws from

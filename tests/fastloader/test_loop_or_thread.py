@@ -23,7 +23,6 @@ from fastloop.fastloader.thread_choice import (
     Pace,
     ReadTimes,
     Tuning,
-    count_nbytes,
 )
 
 MS = 1_000_000
@@ -79,10 +78,9 @@ class SlowInThreads(Threads):
         self.owner = threading.get_ident()
 
 
-@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
-def test_loop_reads_again_after_a_turn_in_which_a_thread_was_slower(wrap):
+def test_loop_reads_again_after_a_turn_in_which_a_thread_was_slower():
     dataset = SlowInThreads(40, seconds=0.01)
-    loader = FastLoader(wrap(dataset), 1)
+    loader = FastLoader(dataset, 1)
     batches = []
     for batch in loader:
         batches += batch.tolist()
@@ -116,10 +114,9 @@ def test_turns_find_the_faster_way(ratio, busy):
     assert busy or pace.is_decided
 
 
-@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
-def test_other_pass_over_the_same_loader_takes_no_batch_of_a_pass(wrap):
+def test_other_pass_over_the_same_loader_takes_no_batch_of_a_pass():
     """Both change who reads."""
-    loader = FastLoader(wrap(SlowInThreads(60, seconds=0.004)), 1)
+    loader = FastLoader(SlowInThreads(60, seconds=0.004), 1)
     seen = []
     for number, batch in enumerate(loader):
         seen += batch.tolist()
@@ -153,10 +150,9 @@ def test_a_few_slow_steps_decide_nothing():
     assert not pace.is_decided
 
 
-@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Stream], ids=["map", "stream"])
-def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_third_batch(wrap):
+def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_third_batch():
     dataset = Threads(12, seconds=0.04)
-    loader = FastLoader(wrap(dataset), 2)
+    loader = FastLoader(dataset, 2)
     for _ in loader:
         time.sleep(0.08)
     assert dataset.readers[:6] == [threading.get_ident()] * 6
@@ -184,19 +180,6 @@ def test_batches_of_unknown_size_are_delivered_and_read_by_few_threads():
     loader = FastLoader(Threads(20, seconds=0.1), 2, thread_safe=True, collate_fn=to_sparse)
     assert [batch.to_dense().tolist() for batch in loader] == [[k, k + 1] for k in range(0, 20, 2)]
     assert len({*loader.dataset.readers}) < 16
-
-
-@pytest.mark.parametrize(
-    ("batches", "nbytes"),
-    [
-        ([{"x": torch.zeros(2, 3), "y": np.zeros(4)}, b"four", "ten letter"], 24 + 32 + 4 + 10),
-        ([torch.zeros(2, 3).to_sparse()], None),
-        ([np.array([{}])], None),
-        ([object()], None),
-    ],
-)
-def test_bytes_of_batches_are_counted_if_they_are_known(batches, nbytes):
-    assert count_nbytes(batches) == nbytes
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

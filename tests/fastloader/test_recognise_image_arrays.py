@@ -284,9 +284,56 @@ def test_changes_of_the_dataset_hold_from_the_next_epoch_on(kind):
     loader = FastLoader(subset, 2)
     subset.indices = [7, 5, 4, 9, 2]
     assert_same_epochs(loader, DataLoader(subset, 2))
-    dataset.transform = transforms.RandomRotation(3)
-    with pytest.raises(ValueError, match=r"RandomRotation.* native=False"):
-        next(iter(loader))
+    subset.indices[0] = 1
+    assert_same_epochs(loader, DataLoader(subset, 2))
+    dataset.transform = transforms.Compose([transforms.Resize(9), transforms.PILToTensor()])
+    assert_same_epochs(loader, DataLoader(subset, 2))
+    dataset.transform.transforms[0].size = 6
+    assert_same_epochs(loader, DataLoader(subset, 2))
+    assert is_native(loader)
+
+
+LATER = {
+    "transform": lambda _: transforms.Lambda(lambda _: torch.ones(3)),
+    "target_transform": lambda _: lambda target: target + 100,
+    "data": lambda dataset: torch.rand(len(dataset), 7, 5),
+    "targets": lambda dataset: torch.rand(len(dataset)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: Subset(dataset, [3, 1])])
+def test_a_change_that_is_not_read_natively_is_read_as_it_is_written(name, wrap, caplog):
+    dataset = dataset_of(datasets.MNIST, transforms.ToTensor())
+    loader, expected = (kind(wrap(dataset), 8) for kind in (FastLoader, DataLoader))
+    list(loader)
+    assert is_native(loader)
+    log_once.cache_clear()
+    setattr(dataset, name, LATER[name](dataset))
+    with caplog.at_level(logging.INFO, "fastloop"):
+        for _ in range(3):
+            assert_same_epochs(loader, expected)
+    assert not is_native(loader)
+    changed, written = caplog.messages
+    assert "was changed after its FastLoader was made, and is opened again" in changed
+    assert "MNIST of 40 images is read through its own __getitem__: " in written
+
+
+def test_a_dataset_that_is_not_changed_is_opened_once():
+    for kind in (datasets.MNIST, datasets.CIFAR10):
+        loader = FastLoader(Subset(dataset_of(kind), [3, 1, 2]), 2)
+        reading = loader._reading
+        for _ in range(3):
+            list(loader)
+        assert loader._reading is reading
+
+
+def test_a_method_that_a_program_has_replaced_in_torchvision_is_called(monkeypatch):
+    dataset = dataset_of(datasets.MNIST)
+    loader = FastLoader(dataset, 8)
+    monkeypatch.setattr(datasets.MNIST, "__getitem__", lambda _, index: (float(index), index))
+    for reading in (loader, FastLoader(dataset, 8)):
+        assert_same_epochs(reading, DataLoader(dataset, 8))
 
 
 def assert_same_epochs(loader: FastLoader, expected: DataLoader) -> None:
@@ -298,8 +345,12 @@ def test_transforms_with_hooks_or_methods_of_their_own_are_called_for_each_sampl
     hooked, replaced = (transforms.Normalize((0.5,), (0.5,)) for _ in range(2))
     hooked.register_forward_hook(lambda _, inputs, output: output + torch.rand(1))
     replaced.forward = torch.negative  # pyright: ignore
-    for part in (hooked, replaced):
+    composed = v2.Compose([v2.ToImage(), TO_FLOAT])
+    composed.register_forward_hook(lambda _, inputs, output: output * 0)
+    for part in (hooked, replaced, composed):
         dataset = dataset_of(datasets.MNIST, transforms.Compose([transforms.ToTensor(), part]))
+        if part is composed:
+            dataset.transform = part
         state = torch.get_rng_state()
         assert not is_array_dataset(dataset)
         assert not is_native(FastLoader(dataset, 4))

@@ -341,9 +341,73 @@ def test_a_changed_transform_holds_from_the_next_epoch_on(root):
     )
     (images, _), (expected, _) = next(iter(loader)), next(iter(DataLoader(dataset, 4)))
     assert_same_images(images, expected)
-    dataset.transform = steps(CROP, transforms.ColorJitter(), TENSOR)
-    with pytest.raises(ValueError, match=r"ColorJitter.* native=False"):
-        next(iter(loader))
+
+
+def relabel(dataset, _):
+    dataset.samples = [(path, 9 - label) for path, label in dataset.samples]
+
+
+def relabel_one(dataset, _):
+    dataset.samples[2] = (dataset.samples[2][0], 77)
+
+
+def reverse(dataset, subset):
+    dataset.samples.reverse()
+    subset.indices = subset.indices[::-1]
+
+
+def shorten(dataset, subset):
+    del dataset.samples[5:]
+    subset.indices = [0, 2]
+
+
+def replace_target(dataset, _):
+    dataset.target_transform = lambda label: label + 100
+
+
+def replace_transform(dataset, _):
+    dataset.transform = steps(*CENTER, TENSOR, transforms.Lambda(torch.zeros_like))
+
+
+def hook_transform(dataset, _):
+    dataset.transform.register_forward_hook(lambda _, inputs, output: output * 0)
+
+
+def patch_class(dataset, _):
+    type(dataset).__getitem__ = lambda _, index: (torch.full((3, 64, 48), index / 9), index)
+
+
+CHANGES = [relabel, relabel_one, reverse, shorten, replace_target, replace_transform]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, hook_transform, patch_class])
+@pytest.mark.parametrize("is_subset", [False, True], ids=["folder", "subset"])
+def test_a_changed_folder_is_read_as_dataloader_reads_it(root, change, is_subset, monkeypatch):
+    composed = v2.Compose([v2.Resize(72), v2.CenterCrop((64, 48)), v2.ToImage(), FLOAT])
+    dataset = folder(root, composed)
+    subset = Subset(dataset, [0, 2, 4, 3])
+    loader, expected = (
+        kind(subset if is_subset else dataset, 3) for kind in (FastLoader, DataLoader)
+    )
+    list(loader)
+    assert is_native(loader)
+    monkeypatch.setattr(datasets.DatasetFolder, "__getitem__", datasets.DatasetFolder.__getitem__)
+    monkeypatch.setattr(datasets.ImageFolder, "__getitem__", datasets.DatasetFolder.__getitem__)
+    change(dataset, subset)
+    assert len(loader) == len(expected)
+    for _ in range(2):
+        for (images, labels), (theirs, others) in zip(loader, expected, strict=True):
+            assert_same_images(images, theirs, 1.0)
+            assert torch.equal(labels, others)
+    assert is_native(loader) == (change in CHANGES[:4])
+
+
+def test_a_folder_that_is_not_changed_is_opened_once(root):
+    loader = FastLoader(Subset(folder(root, VALIDATION["version 1"]), [1, 0]), 4)
+    reading = loader._reading
+    for _ in range(2):
+        list(loader)
+    assert loader._reading is reading
 
 
 @pytest.mark.parametrize("name", ["text", "half a JPEG", "empty file"])

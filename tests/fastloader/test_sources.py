@@ -141,7 +141,7 @@ def test_tensors_with_more_than_their_rows_are_refused(make):
 
 def test_loader_rejects_tensors_that_require_grad():
     with pytest.raises(ValueError, match="pass its detach"):
-        FastLoader(TensorDataset(torch.ones(4, requires_grad=True)))
+        FastLoader((torch.ones(4, requires_grad=True),))
 
 
 @pytest.mark.parametrize("seed", ["one", 0.5])
