@@ -1,4 +1,4 @@
-"""The gain of FastLoader in the place of a script's DataLoader, from what attach has measured."""
+"""The gain of FastLoader in place of a script's DataLoader, by attach's measurements."""
 
 from __future__ import annotations
 
