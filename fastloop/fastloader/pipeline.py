@@ -38,6 +38,7 @@ from fastloop.fastloader.batch_stages import (
     pin,
 )
 from fastloop.fastloader.batching import Groups
+from fastloop.fastloader.bytes_ahead import BytesAhead, UsualSize, count_nbytes
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
@@ -55,17 +56,11 @@ from fastloop.fastloader.sample_draws import (
 from fastloop.fastloader.thread_choice import (
     Pace,
     Tuning,
-    count_nbytes,
     measure_reading,
     read_clocks,
 )
-from fastloop.fastloader.thread_map import (
-    Part,
-    ThreadModes,
-    map_ahead,
-    map_parts_ahead,
-    read_modes,
-)
+from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
+from fastloop.fastloader.thread_modes import ThreadModes, read_modes
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,7 @@ class Pipeline:
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
     pace: Pace = field(default_factory=Pace)
+    usual: UsualSize = field(default_factory=UsualSize)
 
     @property
     def is_plain(self) -> bool:
@@ -90,11 +86,13 @@ class Pipeline:
     def copy(self) -> Pipeline:
         """A pipeline for another process, or for another loader."""
         draws = replace(self.draws, seeded={*self.draws.seeded})
-        return replace(self, draws=draws, pace=replace(self.pace))
+        return replace(self, draws=draws, pace=replace(self.pace), usual=replace(self.usual))
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
-        num_threads = self.tuning.num_threads
+        modes = read_modes()
+        # The loop's thread alone has other modes.
+        num_threads = 0 if modes.has_others else self.tuning.num_threads
         # Columns draw with seeds of their own, and processes draw from their own generators. Only
         # transforms and other sources may draw in the stages of this process.
         draws = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
@@ -113,9 +111,10 @@ class Pipeline:
             on_stream=nullcontext if copies is None else copies.on_stream,
             draws=self.draws if draws else None,
             in_order=self.in_order,
-            modes=read_modes(),
+            modes=modes,
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             pace=self.pace if self.tuning.is_adaptive else None,
+            usual=self.usual if self.tuning.is_bounded else None,
         )
         numbered = NumberedGroups(groups)
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
@@ -169,6 +168,9 @@ class Work:
     """True if a group can be read twice, which an iterable's can't."""
     pace: Pace | None = None
     """Decides when how many threads begin to make batches; None: all do at once."""
+    usual: UsualSize | None = None
+    """The size of the loader's batches so far, which limits how many are made ahead; None: their
+    number alone does."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
@@ -194,8 +196,11 @@ class Work:
         return self.draws is not None and bool(self.draws.shared)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
-        ahead = self.tuning.prefetch_factor
-        return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order)
+        ahead, limit = self.tuning.prefetch_factor, None
+        if num_threads and self.usual is not None:
+            # The threads that were asked for, or that there are cores for, make a batch each.
+            limit = BytesAhead(max(1, self.tuning.num_threads), self.usual)
+        return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order, limit=limit)
 
     def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
@@ -331,18 +336,21 @@ class Work:
         is_first = self.draws.shared is None
         return self._finish_and_find(staged) if is_first else self._finish_globally(staged)
 
-    def _finish(self, staged: StagedGroup) -> StagedGroup:
-        """Do the stages that the group has not passed."""
+    def _finish(
+        self,
+        staged: StagedGroup,
+        draw: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> StagedGroup:
+        """Do the stages that the group has not passed. draw: the context in which it draws."""
         if not self.tuning.num_threads:
             with self.on_stream():
                 return pass_stages(staged, self.stages)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
-        with one_torch_thread(), self.modes.apply(), self.on_stream():
+        with one_torch_thread(), self.modes.apply(), self.on_stream(), draw():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
-        with draw_privately():
-            return self._finish(staged)
+        return self._finish(staged, draw_privately)
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None
