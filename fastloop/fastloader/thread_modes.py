@@ -2,7 +2,7 @@
 
 torch keeps these for each thread, and a new thread has the defaults. Without them the batches that
 the loop makes itself would have another dtype or device than those of its threads, or no gradient
-if those have one. What torch keeps for each thread, and what becomes of it:
+if those have one. The state that torch keeps for each thread, and whether it is carried:
 
 - carried: grad mode, inference mode, autocast with its dtype and cache, the default device, and
   CUDA's current device and stream
