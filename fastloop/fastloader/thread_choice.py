@@ -182,11 +182,17 @@ class Pace:
     evidence: float = 0.0
     """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
     threads lead if it is positive."""
+    needs_loop: bool = False
+    """True once the loop could read a batch that a thread could not."""
 
     @property
     def is_decided(self) -> bool:
-        """True once one of the two ways has proven faster, and is used from now on."""
-        return abs(self.evidence) > DECIDED
+        """True once one of the two ways has proven faster, or needed, and is used from now on."""
+        return self.needs_loop or abs(self.evidence) > DECIDED
+
+    def keep_to_loop(self) -> None:
+        """Let the loop read from now on: the samples can't be read in another thread."""
+        self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
 
     def begin_epoch(self) -> None:
         """Forget the times of another epoch."""

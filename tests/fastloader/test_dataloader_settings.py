@@ -237,7 +237,7 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("settings", SHOWN, ids=str)
+@pytest.mark.parametrize("settings", SHOWN, ids=lambda settings: "-".join(settings) or "none")
 def test_attributes_are_shown_as_dataloader_shows_them(settings):
     ours, theirs = FastLoader(Numbers(), **settings), DataLoader(Numbers(), **settings)
     for name in ("batch_size", "drop_last", "num_workers", "prefetch_factor"):

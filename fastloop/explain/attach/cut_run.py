@@ -76,8 +76,8 @@ class CutLoop:
     def wrap_new(self, dataloader: type) -> Callable[..., Any]:
         """DataLoader.__new__, which returns a FastLoader at the place of the change.
 
-        The script then gets the same loader as with the patch. If it needs more of a DataLoader than
-        FastLoader has, such as its class, this run fails, and not first the patched script.
+        The script then gets the same loader as with the patch. If it needs more of a DataLoader
+        than FastLoader has, such as its class, this run fails, and not first the patched script.
         """
         signature = inspect.signature(dataloader.__init__)
 
