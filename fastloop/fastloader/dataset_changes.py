@@ -22,7 +22,7 @@ class DatasetColumn(Protocol):
     """A column that was made of a dataset, which a program may change."""
 
     def is_current(self) -> bool:
-        """True if the dataset still has what the column was made of."""
+        """True if the dataset still has the data that the column was made of."""
         ...
 
 
@@ -60,8 +60,8 @@ def watch_dataset(dataset: Any, opened: Any) -> DatasetWatch | None:
 
 
 def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """The facts that tell a TensorDataset, or a Hugging Face dataset, from what it was, and the
-    objects whose addresses are among them."""
+    """Facts that differ once a TensorDataset, or a Hugging Face dataset, has been changed; and the
+    objects that have the addresses among these facts."""
     if type(dataset) is TensorDataset:
         tensors = [each for each in dataset.tensors if isinstance(each, torch.Tensor)]
         others = [type(each) for each in dataset.tensors if not isinstance(each, torch.Tensor)]
@@ -76,11 +76,11 @@ def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 def _describe_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     """The place and the form of a tensor's values."""
-    kind = tensor.dtype, tensor.shape, tensor.layout, tensor.device, tensor.requires_grad
+    form = tensor.dtype, tensor.shape, tensor.layout, tensor.device, tensor.requires_grad
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        return kind
+        return form
     is_lazy = tensor.is_conj() or tensor.is_neg()
-    place = tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg()
     # Values that are not contiguous were copied: a change in place does not reach the copy.
     is_copied = (is_lazy or not tensor.is_contiguous()) and not tensor.is_inference()
-    return (*kind, *place, tensor._version if is_copied else None)
+    version = tensor._version if is_copied else None
+    return form, tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg(), version

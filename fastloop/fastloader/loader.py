@@ -7,15 +7,14 @@ epoch on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate, default_convert
+from torch.utils.data import Dataset
 
 from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
@@ -25,25 +24,29 @@ from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 from fastloop.fastloader.dataset_source import CollateFn
 from fastloop.fastloader.epoch_engines import open_reading
 from fastloop.fastloader.iterable_source import shuffle_pipe
+from fastloop.fastloader.loader_attributes import EpochBatches, EpochIndices, collation
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
 from fastloop.fastloader.loader_settings import (
     SETTINGS,
     WORKER_SETTINGS,
     LoaderSettings,
+    plain_number,
     warn_of_settings,
 )
 from fastloop.fastloader.native_stream import PieceTimes
-from fastloop.fastloader.open_source import ColumnDataset, as_dataset
+from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.recognise_image_folders import log_once
-from fastloop.fastloader.sample_draws import draws_once
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`. It is not None, because None is refused as a source."""
-DEFAULTED = ("num_workers", "num_threads", "collate_fn", "sampler", "batch_sampler")
+DEFAULTED = (
+    *("num_workers", "num_threads", "prefetch_factor", "collate_fn"),
+    *("sampler", "batch_sampler", "batch_size"),
+)
 """Settings that are kept as private attributes. The public attributes of these names have the
 values that the loader uses if None is given."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
@@ -54,7 +57,7 @@ REOPENING_SETTINGS = frozenset(
         *WORKER_SETTINGS,
         "_num_workers",
         "_num_threads",
-        "prefetch_factor",
+        "_prefetch_factor",
         "_collate_fn",
         "pin_memory",
         "device",
@@ -158,15 +161,19 @@ class FastLoader(Generic[T_co]):
         source: Tree = NOT_GIVEN,
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
-        self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
-        self.shuffle, self._sampler, self._num_workers = shuffle or False, sampler, num_workers
+        self.source, self._batch_size, self.drop_last = source, batch_size, drop_last
+        self.shuffle, self._sampler, self._num_workers = (
+            shuffle or False,
+            sampler,
+            plain_number(num_workers),
+        )
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
         self.copy, self.native, self.device, self.pin_memory = copy, native, device, pin_memory
         self.timeout, self.worker_init_fn = timeout, worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers, self.prefetch_factor = persistent_workers, prefetch_factor
+        self.persistent_workers, self._prefetch_factor = persistent_workers, prefetch_factor
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
         settings = self._open()
@@ -240,14 +247,26 @@ class FastLoader(Generic[T_co]):
         self._sampler = sampler
 
     @property
+    def batch_size(self) -> int | None:
+        """The given number, or None with a batch_sampler, as in DataLoader."""
+        return self._batch_size if self._batch_sampler is None else None
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int | None) -> None:
+        self._batch_size = batch_size
+
+    @property
     def batch_sampler(self) -> Any:
-        """The given batch sampler, or the batches of indices of the next epoch."""
-        return EpochBatches(self) if self._batch_sampler is None else self._batch_sampler
+        """The given batch sampler, or the batches of indices of the next epoch; None with
+        batch_size=None."""
+        if self._batch_sampler is None and self._batch_size is not None:
+            return EpochBatches(self)
+        return self._batch_sampler
 
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        is_unbatched = self.batch_size is None
+        is_unbatched = self._batch_size is None
         return collation(self._collate_fn, self.transform, self.dataset, is_unbatched)
 
     @collate_fn.setter
@@ -259,11 +278,20 @@ class FastLoader(Generic[T_co]):
         """The given number, but at least 1 if a prefetch_factor is given: a DataLoader that is made
         of this loader's settings refuses a prefetch_factor without workers.
         """
-        return self._num_workers or (max(1, self.num_threads) if self.prefetch_factor else 0)
+        return self._num_workers or (max(1, self.num_threads) if self._prefetch_factor else 0)
 
     @num_workers.setter
     def num_workers(self, num_workers: int | None) -> None:
-        self._num_workers = num_workers
+        self._num_workers = plain_number(num_workers)
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """The given number; by default 2 with num_workers, as in DataLoader, else None."""
+        return self._prefetch_factor or (2 if self._num_workers else None)
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, prefetch_factor: int | None) -> None:
+        self._prefetch_factor = prefetch_factor
 
     @property
     def num_threads(self) -> int:
@@ -397,70 +425,3 @@ def _choose_dataset(dataset: Tree, source: Tree) -> Tree:
         given = "neither is" if dataset is NOT_GIVEN else "both are"
         raise TypeError(f"FastLoader takes a dataset, also as source=; {given} given")
     return source if dataset is NOT_GIVEN else dataset
-
-
-@dataclass(frozen=True)
-class EpochBatches:
-    """The batch sampler of a loader that was given none: the batches of its next epoch.
-
-    DataLoader has this attribute and `collate_fn`: accelerate's skip_first_batches, for one, builds
-    another loader of them.
-    """
-
-    loader: FastLoader[Any]
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.loader.index_batches()
-
-
-@dataclass(frozen=True)
-class EpochIndices:
-    """The sampler of a loader that was given none: the indices of its next epoch.
-
-    DataLoader has this attribute, and programs divide by its length, the number of samples.
-    """
-
-    loader: FastLoader[Any]
-
-    def __len__(self) -> int:
-        return self.loader.num_indices()
-
-    def __iter__(self) -> Iterator[int]:
-        return self.loader.single_indices()
-
-
-@dataclass(frozen=True)
-class Collation:
-    """A collate_fn that makes a loader's batches of the samples of its `dataset`."""
-
-    collate: Callable[[Any], Tree]
-    transform: Callable[[Tree], Tree]
-    is_unbatched: bool = False
-    """True if it gets single samples."""
-
-    def __call__(self, samples: Sequence[Tree]) -> Tree:
-        """The transformed batch."""
-        # A transform that draws once for each call would draw once for the whole batch.
-        if not self.is_unbatched and draws_once(self.transform):
-            return self.collate([self.transform(sample) for sample in samples])
-        return self.transform(self.collate(samples))
-
-
-def stack_samples(samples: Sequence[Tree]) -> Tree:
-    """A batch of the same structure as its samples, with tensors as leaves."""
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *samples)
-
-
-def collation(
-    collate_fn: CollateFn | None,
-    transform: Callable[[Tree], Tree] | None,
-    dataset: Dataset,
-    is_unbatched: bool,
-) -> CollateFn:
-    """The collate_fn of a loader of this dataset; is_unbatched: it delivers single samples."""
-    default = stack_samples if isinstance(dataset, ColumnDataset) else default_collate
-    collate = collate_fn or (default_convert if is_unbatched else default)
-    return collate if transform is None else Collation(collate, transform, is_unbatched)

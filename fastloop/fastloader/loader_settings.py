@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -109,7 +109,7 @@ class LoaderSettings:
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(f"{name}={value!r}: allowed is {least} or more")
         timeout = self.timeout
-        if not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
+        if not isinstance(timeout, Real) or not 0 <= timeout < math.inf:
             raise ValueError(f"timeout={timeout!r}: allowed are seconds, and 0 for no limit")
         seed = 0 if self.seed is None else self.seed
         # The seeds that torch.Generator.manual_seed accepts.
@@ -188,6 +188,11 @@ class LoaderSettings:
 
 
 SETTINGS = tuple(field.name for field in fields(LoaderSettings))
+
+
+def plain_number(number: Any) -> Any:
+    """An int in place of an integer of numpy, for processes and the core; others as they are."""
+    return int(number) if isinstance(number, Integral) else number
 
 
 def warn_of_settings(settings: LoaderSettings, used: Collection[str]) -> None:

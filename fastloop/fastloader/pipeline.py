@@ -8,7 +8,9 @@ GPU, see sample_draws.py.
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -38,9 +40,11 @@ from fastloop.fastloader.batch_stages import (
     pin,
 )
 from fastloop.fastloader.batching import Groups
+from fastloop.fastloader.bytes_ahead import BytesAhead, UsualSize, count_nbytes
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
+from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.running_epoch import Running
@@ -55,17 +59,13 @@ from fastloop.fastloader.sample_draws import (
 from fastloop.fastloader.thread_choice import (
     Pace,
     Tuning,
-    count_nbytes,
     measure_reading,
     read_clocks,
 )
-from fastloop.fastloader.thread_map import (
-    Part,
-    ThreadModes,
-    map_ahead,
-    map_parts_ahead,
-    read_modes,
-)
+from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
+from fastloop.fastloader.thread_modes import ThreadModes, read_modes
+
+LOG = logging.getLogger("fastloop")
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Pipeline:
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
     pace: Pace = field(default_factory=Pace)
+    usual: UsualSize = field(default_factory=UsualSize)
 
     @property
     def is_plain(self) -> bool:
@@ -90,11 +91,13 @@ class Pipeline:
     def copy(self) -> Pipeline:
         """A pipeline for another process, or for another loader."""
         draws = replace(self.draws, seeded={*self.draws.seeded})
-        return replace(self, draws=draws, pace=replace(self.pace))
+        return replace(self, draws=draws, pace=replace(self.pace), usual=replace(self.usual))
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
-        num_threads = self.tuning.num_threads
+        modes = read_modes()
+        # The loop's thread alone has other modes.
+        num_threads = 0 if modes.has_others else self.tuning.num_threads
         # Columns draw with seeds of their own, and processes draw from their own generators. Only
         # transforms and other sources may draw in the stages of this process.
         draws = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
@@ -113,9 +116,11 @@ class Pipeline:
             on_stream=nullcontext if copies is None else copies.on_stream,
             draws=self.draws if draws else None,
             in_order=self.in_order,
-            modes=read_modes(),
+            modes=modes,
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
+            repeats_failed=self._repeats_failed(source),
             pace=self.pace if self.tuning.is_adaptive else None,
+            usual=self.usual if self.tuning.is_bounded else None,
         )
         numbered = NumberedGroups(groups)
         if isinstance(source, ColumnSource) and source.is_slow and num_threads > 1:
@@ -124,6 +129,11 @@ class Pipeline:
             results = work.map(numbered)
         end = source.end if isinstance(source, ProcessBatches) else lambda: None
         return Running(results, partial(_receive, receiving), end)
+
+    def _repeats_failed(self, source: Batches) -> bool:
+        # Nobody has asked for a thread, nor said that threads may read this Dataset.
+        is_shared = not isinstance(source, DatasetSource) or source.is_thread_safe
+        return self.tuning.is_adaptive and not is_shared
 
     def _list_stages(
         self,
@@ -167,8 +177,14 @@ class Work:
     """Those of the thread that begins the epoch."""
     can_repeat: bool = False
     """True if a group can be read twice, which an iterable's can't."""
+    repeats_failed: bool = False
+    """True: the loop's thread reads a batch again that a thread has failed to read, which may fail
+    only because it is another thread."""
     pace: Pace | None = None
     """Decides when how many threads begin to make batches; None: all do at once."""
+    usual: UsualSize | None = None
+    """The size of the loader's batches so far, which limits how many are made ahead; None: their
+    number alone does."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """All stages of each group; a thread makes one group at a time."""
@@ -180,9 +196,10 @@ class Work:
         num_threads, pace = self.tuning.num_threads, self.pace
         # The loop makes all batches itself if there are no threads, or if they can't draw.
         if num_threads and pace is not None and not self._shares_generators:
-            if not pace.is_decided:
+            # A thread that has proven faster may still fail.
+            if not pace.is_decided or pace.num_threads:
                 return self._map_in_turns(pace, groups)
-            num_threads = pace.num_threads
+            num_threads = 0
         if not num_threads or self._shares_generators:
             return self._map(self._finish_globally, groups, 0)
         return self._map_by_threads(num_threads, groups)
@@ -194,8 +211,11 @@ class Work:
         return self.draws is not None and bool(self.draws.shared)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
-        ahead = self.tuning.prefetch_factor
-        return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order)
+        ahead, limit = self.tuning.prefetch_factor, None
+        if num_threads and self.usual is not None:
+            # The threads that were asked for, or that there are cores for, make a batch each.
+            limit = BytesAhead(max(1, self.tuning.num_threads), self.usual)
+        return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order, limit=limit)
 
     def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
         """The loop's thread makes the loader's first group, to find which generators it uses."""
@@ -222,8 +242,7 @@ class Work:
         self, pace: Pace, groups: Iterator[StagedGroup]
     ) -> Generator[StagedGroup, None, bool]:
         """Groups that the loop's thread makes; returns True if some are left to threads."""
-        tuning = replace(self.tuning, num_threads=0, waiting_threads=0)
-        here, is_long, asked_ns = replace(self, tuning=tuning), True, now_ns()
+        here, is_long, asked_ns = self._without_threads(), True, now_ns()
         for group in groups:
             # These clocks are only read if the batch before was long: that takes several
             # microseconds, as long as reading some batches.
@@ -261,13 +280,13 @@ class Work:
         self, pace: Pace, groups: Iterator[StagedGroup]
     ) -> Generator[StagedGroup, None, bool]:
         """Groups that threads make; returns True if some are left to the loop."""
-        is_left = False
+        is_left = has_failed = False
 
         def draw() -> Iterator[StagedGroup]:
             # The threads get no more groups once their turn has ended, as another pass over the
             # same loader may have ended it.
             nonlocal is_left
-            while pace.num_threads:
+            while pace.num_threads and not has_failed:
                 if (group := next(groups, None)) is None:
                     return
                 yield group
@@ -277,6 +296,10 @@ class Work:
         with closing(results):
             begin_ns = now_ns()
             for staged in results:
+                has_failed = self.repeats_failed and _has_failed(staged)
+                if has_failed:
+                    yield from self._repeat_failed(staged, results, pace)
+                    break
                 yield staged
                 # Otherwise this frame would hold the batches while it waits for the next ones.
                 del staged
@@ -286,6 +309,31 @@ class Work:
                     pace.note(end_ns - begin_ns)
                 begin_ns = end_ns
         return is_left
+
+    def _without_threads(self) -> Work:
+        return replace(self, tuning=replace(self.tuning, num_threads=0, waiting_threads=0))
+
+    def _repeat_failed(self, first: StagedGroup, results: Results, pace: Pace) -> Results:
+        """The rest of a turn from a group on that a thread has failed to make. The loop's thread
+        makes each such group again, and all later ones if it succeeds where the thread did not."""
+        left, here = deque([first]), self._without_threads()
+        del first
+        # The thread ends before the loop reads: it is not known that two may do so at once.
+        ended = try_batch(left.extend, results)
+        while left:
+            staged = left.popleft()
+            failed = next(filter(_is_failed, staged.made), None)
+            if failed is not None:
+                staged = here._finish_globally(StagedGroup(staged.group, staged.number))
+                if not _has_failed(staged) and not pace.needs_loop:
+                    pace.keep_to_loop()
+                    LOG.info("FastLoader reads in the loop, as its thread failed: %r", failed.error)
+            yield staged
+            # Otherwise this frame would hold the batches while it makes the next ones.
+            del staged, failed
+        # A sampler's error comes after the batches that were drawn before.
+        if ended is not None:
+            raise ended.error
 
     def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
         # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
@@ -331,18 +379,21 @@ class Work:
         is_first = self.draws.shared is None
         return self._finish_and_find(staged) if is_first else self._finish_globally(staged)
 
-    def _finish(self, staged: StagedGroup) -> StagedGroup:
-        """Do the stages that the group has not passed."""
+    def _finish(
+        self,
+        staged: StagedGroup,
+        draw: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> StagedGroup:
+        """Do the stages that the group has not passed. draw: the context in which it draws."""
         if not self.tuning.num_threads:
             with self.on_stream():
                 return pass_stages(staged, self.stages)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
-        with one_torch_thread(), self.modes.apply(), self.on_stream():
+        with one_torch_thread(), self.modes.apply(), self.on_stream(), draw():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
-        with draw_privately():
-            return self._finish(staged)
+        return self._finish(staged, draw_privately)
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None
@@ -368,6 +419,14 @@ def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
     # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
     return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
+
+
+def _has_failed(staged: StagedGroup) -> bool:
+    return any(map(_is_failed, staged.made))
+
+
+def _is_failed(batch: Any) -> bool:
+    return isinstance(batch, FailedBatch)
 
 
 def _warn(found: set[str] | None) -> None:

@@ -204,3 +204,8 @@ def is_redirected() -> bool:
     Its draws are redirected, and other threads draw from the global generators meanwhile.
     """
     return bool(getattr(_active, "draws", None))
+
+
+def is_own_mode(mode: Any) -> bool:
+    """True for a mode that redirects draws in a thread of a loader."""
+    return isinstance(mode, PrivateDraws | _HiddenDraws)

@@ -244,17 +244,28 @@ def is_array_dataset(dataset: Any) -> bool:
 
     Nothing of the user's is called but the attributes of the dataset; no error is raised.
     """
+    return _find_steps(dataset) is not None
+
+
+def needs_no_pillow(dataset: Any) -> bool:
+    """True if such a dataset is read without an image of Pillow for each sample: its images are not
+    resized, cut, padded or made grey before its other transforms."""
+    steps = _find_steps(dataset)
+    return steps is not None and not steps.reshaping
+
+
+def _find_steps(dataset: Any) -> Steps | None:
+    """The work of the dataset's transform; None if the dataset is not read natively."""
     images = _base_of(dataset)
     try:
         if not _has_images(images):
-            return False
+            return None
         pixels = _find_pixels(images)
         _open_labels(dataset)
-        _divide_transform(images.transform, pixels.shape[1:])
+        return _divide_transform(images.transform, pixels.shape[1:])
     except Exception:
         # A property of a user's class may raise anything.
-        return False
-    return True
+        return None
 
 
 def _base_of(dataset: Any) -> Any:

@@ -6,15 +6,13 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
-import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import process_cpu_ns
 from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
+from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
@@ -22,7 +20,6 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 
 # The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
 GROUP_BYTES = 4 << 20
-AHEAD_BYTES = 64 << 20
 UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
 LOCK_NS = 50_000
@@ -40,8 +37,6 @@ MOST_EVIDENCE, DECIDED = 1.0, 1.9
 """The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
 MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
 0.39 of the other's time. A turn in which one way takes longer by more than e ends at once."""
-NUMBER_NBYTES = 32
-"""About the bytes of a number of Python."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,9 @@ class Tuning:
       to waiting_threads if its samples wait.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
-    AHEAD_BYTES. The native core limits bytes instead, see native_stream.py; a number that is given
-    counts blocks.
+    AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).
+    The native core limits bytes instead, see native_stream.py; a number that is given counts
+    blocks.
     """
 
     num_threads: int
@@ -75,6 +71,8 @@ class Tuning:
     """True: the threads begin only if they save time, see Pace."""
     waiting_threads: int = 0
     """Maximum number of threads that read samples that wait; 0: num_threads."""
+    is_bounded: bool = False
+    """True: batches ahead have AHEAD_BYTES, see BytesAhead; False: as many as the numbers say."""
     num_cores: int = field(default_factory=usable_cores)
     """Cores that the threads and the loop's step share."""
 
@@ -103,27 +101,6 @@ def read_clocks() -> ThreadClocks:
 
         pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     return ThreadClocks(cpu_ns=process_cpu_ns(), pauses=pauses)
-
-
-def count_nbytes(batches: Any) -> int | None:
-    """The bytes of batches; None if they have parts other than tensors, arrays, texts and numbers.
-
-    >>> count_nbytes([{"x": torch.zeros(2, 3)}, b"four"])
-    28
-    """
-    total = 0
-    for leaf in pytree.tree_leaves(batches):
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            total += leaf.numel() * leaf.element_size()
-        elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
-            total += leaf.nbytes
-        elif isinstance(leaf, bytes | str):
-            total += len(leaf)
-        elif isinstance(leaf, int | float | np.generic):
-            total += NUMBER_NBYTES
-        else:
-            return None
-    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +182,17 @@ class Pace:
     evidence: float = 0.0
     """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
     threads lead if it is positive."""
+    needs_loop: bool = False
+    """True once the loop could read a batch that a thread could not."""
 
     @property
     def is_decided(self) -> bool:
-        """True once one of the two ways has proven faster, and is used from now on."""
-        return abs(self.evidence) > DECIDED
+        """True once one of the two ways has proven faster, or needed, and is used from now on."""
+        return self.needs_loop or abs(self.evidence) > DECIDED
+
+    def keep_to_loop(self) -> None:
+        """Let the loop read from now on: the samples can't be read in another thread."""
+        self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
 
     def begin_epoch(self) -> None:
         """Forget the times of another epoch."""
@@ -331,7 +314,13 @@ def tune(
     tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
     is_adaptive = is_adaptive and is_plain
     waiting_threads = MAX_WAITING_THREADS if is_adaptive and is_shared else 0
-    return replace(tuning, is_adaptive=is_adaptive, waiting_threads=waiting_threads)
+    is_bounded = settings.prefetch_factor is None
+    return replace(
+        tuning,
+        is_adaptive=is_adaptive,
+        waiting_threads=waiting_threads,
+        is_bounded=is_bounded,
+    )
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
@@ -347,7 +336,8 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         # a thread has read ahead would be lost to a program that leaves an epoch early, and goes on
         # with an iterable that carries on where it was.
         num_threads = 1 if source.workers else 0
-    return Tuning(num_threads, settings.prefetch_factor or 2)
+    is_bounded, ahead = settings.prefetch_factor is None, settings.prefetch_factor or 2
+    return Tuning(num_threads, ahead, is_bounded=is_bounded)
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,7 +23,7 @@ from threading import Thread, current_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import torch
+from fastloop.fastloader.bytes_ahead import BytesAhead
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -36,7 +37,6 @@ UNFINISHED: Any = object()
 Part = Callable[[], Any]
 """Makes a part of an item. Returns the item's result, or UNFINISHED."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
-AUTOCAST_DEVICES = "cpu", "cuda"
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,12 @@ def map_ahead(
     ahead: int,
     *,
     in_order: bool = True,
+    limit: BytesAhead | None = None,
 ) -> Generator[R, None, None]:
     """work(item) for each item, in order; closing it ends the threads.
 
     in_order: False: results come as they get ready, and an error of `items` comes last.
+    limit: of the bytes of the results that threads make ahead, besides their number.
 
     Errors of `work` and `items` are raised at the item's turn. The threads start at once, and have
     at most num_threads * ahead items; without threads everything is done when it is asked for.
@@ -72,7 +74,7 @@ def map_ahead(
     def divide(item: W) -> list[Part]:
         return [partial(work, item)]
 
-    return map_parts_ahead(divide, items, num_threads, ahead, in_order=in_order)
+    return map_parts_ahead(divide, items, num_threads, ahead, in_order=in_order, limit=limit)
 
 
 def map_parts_ahead(
@@ -82,14 +84,15 @@ def map_parts_ahead(
     ahead: int,
     *,
     in_order: bool,
+    limit: BytesAhead | None = None,
 ) -> Generator[Any, None, None]:
     """The result of each item; threads make the parts into which `divide` splits it.
 
     Exactly one part of an item returns its result. Otherwise this is map_ahead; there is at least
-    one thread.
+    one thread. limit: only for items of one part.
     """
-    limit = num_threads * ahead
-    results = _map_by_threads(divide, items, num_threads, limit, in_order=in_order)
+    most = num_threads * ahead
+    results = _map_by_threads(divide, items, num_threads, most, limit, in_order=in_order)
     OPEN_MAPS.add(results)
     # This runs the generator up to its first `yield`, so that the threads start now.
     next(results)
@@ -122,32 +125,38 @@ def _map_by_threads(
     divide: Callable[[Any], Sequence[Part]],
     items: Iterable[Any],
     num_threads: int,
-    limit: int,
+    most: int,
+    limit: BytesAhead | None,
     *,
     in_order: bool,
 ) -> Generator[Any, None, None]:
     tasks: SimpleQueue[tuple[int, Part] | None] = SimpleQueue()
-    results: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-    arguments = tasks, results
-    threads = [Thread(target=_run, args=arguments, daemon=True) for _ in range(num_threads)]
+    results: SimpleQueue[tuple[int, Any, int]] = SimpleQueue()
+    arguments = _run, tasks, results, limit
+    # Each thread has a copy of the loop's context variables, such as those of np.errstate.
+    threads = [
+        Thread(target=copy_context().run, args=arguments, daemon=True) for _ in range(num_threads)
+    ]
     pid = os.getpid()
     try:
         for thread in threads:
             thread.start()
         # Results come in any order, and are delivered by number unless any order will do.
         drawn, ready = enumerate(_catch(map(divide, items))), {}
-        count, received = _put(tasks, islice(drawn, limit)), 0
+        count, received = _put(tasks, islice(drawn, most)), 0
         # The generator has started, so close() ends the threads from now on.
         yield None
         while received < count:
             while received not in ready:
-                number, result = results.get()
+                number, result, nbytes = results.get()
                 # An error of `items` has the last number: the results of items drawn before it come
                 # first.
                 is_last = isinstance(result, ItemsFailure)
-                ready[number if in_order or is_last else received] = result
-            result = ready.pop(received)
+                ready[number if in_order or is_last else received] = result, nbytes
+            result, nbytes = ready.pop(received)
             received += 1
+            if limit is not None:
+                limit.receive(nbytes)
             if isinstance(result, TaskFailure):
                 raise result.error
             # The threads get another item before the result is delivered, so that they have work
@@ -159,7 +168,7 @@ def _map_by_threads(
     finally:
         # A fork has none of these threads.
         if os.getpid() == pid:
-            _end(threads, tasks)
+            _end(threads, tasks, limit)
 
 
 def _catch(divided: Iterable[Sequence[Part]]) -> Iterator[Sequence[Part]]:
@@ -182,8 +191,10 @@ def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Sequence[Part]]]) -> int
     return count
 
 
-def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
-    """Take back the parts that no thread has taken, and let the threads end."""
+def _end(threads: list[Thread], tasks: SimpleQueue, limit: BytesAhead | None) -> None:
+    """Take back the parts that no thread has begun, and let the threads end."""
+    if limit is not None:
+        limit.end()
     with suppress(Empty):
         while True:
             tasks.get_nowait()
@@ -204,44 +215,16 @@ def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
             patience = 0
 
 
-def _run(tasks: SimpleQueue, results: SimpleQueue) -> None:
+def _run(tasks: SimpleQueue, results: SimpleQueue, limit: BytesAhead | None) -> None:
     while (task := tasks.get()) is not None:
         number, part = task
+        if limit is not None and not limit.begin(number):
+            return
         try:
             result = part()
         except BaseException as error:
             result = TaskFailure(error)
         if result is not UNFINISHED:
-            results.put((number, result))
+            results.put((number, result, 0 if limit is None else limit.finish(result)))
         # Otherwise this frame would hold the last item and its batch until the next task comes.
         del task, part, result
-
-
-@dataclass(frozen=True)
-class ThreadModes:
-    """torch's modes of a thread (no_grad, autocast), for others that do its work.
-
-    torch keeps these modes for each thread, and a new thread has the defaults. Without them the
-    batches that the loop makes itself would have another dtype than those of the threads, or no
-    gradient if those have one. torch's default dtype is that of all threads. The default device is
-    left out: samples of threads draw from a generator of the CPU.
-    """
-
-    is_grad_enabled: bool
-    autocasts: Mapping[str, torch.dtype]
-    """The dtype of each device for which autocast is on."""
-
-    @contextmanager
-    def apply(self) -> Iterator[None]:
-        """Inside this context the calling thread has these modes."""
-        with torch.set_grad_enabled(self.is_grad_enabled), ExitStack() as stack:
-            for device, dtype in self.autocasts.items():
-                stack.enter_context(torch.autocast(device, dtype))
-            yield
-
-
-def read_modes() -> ThreadModes:
-    """The modes of the calling thread."""
-    enabled = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
-    dtypes = {device: torch.get_autocast_dtype(device) for device in enabled}
-    return ThreadModes(torch.is_grad_enabled(), dtypes)

@@ -39,6 +39,53 @@ def test_fetcher_has_its_own_function_again_after_an_error(tmp_path):
     assert fetcher.collate_fn is own
 
 
+class Shy:
+    """An object that can't be looked at, as a proxy outside of its context."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(f"asked for {name}")
+
+
+class Syntax:
+    """As an object of Python's ast: its _fields are no values."""
+
+    _fields = ("name",)
+
+
+def endless():
+    batch = []
+    batch.append(batch)
+    return batch
+
+
+@pytest.mark.parametrize("make", [Shy, Syntax, endless])
+def test_sample_that_can_not_be_looked_at_is_fetched(tmp_path, make):
+    fetcher, sample = Fetcher(), make()
+    fetcher.is_missing, fetcher.dataset = False, [sample]
+    log = open_script_log(str(tmp_path))
+    _probe_fetcher(fetcher, log)
+    (batch,) = fetcher.fetch([0])
+    # pytest would look at the sample to show it.
+    is_same = batch is sample
+    assert is_same
+    (facts,) = log.read_facts().values()
+    (fact,) = [each for each in facts if "samples_of" in each]
+    assert fact["no_store"]
+    assert fact["tensors"] == 0
+
+
+class ShyDataset(Shy):
+    def __getitem__(self, index):
+        return float(index)
+
+
+def test_dataset_that_can_not_be_looked_at_is_read(tmp_path):
+    fetcher = Fetcher()
+    fetcher.is_missing, fetcher.dataset = False, ShyDataset()
+    _probe_fetcher(fetcher, open_script_log(str(tmp_path)))
+    assert fetcher.fetch([0, 1]) == [0.0, 1.0]
+
+
 def test_reading_before_an_error_is_not_that_of_a_later_batch(monkeypatch):
     monkeypatch.setattr(usage_probe, "HAS_COUNTERS", True)
     monkeypatch.setattr(usage_probe.OF_THREADS, "has_left", lambda: False)

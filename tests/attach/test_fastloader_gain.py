@@ -93,6 +93,7 @@ def test_waits_of_samples_are_hidden_behind_the_step():
         (time_of(10, 10, usage_of(0.0)), "at most 33 %, and only if reading releases the"),
         (time_of(10, 10, LoopUsage()), "does not tell whether its samples wait"),
         (time_of(10, 10, usage_of(0.8), gives_workers=True), "the call passes num_workers=0"),
+        (time_of(10, 10, usage_of(0.8), iterable=True), "an iterable in the loop"),
         (time_of(10, 10, usage_of(0.8), num_workers=2), "in shared memory of their own"),
     ],
 )

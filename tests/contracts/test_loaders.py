@@ -219,7 +219,14 @@ def measure_spawned_worker(prepared_job, loader, count) -> tuple[float, float, f
 
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which pages are copies")
-@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "np_memmap",
+        pytest.param("tensorclass_memmap", marks=pytest.mark.nightly),
+        pytest.param("torch_storage", marks=pytest.mark.nightly),
+    ],
+)
 def test_spawned_worker_maps_the_store_again_without_copying_it(prepared_job, loader):
     _, _, base_mib = measure_spawned_worker(prepared_job, loader, 70)
     store_mib, copied_mib, private_mib = measure_spawned_worker(prepared_job, loader, 1000)

@@ -104,6 +104,7 @@ def test_the_slow_stage_is_the_greatest_part(overrides, stage, folder):
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_what_is_predicted_is_tried(folder):
     """Sleeping is removed by both loaders that read a store. On a busy machine the model may miss
     the job, and gains may not be beyond noise; test_ladder.py has what is printed then."""

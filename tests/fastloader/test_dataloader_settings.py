@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from importlib.util import find_spec
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -225,6 +225,39 @@ def test_single_samples_and_batches_may_be_assigned(source):
         expected = FastLoader(source, batch_size)
         assert len(loader) == len(expected)
         assert repr(list(loader)) == repr(list(expected))
+
+
+SHOWN = [
+    {},
+    {"batch_size": 6, "drop_last": True},
+    {"batch_size": None},
+    {"batch_sampler": BatchSampler(range(20), 3, False)},
+    {"num_workers": 2},
+    {"num_workers": 2, "prefetch_factor": 5},
+]
+
+
+@pytest.mark.parametrize("settings", SHOWN, ids=lambda settings: "-".join(settings) or "none")
+def test_attributes_are_shown_as_dataloader_shows_them(settings):
+    ours, theirs = FastLoader(Numbers(), **settings), DataLoader(Numbers(), **settings)
+    for name in ("batch_size", "drop_last", "num_workers", "prefetch_factor"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    if theirs.batch_sampler is None:
+        assert ours.batch_sampler is None
+    else:
+        for name in ("batch_size", "drop_last"):
+            assert getattr(ours.batch_sampler, name) == getattr(theirs.batch_sampler, name)
+        assert list(ours.batch_sampler.sampler) == list(theirs.batch_sampler.sampler)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_numbers_of_numpy_are_taken(count):
+    settings: Any = {"num_workers": np.int64(count), "timeout": np.int32(60 * count)}
+    loader = FastLoader(Numbers(), 4, **settings)
+    assert type(loader.num_workers) is int
+    assert repr(list(loader)) == repr(list(DataLoader(Numbers(), 4, **settings)))
+    columns = FastLoader(torch.arange(9), 4, num_workers=np.int64(1))
+    assert torch.cat(list(columns)).tolist() == [*range(9)]
 
 
 def test_a_sampler_of_lists_may_be_assigned():

@@ -412,6 +412,7 @@ def test_fastloader_imports_only_torch_and_numpy():
             ".sharding",
             ".spans",
             ".text",
+            ".thread_turns",
             ".torch_threads",
         )
     }

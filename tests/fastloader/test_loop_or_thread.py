@@ -23,7 +23,6 @@ from fastloop.fastloader.thread_choice import (
     Pace,
     ReadTimes,
     Tuning,
-    count_nbytes,
 )
 
 MS = 1_000_000
@@ -181,19 +180,6 @@ def test_batches_of_unknown_size_are_delivered_and_read_by_few_threads():
     loader = FastLoader(Threads(20, seconds=0.1), 2, thread_safe=True, collate_fn=to_sparse)
     assert [batch.to_dense().tolist() for batch in loader] == [[k, k + 1] for k in range(0, 20, 2)]
     assert len({*loader.dataset.readers}) < 16
-
-
-@pytest.mark.parametrize(
-    ("batches", "nbytes"),
-    [
-        ([{"x": torch.zeros(2, 3), "y": np.zeros(4)}, b"four", "ten letter"], 24 + 32 + 4 + 10),
-        ([torch.zeros(2, 3).to_sparse()], None),
-        ([np.array([{}])], None),
-        ([object()], None),
-    ],
-)
-def test_bytes_of_batches_are_counted_if_they_are_known(batches, nbytes):
-    assert count_nbytes(batches) == nbytes
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -16,7 +16,11 @@ from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 from fastloop import FastLoader
-from fastloop.fastloader.recognise_image_arrays import ImageRows, is_array_dataset
+from fastloop.fastloader.recognise_image_arrays import (
+    ImageRows,
+    is_array_dataset,
+    needs_no_pillow,
+)
 from fastloop.fastloader.recognise_image_folders import log_once
 
 COUNT = 40
@@ -145,6 +149,9 @@ def test_images_may_be_reshaped_first(kind, reshaping):
     assert is_native(loader)
     for ours, theirs in zip(loader, DataLoader(dataset, 8), strict=True):
         assert_same(ours, theirs)
+    # Images that a transform leaves as they are are looked up as if it were absent.
+    is_unchanged = getattr(reshaping, "size", None) == (7, 5)
+    assert needs_no_pillow(dataset) == is_unchanged
 
 
 def test_images_that_are_reshaped_after_a_tensor_was_made_are_read_as_written():

@@ -303,18 +303,3 @@ def test_a_sample_that_iterates_over_a_loader_draws_by_its_index_alone(num_threa
     dataset = Nested(draw_torch, 12)
     few, many = (FastLoader(dataset, n, num_threads=num_threads, seed=0) for n in (3, 6))
     assert torch.equal(*(torch.cat([rows for rows, _ in loader]) for loader in (few, many)))
-
-
-@pytest.mark.parametrize("settings", [{"num_threads": 0}, {}, {"num_workers": 1}], ids=str)
-def test_threads_have_the_modes_of_the_loop(settings):
-    """The first batch is made by the loop, and the others are by threads."""
-    layer = torch.nn.Linear(2, 2)
-    dataset = RandomSamples(lambda: layer(torch.ones(2)), 12)
-    for mode in (torch.no_grad(), torch.autocast("cpu", torch.bfloat16), nullcontext()):
-        with mode:
-            ours, theirs = FastLoader(dataset, 3, **settings), DataLoader(dataset, 3)
-            assert kinds(ours) == kinds(theirs)
-
-
-def kinds(loader) -> list:
-    return [(batch.requires_grad, batch.dtype) for batch, _ in loader]

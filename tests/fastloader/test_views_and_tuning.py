@@ -15,8 +15,8 @@ from PIL import Image
 
 from fastloop import FastLoader, Images, converted
 from fastloop.fastloader import thread_choice
+from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.thread_choice import (
-    AHEAD_BYTES,
     GROUP_BYTES,
     UNTHREADED_BYTES,
     Workload,

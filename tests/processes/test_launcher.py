@@ -319,6 +319,7 @@ def full_group():
 
 
 @pytest.mark.heavy
+@pytest.mark.nightly
 def test_forkserver_that_can_start_no_process_fails_one_call_with_one_line(full_group, capfd):
     FORKSERVER.call(os.getpid)
     full_group(forkserver._forkserver._forkserver_pid)

@@ -76,8 +76,8 @@ class CutLoop:
     def wrap_new(self, dataloader: type) -> Callable[..., Any]:
         """DataLoader.__new__, which returns a FastLoader at the place of the change.
 
-        The script then gets what the patch would give it. If it needs more of a DataLoader than
-        FastLoader has, such as its class, this run fails, and not first the patched script.
+        The script then gets the same loader as with the patch. If it needs more of a DataLoader
+        than FastLoader has, such as its class, this run fails, and not first the patched script.
         """
         signature = inspect.signature(dataloader.__init__)
 
@@ -117,7 +117,7 @@ class CutLoop:
             torch.set_num_threads(self.cut.change.torch_threads)
 
     def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
-        """FastLoader with these arguments, whose warnings are added to the notes of the result."""
+        """FastLoader with these arguments; its warnings are added to the notes of the result."""
         from fastloop.fastloader import FastLoader
 
         if not self.has_fastloader:

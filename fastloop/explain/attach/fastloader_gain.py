@@ -1,4 +1,4 @@
-"""The gain of FastLoader in the place of a script's DataLoader, from what attach has measured."""
+"""The gain of FastLoader in place of a script's DataLoader, by attach's measurements."""
 
 from __future__ import annotations
 
@@ -85,6 +85,9 @@ def _find_gain_of_thread(time: LoopTime) -> FastLoaderGain | None:
     most = _predict_thread(time, idle or 0.0, holds_lock=False)
     if max(least, most) < LEAST_GAIN:
         return None
+    if loop.facts.get("iterable"):
+        basis = "FastLoader reads an iterable in the loop, unless the call passes num_workers"
+        return FastLoaderGain(gain=None, basis=basis)
     if loop.facts.get("gives_workers"):
         basis = (
             "the call passes num_workers=0, with which FastLoader has no thread that reads ahead"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -163,12 +163,19 @@ class ProbedSamples:
 
 
 def _count_tensors(batch: Any) -> int:
-    """Number of tensors of a batch."""
+    """Number of tensors of a batch; 0 if it can't be told."""
+    # The script's objects may raise anything, and a list may contain itself.
+    with suppress(Exception):
+        return _count_inside(batch)
+    return 0
+
+
+def _count_inside(batch: Any) -> int:
     if isinstance(batch, torch.Tensor):
         return 1
     parts: Any = batch.values() if isinstance(batch, dict) else batch
     is_nested = isinstance(batch, dict | list | tuple)
-    return sum(map(_count_tensors, parts)) if is_nested else 0
+    return sum(map(_count_inside, parts)) if is_nested else 0
 
 
 def probe_workers(module: ModuleType) -> None:

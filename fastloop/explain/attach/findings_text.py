@@ -163,7 +163,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
 
 
 def describe_bases(loop: LoopFindings) -> list[str]:
-    """The sentences on what predictions rest on, or why there is none."""
+    """The sentences on the evidence for predictions, or why there is none."""
     bases = [each for each in loop.what_ifs if each.basis]
     return [
         f"{FASTLOADER} is not predicted: {each.basis}."

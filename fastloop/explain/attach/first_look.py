@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,8 +36,7 @@ class FirstRead:
     @skip_in_warnings
     def collate_first(self, samples: Any) -> Any:
         """The batch of the samples, by the fetcher's own function."""
-        first = samples[0] if isinstance(samples, list) and samples else samples
-        self.reason = _find_unstorable(first)
+        self.reason = _look(lambda: _find_unstorable(_first_of(samples)))
         return self.collate(samples)
 
     def stop(self) -> None:
@@ -46,9 +45,25 @@ class FirstRead:
 
     def end(self) -> str:
         """The reason why these samples can't be kept in a store; empty if none was found."""
+        return _look(self._find_draws) or self.reason
+
+    def _find_draws(self) -> str:
         dataset = self.fetcher.dataset
         is_drawn = self.states != _generator_states() or _has_generator(dataset, MOST_NESTED)
-        return "its samples are drawn at random" if is_drawn else self.reason
+        return "its samples are drawn at random" if is_drawn else ""
+
+
+def _look(find: Callable[[], str]) -> str:
+    """The text that the function finds, or that it can't look at the script's objects."""
+    # They may raise anything, such as a proxy outside of its context.
+    try:
+        return find()
+    except Exception:
+        return "its samples can't be looked at"
+
+
+def _first_of(samples: Any) -> Any:
+    return samples[0] if isinstance(samples, list) and samples else samples
 
 
 def _generator_states() -> list[Any]:
@@ -64,8 +79,9 @@ def _find_unstorable(sample: Any) -> str:
     """The reason why a store can't keep the sample; empty if it can."""
     # torch's pytree is not used, because this module may be imported while the script's own import
     # of torch is not complete.
-    if type(sample) in (list, tuple, dict) or hasattr(sample, "_fields"):
-        leaves = sample.values() if isinstance(sample, dict) else sample
+    kind = type(sample)
+    if kind in (list, tuple, dict) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        leaves = sample.values() if kind is dict else sample
         return next(filter(None, map(_find_unstorable, leaves)), "")
     numpy = sys.modules.get("numpy")
     arrays = (numpy.ndarray, numpy.generic) if numpy else ()

@@ -384,7 +384,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "is_derived": _is_derived(loader),
         "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
         "is_native": is_native,
-        "is_in_memory": is_native and (is_tensors or _is_array_dataset(loader.dataset)),
+        "is_in_memory": is_native and (is_tensors or _are_rows(loader.dataset)),
         # FastLoader, which this asks, is imported for images already. For tensors, it would take
         # the script's time.
         "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
@@ -497,3 +497,13 @@ def _is_array_dataset(dataset: Any) -> bool:
     from fastloop.fastloader.recognise_image_arrays import is_array_dataset
 
     return is_array_dataset(dataset)
+
+
+def _are_rows(dataset: Any) -> bool:
+    """True for such images if FastLoader looks up whole batches. Those that Pillow resizes first
+    take time for each sample, too."""
+    if "torchvision.datasets.mnist" not in sys.modules:
+        return False
+    from fastloop.fastloader.recognise_image_arrays import needs_no_pillow
+
+    return needs_no_pillow(dataset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import current_thread, get_ident, main_thread
 from types import FunctionType
@@ -23,7 +23,7 @@ from fastloop.observe.warning_frames import skip_in_warnings
 
 MOST_WRAPPED = 4
 """Number of nested datasets, such as Subsets, in which a transform is looked for."""
-TRANSFORMS = ("transform", "transforms")
+TRANSFORM, TRANSFORMS = "transform", "transforms"
 """Attributes with the transform of a dataset in torchvision, and in datasets modelled on it."""
 CALL = "__call__"
 
@@ -36,7 +36,7 @@ def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
     """
     own = _find_attributes(dataset)
     # No set: a class may have no hash, as its metaclass decides.
-    kinds = [type(own[name]) for name in TRANSFORMS if name in own]
+    kinds = [type(own[name]) for name in (TRANSFORM, TRANSFORMS) if name in own]
     # Threads that wrap and unwrap the same class in turn could leave it wrapped.
     is_alone = current_thread() is main_thread()
     with ExitStack() as stack:
@@ -49,13 +49,13 @@ def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
 
 def _find_attributes(dataset: Any) -> dict[str, Any]:
     """The attributes of the dataset, or of a dataset inside of it, that has a transform."""
-    for _ in range(MOST_WRAPPED):
-        names = getattr(dataset, "__dict__", None)
-        if names is None:
-            break
-        if any(callable(names.get(name)) for name in TRANSFORMS):
-            return names
-        dataset = names.get("dataset")
+    # The script's objects may raise anything, such as a proxy outside of its context.
+    with suppress(Exception):
+        for _ in range(MOST_WRAPPED):
+            names = vars(dataset)
+            if any(callable(names.get(name)) for name in (TRANSFORM, TRANSFORMS)):
+                return names
+            dataset = names.get("dataset")
     return {}
 
 
@@ -94,7 +94,7 @@ class TransformCalls:
     log: EventLog
 
     def __post_init__(self) -> None:
-        self.maker = _find_thread()
+        self.here, self.maker = self.log.here(), _find_thread()
         self.is_inside = False
         """True in a call that is recorded."""
 
@@ -115,19 +115,21 @@ class TransformCalls:
                 result = bound(*args, **named)
             finally:
                 self.is_inside = False
-            self.log.here().add(Part.TRANSFORM, start_ns, now_ns())
+            self.here.add(Part.TRANSFORM, start_ns, now_ns())
             return result
 
         return __call__
 
     def _is_recorded(self, transform: Any) -> bool:
         # torchvision's `transforms` calls `transform`, whose time is a part of its own. A process
-        # that is forked here has the wrapper for good.
+        # that is forked here has the wrapper for good. The names are asked for one by one, because
+        # a loop would take longer than all else.
+        get = self.own.get
         return (
             not self.is_inside
-            and any(self.own.get(name) is transform for name in TRANSFORMS)
+            and (get(TRANSFORM) is transform or get(TRANSFORMS) is transform)
             and self.maker == _find_thread()
-            and self.log.here().is_detailed
+            and self.here.is_detailed
         )
 
 

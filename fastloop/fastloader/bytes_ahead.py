@@ -1,0 +1,153 @@
+"""The memory of batches that threads make ahead of the loop: how much there is, and its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+AHEAD_BYTES = 64 << 20
+NUMBER_NBYTES = 32
+"""About the bytes of a number of Python."""
+MOST_ITEMS, MOST_PARTS = 32, 256
+"""An estimate looks at so many items of a list, and at so many parts of a batch: counting all of
+8,000 texts would take as long as reading them."""
+NEWEST_SHARE = 1 / 8
+"""The weight of the newest batch in the size of a usual one."""
+
+
+def count_nbytes(batches: Any) -> int | None:
+    """The bytes of batches; None if they have parts other than tensors, arrays, texts and numbers.
+
+    >>> count_nbytes([{"x": torch.zeros(2, 3)}, b"four"])
+    28
+    """
+    total = 0
+    for leaf in pytree.tree_leaves(batches):
+        nbytes = _leaf_nbytes(leaf)
+        if nbytes is None:
+            return None
+        total += nbytes
+    return total
+
+
+def _leaf_nbytes(leaf: Any) -> int | None:
+    """The bytes of a leaf; None for one of another kind."""
+    # Tensors come last: to ask whether something is one takes longer than the rest.
+    if isinstance(leaf, bytes | str):
+        return len(leaf)
+    if isinstance(leaf, int | float | np.generic):
+        return NUMBER_NBYTES
+    if isinstance(leaf, np.ndarray):
+        return None if leaf.dtype.hasobject else leaf.nbytes
+    is_dense = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    return leaf.numel() * leaf.element_size() if is_dense else None
+
+
+def estimate_nbytes(batches: Any) -> int:
+    """About the bytes of batches, found in less than a millisecond.
+
+    Of a long list only some items count, each for its neighbours too; parts of other kinds than
+    those of count_nbytes are left out.
+
+    >>> estimate_nbytes((["four"] * 1000, object()))
+    4032
+    """
+    total, parts, num_left = 0, [(batches, 1)], MOST_PARTS
+    while parts and num_left:
+        num_left -= 1
+        part, weight = parts.pop()
+        items = _list_items(part)
+        if items is None:
+            total += weight * (_leaf_nbytes(part) or 0)
+        else:
+            step = -(-len(items) // MOST_ITEMS) or 1
+            parts += [(item, weight * step) for item in items[::step]]
+    return total
+
+
+def _list_items(part: Any) -> Sequence[Any] | None:
+    """The items of a node of a tree; None for a leaf."""
+    if isinstance(part, list | tuple):
+        return part
+    if isinstance(part, dict):
+        return list(part.values())
+    # Tensordicts, for example, are registered there.
+    node = pytree.SUPPORTED_NODES.get(type(part))
+    return None if node is None else list(node.flatten_fn(part)[0])
+
+
+@dataclass
+class UsualSize:
+    """The size of a usual batch of a loader, by its batches so far."""
+
+    nbytes: float = 0.0
+    """0.0 until a batch has shown it."""
+
+    def note(self, nbytes: int) -> None:
+        """Note the size of a batch."""
+        self.nbytes += (nbytes - self.nbytes) * (NEWEST_SHARE if self.nbytes else 1)
+
+
+class BytesAhead:
+    """A limit on the results that threads make ahead: a thread waits until it may make another.
+
+    Results that are ready count with their own size, and those that are being made with a usual
+    one. If they have more than AHEAD_BYTES together, nothing new is begun but the next `least`
+    items. So a few large results among small ones do not stop the threads, and results that grow
+    have at most AHEAD_BYTES, besides what the threads are making when they begin to grow.
+    """
+
+    def __init__(self, least: int, usual: UsualSize) -> None:
+        self._least, self._usual = least, usual
+        # Its lock is reentrant, as the collector may end the epoch in a thread that holds it.
+        self._changed = Condition()
+        self._num_received = self._num_making = self._ready_nbytes = 0
+        self._is_ended = False
+
+    def begin(self, number: int) -> bool:
+        """Wait until the item with this number may be made; False if the epoch has ended."""
+        with self._changed:
+            while not self._is_ended and not self._may_begin(number):
+                self._changed.wait()
+            self._num_making += 1
+            return not self._is_ended
+
+    def _may_begin(self, number: int) -> bool:
+        # The loop may be waiting for the next item, which must never wait for later ones.
+        if number < self._num_received + self._least:
+            return True
+        nbytes = self._ready_nbytes + (self._num_making + 1) * self._usual.nbytes
+        return nbytes <= AHEAD_BYTES
+
+    def finish(self, result: Any) -> int:
+        """Note that an item has been made, and return about the bytes of its result."""
+        nbytes = 0
+        # An estimate is no reason for which a batch may fail: a user's class may raise anything.
+        with suppress(Exception):
+            nbytes = estimate_nbytes(result)
+        with self._changed:
+            self._num_making -= 1
+            self._ready_nbytes += nbytes
+            self._usual.note(nbytes)
+            self._changed.notify_all()
+        return nbytes
+
+    def receive(self, nbytes: int) -> None:
+        """Note that the loop has got a result of this size."""
+        with self._changed:
+            self._num_received += 1
+            self._ready_nbytes -= nbytes
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let no thread wait any longer."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
