@@ -30,7 +30,7 @@ from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.tune.candidates import find_tune_candidates
 from fastloop.tune.peak_memory import forecast_trial_mib
-from fastloop.tune.pilot import PilotLimits, look_at, run_pilot
+from fastloop.tune.pilot import PilotLimits, run_pilot, time_first_pass
 
 LIMITS_FILE = FOLDER / "memory_limit.jsonl"
 NAMES = ("mapped rows", "bytes to floats", "trained model", "JPEG with augmentation", "small rows")
@@ -90,7 +90,7 @@ def forecast_space(own: Sequence[str]) -> list[float]:
     """Memory forecasts for trials of all configurations of the space, the user's own first."""
     request = request_of(own)
     limits = PilotLimits(seconds=0.0, memory_mib=math.inf)
-    memory = run_pilot(look_at(request, request.job), WORKERS, limits).memory
+    memory = run_pilot(time_first_pass(request, request.job), WORKERS, limits).memory
     assert memory, "memory can't be observed here"
     space = read_space(SPACE, [])
     found = find_tune_candidates(request.job, own, space, lambda changed: compose_job(*changed))

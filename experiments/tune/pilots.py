@@ -13,7 +13,7 @@ from experiments.tune.grid import PILOTS_FILE, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, YOURS, Workload, overrides_of
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.tune.peak_memory import forecast_peak_mib
-from fastloop.tune.pilot import look_at, run_pilot
+from fastloop.tune.pilot import run_pilot, time_first_pass
 
 
 def main(seconds: float) -> None:
@@ -35,7 +35,7 @@ def run_one(workload: Workload, grid: Grid) -> Record:
     present = grid[YOURS].job
     workers = sorted({each.job.loading.num_workers for each in grid.values()})
     request = request_of(overrides_of(workload, workload.yours))
-    pilot = run_pilot(look_at(request, present), workers)
+    pilot = run_pilot(time_first_pass(request, present), workers)
     seconds = seconds_between(start_ns, now_ns())
     memory = pilot.memory
     return {

@@ -73,13 +73,9 @@ def main() -> None:
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.outputs_folder import outputs_folder
+    from fastloop.suite.build_file import build_suite_file, machine_name
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
-    from fastloop.suite.measure_round import (
-        SuiteRun,
-        machine_name,
-        measure_workloads,
-        suite_file,
-    )
+    from fastloop.suite.measure_round import SuiteRun, measure_workloads
     from fastloop.suite.suite_file import check_replaceable, save_suite
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
@@ -104,7 +100,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     measured = []
     for each in measure_workloads(run):
         measured.append(each)
-        document = suite_file(run, round_name, measured)
+        document = build_suite_file(run, round_name, measured)
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)
         print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)

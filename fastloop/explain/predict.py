@@ -26,9 +26,10 @@ class Measured:
 
     batches: int
     """Number of batches in a whole epoch."""
-    as_is: BatchTimes
-    """Times with the job's threads, and without workers if the loader can do without."""
-    single: BatchTimes
+    own_threads: BatchTimes
+    """Times of single batches with the job's own number of torch's threads; without workers, if the
+    loader can do without them."""
+    one_thread: BatchTimes
     """The same with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
     """For each number of workers, a pair of passes in each round."""
@@ -57,10 +58,10 @@ def predict_seconds(
     step is longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
-    threads = measured.single if job.torch_threads == 1 else measured.as_is
+    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
     workers = job.loading.num_workers
     # torch sets the threads of a worker to one.
-    times = measured.single if workers else threads
+    times = measured.one_thread if workers else threads
     loads = _phases(times.load_s, times.load_cpu_s, cores, kept)
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     if added_step_s:
@@ -86,9 +87,9 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     """Seconds of a whole epoch with a loader in which a thread gathers rows ahead, as fast as
     memory permits."""
     cores = available_cores()
-    threads = measured.single if job.torch_threads == 1 else measured.as_is
+    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
     # Gathering the rows of a batch is taken to last as long as copying a batch.
-    loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
+    loads = [[Phase(seconds=measured.one_thread.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     machinery = Machinery(workers=1, prefetch=FASTLOADER_AHEAD, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)
@@ -99,8 +100,8 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
     cores = available_cores()
     # All CPU time of reading is taken to need the interpreter's lock. Code that releases it, as
     # most decoders do, is faster than predicted.
-    threads = measured.single if job.torch_threads == 1 else measured.as_is
-    loads = _with_lock(_phases(measured.single.load_s, measured.single.load_cpu_s, cores))
+    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
     machinery = Machinery(workers=num_threads, prefetch=FASTLOADER_AHEAD, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)

@@ -161,7 +161,7 @@ def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect |
 def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate | None:
     """The share of an epoch that a change saves, with its 90 % interval; None if two passes of
     single batches differ too much for a prediction."""
-    difference = max(measured.as_is.difference, measured.single.difference)
+    difference = max(measured.own_threads.difference, measured.one_thread.difference)
     # A model that is compared with itself needs no agreement of the passes: both of its epochs are
     # from the same batches.
     if difference > MOST_DIFFERENT and not prediction.keeps_miss:
@@ -205,8 +205,8 @@ def resample(measured: Measured, noise: float, generator: np.random.Generator) -
     }
     return replace(
         measured,
-        as_is=_resample_batches(measured.as_is, generator),
-        single=_resample_batches(measured.single, generator),
+        own_threads=_resample_batches(measured.own_threads, generator),
+        one_thread=_resample_batches(measured.one_thread, generator),
         hand_off=hand_off,
     )
 

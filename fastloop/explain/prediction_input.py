@@ -103,16 +103,17 @@ def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
 
     Each is from two passes, which tell how much passes differ.
     """
-    # The order is: as is, single, single, as is. If the machine slows down steadily, this slows
-    # down both means alike.
-    as_is, single = whole.without_workers(whole.job.torch_threads), whole.without_workers(1)
-    first = as_is.time_batches()
+    # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
+    # slows down both means alike.
+    own_threads = whole.without_workers(whole.job.torch_threads)
+    one_thread = whole.without_workers(1)
+    first = own_threads.time_batches()
     # The job has one thread already: two passes serve both.
     if first.torch_threads == 1:
-        both = merge_batches(first, single.time_batches())
+        both = merge_batches(first, one_thread.time_batches())
         return both, both
-    passes = [single.time_batches() for _ in range(2)]
-    return merge_batches(first, as_is.time_batches()), merge_batches(*passes)
+    passes = [one_thread.time_batches() for _ in range(2)]
+    return merge_batches(first, own_threads.time_batches()), merge_batches(*passes)
 
 
 def measure_hand_off(
@@ -145,12 +146,16 @@ def measure_for_model(
     hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input. ladder: a round of the job's ladder in which nothing overlaps."""
-    as_is, single = times
+    """The model's input.
+
+    times: of single batches with the job's own threads, and with one thread. ladder: a round of the
+    job's ladder in which nothing overlaps.
+    """
+    own_threads, one_thread = times
     return Measured(
         batches=explained.whole_batches,
-        as_is=as_is,
-        single=single,
+        own_threads=own_threads,
+        one_thread=one_thread,
         hand_off=hand_off,
         kept=_share_without_samples(ladder),
         decode_share=share_of_loading(Part.DECODE, ladder),

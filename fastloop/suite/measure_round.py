@@ -1,27 +1,22 @@
-"""A round of the suite: one ordinary sweep a workload, kept in a folder, and their file."""
+"""Measuring a round of the suite: one ordinary sweep a workload, kept in a folder and resumed."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.config.command_line import quote
 from fastloop.config.compose import compose_requests, usage_errors
 from fastloop.config.experiments import register_experiments
-from fastloop.core.machine import describe_machine
-from fastloop.core.result import Result, measurements
+from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_result
 from fastloop.core.text import printable
 from fastloop.core.types import UsageError
-from fastloop.reporting.comparable import UNRANKED, partition
-from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord, seal, with_figures
 from fastloop.suite.workloads import (
-    SUITE,
     WORKLOADS,
     Scope,
     SuiteRow,
@@ -36,21 +31,7 @@ if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
 FINAL = ("FINISHED", "FAILED")
-
-BENCHMARK = "traversal"
-PUBLISHED = (
-    "platform",
-    "python",
-    "cpu",
-    "cores_usable",
-    "cores",
-    "cgroup_quota",
-    "memory_gib",
-    "gpus",
-)
-"""Facts about the machine that the file has. The machine's name in the network is left out."""
-NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
-OTHER_DATA = "it delivers other data than most loaders of this workload"
+"""Statuses of jobs that are not measured again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +65,7 @@ class SuiteRun:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """A row of a workload, with its result."""
+    """A row of a workload, with its result once it is measured."""
 
     row: SuiteRow
     reason: str
@@ -98,6 +79,7 @@ class MeasuredWorkload:
 
     workload: SuiteWorkload
     overrides: tuple[str, ...]
+    """The overrides of the workload in the scope that was measured."""
     rows: list[MeasuredRow] = field(default_factory=list)
 
 
@@ -124,49 +106,47 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
 ) -> MeasuredWorkload:
+    """The workload with the results of these rows, or with the reasons for having none."""
     folder = run.folder / workload.name
-    measured = [each.row for each in rows if not each.reason]
-    requests = _requests(run, workload, measured, folder)
+    requests = _requests(run, workload, [each.row for each in rows if not each.reason], folder)
     unsupported = _reasons_if_none_runs(requests)
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     if not unsupported:
-        found = _measure_requests(workload, requests, folder)
-    by_row = {
-        row.label: found.get(config_hash(request))
-        for row, request in zip(measured, requests, strict=True)
-    }
-    why = dict(zip(measured, unsupported, strict=True)) if unsupported else {}
+        results = _measure_requests(workload, [*requests.values()], folder)
+    measured = []
+    for each in rows:
+        if each.reason:
+            measured.append(each)
+            continue
+        result = results.get(config_hash(requests[each.row]))
+        measured.append(replace(each, reason=unsupported.get(each.row, ""), result=result))
+    quick = workload.quick if run.scope == "quick" else ()
     return MeasuredWorkload(
-        workload=workload,
-        overrides=(*workload.overrides, *(workload.quick if run.scope == "quick" else ())),
-        rows=[
-            replace(
-                each,
-                reason=each.reason or why.get(each.row, ""),
-                result=by_row.get(each.row.label),
-            )
-            for each in rows
-        ],
+        workload=workload, overrides=(*workload.overrides, *quick), rows=measured
     )
 
 
-def _reasons_if_none_runs(requests: Sequence[JobRequest]) -> list[str]:
-    """The reason of each request if none of them can run here; empty if one can."""
+def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[SuiteRow, str]:
+    """The reason of each row if the request of none can run here; empty if one can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
     # A sweep of such jobs alone ends without a result, and would end the suite.
-    reasons = []
-    for request in requests:
+    reasons = {}
+    for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
-            return []
-        reasons.append(f"{UNSUPPORTED}{printable(reason.splitlines()[0])}")
+            return {}
+        reasons[row] = f"{UNSUPPORTED}{printable(reason.splitlines()[0])}"
     return reasons
 
 
 def _measure_requests(
     workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
 ) -> dict[str, Result]:
-    """The results by the hash of the configuration. Raises UsageError for none."""
+    """The final results by the hash of the configuration; requests that have none in the folder
+    are measured first.
+
+    Raises UsageError if nothing could be measured.
+    """
     from fastloop.processes.signals import exit_if_signalled
     from fastloop.sweep.measure import measure
 
@@ -183,22 +163,26 @@ def _measure_requests(
 
 def _requests(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
-) -> list[JobRequest]:
-    known = {result.tags.get("config_hash") for result in _results(folder)}
-    if not known:
+) -> dict[SuiteRow, JobRequest]:
+    """The request of each row's job.
+
+    The requests resume the sweep that the folder holds if it has one of these jobs. Otherwise each
+    job gets a new folder.
+    """
+    in_folder = {result.tags.get("config_hash") for result in _results(folder)}
+    if not in_folder:
         return _compose(run, workload, rows, folder, run.changes)
-    # The sweep goes on in its folder. A job that failed has failed: the suite tells the reason.
-    resume = f"resume={quote(str(folder))}"
-    changes = (*run.changes, resume, "retry_failed=false")
-    requests = _compose(run, workload, rows, folder, changes)
-    if not known.isdisjoint(map(config_hash, requests)):
+    # A job that failed has failed: the suite tells the reason.
+    resume = (f"resume={quote(str(folder))}", "retry_failed=false")
+    requests = _compose(run, workload, rows, folder, (*run.changes, *resume))
+    if not in_folder.isdisjoint(map(config_hash, requests.values())):
         return requests
     # The folder has other jobs alone, such as those of other loaders. They keep their folders.
     requests = _compose(run, workload, rows, folder, run.changes)
-    return [
-        replace(each, folder=folder / f"{number}-{os.getpid()}")
-        for number, each in enumerate(requests)
-    ]
+    return {
+        row: replace(request, folder=folder / f"{number}-{os.getpid()}")
+        for number, (row, request) in enumerate(requests.items())
+    }
 
 
 def _compose(
@@ -207,12 +191,14 @@ def _compose(
     rows: Sequence[SuiteRow],
     folder: Path,
     changes: Sequence[str],
-) -> list[JobRequest]:
+) -> dict[SuiteRow, JobRequest]:
+    """The request of each row's job with these changes. Raises UsageError for a wrong override."""
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     # The transform of bytes_to_floats is one that experiments/peers adds.
     register_experiments()
     with usage_errors():
-        return compose_requests(jobs, folder) if jobs else []
+        requests = compose_requests(jobs, folder) if jobs else []
+    return dict(zip(rows, requests, strict=True))
 
 
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
@@ -239,111 +225,6 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
 
 
 def _results(folder: Path) -> list[Result]:
+    """All results of the folder."""
     # Not by load_results, which leaves out a job of the same name, such as one of other data.
     return [load_result(path, "suite") for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]
-
-
-def suite_file(run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]) -> SuiteFile:
-    """The file of these workloads, with its figures and seals."""
-    here = describe_machine()
-    cells, workloads = [], []
-    for each in measured:
-        cells += _cells(each)
-        workloads.append(_record(each))
-    document = SuiteFile(
-        schema=SCHEMA,
-        suite=SUITE,
-        round=round_name,
-        scope=run.scope,
-        complete=run.is_whole and len(measured) == len(run.workloads),
-        machine={name: here[name] for name in PUBLISHED},
-        versions=here["versions"],
-        commit=here["git_commit"],
-        code=here["code"],
-        workloads=workloads,
-        cells=cells,
-    )
-    return seal(with_figures(document))
-
-
-def machine_name() -> str:
-    """A name of the machine for files: its processor and its number of cores."""
-    here = describe_machine()
-    words = re.sub(r"\(.*?\)|@.*|[^\w ]", " ", here["cpu"]).lower().split()
-    dull = {"cpu", "processor", "with", "r", "tm"}
-    return "-".join(
-        [*(word for word in words if word not in dull), f"{here['cores_usable']}-cores"]
-    )
-
-
-def _record(measured: MeasuredWorkload) -> WorkloadRecord:
-    results = [each.result for each in measured.rows if each.result and each.result.num_samples]
-    workload = measured.workload
-    return WorkloadRecord(
-        name=workload.name,
-        title=workload.title,
-        overrides=list(measured.overrides),
-        samples=results[0].num_samples if results else None,
-        sample_nbytes=results[0].sample_nbytes if results else None,
-        undetermined="",
-    )
-
-
-def _cells(measured: MeasuredWorkload) -> list[Cell]:
-    results = [each.result for each in measured.rows if each.result]
-    finished = [result for result in results if result.status == "FINISHED"]
-    groups = sorted(partition(finished), key=len)
-    ranked = groups[-1] if groups else []
-    return [
-        _cell(measured, each, is_comparable=any(each.result is result for result in ranked))
-        for each in measured.rows
-    ]
-
-
-def _cell(
-    measured: MeasuredWorkload,
-    measured_row: MeasuredRow,
-    *,
-    is_comparable: bool,
-) -> Cell:
-    row, result = measured_row.row, measured_row.result
-    known: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
-    if result is not None and not measured_row.reason:
-        known = _fields_of(result, is_comparable)
-    overrides = (*measured.overrides, *row.overrides)
-    caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]
-    return Cell(
-        workload=measured.workload.name,
-        label=row.label,
-        loader=row.loader,
-        configuration=row.configuration,
-        overrides=list(row.overrides),
-        code=f"fastloop/options/loader/{row.loader}.py",
-        cache=caches[-1] if caches else "warm",
-        **known,
-    )
-
-
-def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
-    """The fields of a cell that come from its result."""
-    if result.status != "FINISHED" or not measurements(result, BENCHMARK):
-        reason = result.status_reason or f"the job is {result.status.lower()}"
-        return {"null_reason": printable(reason.splitlines()[0])}
-    marks = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
-    pass_ = result.attribution.get(BENCHMARK)
-    resources = pass_.resources if pass_ else None
-    return {
-        "null_reason": "",
-        "unranked_reason": marks[0] if marks else "" if is_comparable else OTHER_DATA,
-        "measured_ms": max(trial.started_ms for trial in result.trials),
-        "content": result.content,
-        "windows": {
-            trial.number: trial.benchmarks[BENCHMARK]
-            for trial in sorted(result.trials, key=lambda trial: trial.number)
-            if BENCHMARK in trial.benchmarks
-        },
-        "shuffling": result.shadow.shuffling if result.shadow else None,
-        "first_batch_s": pass_.first_batch_s if pass_ else None,
-        "peak_pss_mib": resources.peak_pss_mib if resources else None,
-        "caveats": [printable(each) for each in result.caveats],
-    }

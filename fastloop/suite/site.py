@@ -131,11 +131,12 @@ def _comparable_cells(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, 
         if cell.figures and cell.figures.rank is not None
     }
     for each, cell in shown:
-        keeps = with_ranks.get((each.machine, cell.workload)) is each
-        yield each, cell if keeps else _without_rank(cell)
+        has_ranks = with_ranks.get((each.machine, cell.workload)) is each
+        yield each, cell if has_ranks else _without_rank(cell)
 
 
 def _without_rank(cell: Cell) -> Cell:
+    """The cell without rank and ratio, and with a reason for that."""
     if cell.figures is None:
         return cell
     no_rank = {"rank": None, "tied_with": [], "ratio": None, "ratio_interval": None}
@@ -161,12 +162,13 @@ def _order(shown: ShownCell, workloads: list[str]) -> tuple:
     return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label
 
 
-def _show(each: LoadedRound, cell: Cell, now_ms: int, code: str) -> ShownCell:
+def _show(loaded: LoadedRound, cell: Cell, now_ms: int, code: str) -> ShownCell:
+    """The cell of this round with its texts. now_ms, code: as for render_site."""
     shown = ShownCell(
         cell=cell,
-        machine=each.machine,
-        round=each.round,
-        scope=each.document.scope,
+        machine=loaded.machine,
+        round=loaded.round,
+        scope=loaded.document.scope,
         code=f"{code.rstrip('/')}/{cell.code}",
         is_old=cell.measured_ms is not None and now_ms - cell.measured_ms > YEAR_MS,
         memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",

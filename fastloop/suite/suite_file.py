@@ -202,22 +202,28 @@ def with_figures(document: SuiteFile) -> SuiteFile:
 
 
 def _rank(cells: Sequence[Cell]) -> Ranking:
+    """The ranking of those cells of a workload that may have a rank."""
     ranked = {cell.label: cell.seconds for cell in cells if _may_have_rank(cell)}
     return rank_jobs(ranked)
 
 
 def _may_have_rank(cell: Cell) -> bool:
+    """True if the cell was measured, and nothing speaks against its rank."""
     return bool(cell.windows) and not cell.null_reason and not cell.unranked_reason
 
 
-def _figures(cell: Cell, cells: dict[str, Cell], ranking: Ranking) -> Figures | None:
+def _figures(cell: Cell, by_label: dict[str, Cell], ranking: Ranking) -> Figures | None:
+    """The figures of a cell; None if it was not measured.
+
+    by_label: the cells of its workload. ranking: their ranking.
+    """
     if cell.null_reason or not cell.windows:
         return None
     seconds, windows = cell.seconds, cell.windows.values()
     shares = [each.limit_fraction for each in windows if each.limit_fraction is not None]
     ratio = None
     if _may_have_rank(cell):
-        ratio = stats.ratio_or_range(seconds, cells[ranking.order[0]].seconds)
+        ratio = stats.ratio_or_range(seconds, by_label[ranking.order[0]].seconds)
     is_first = ranking.order[:1] == (cell.label,)
     has_interval = ratio is not None and ratio.is_interval and not is_first
     rank = ranking.ranks.get(cell.label)
@@ -274,5 +280,6 @@ def cell_name(cell: Cell) -> str:
 
 
 def _digest(value: Any) -> str:
+    """The seal of a plain JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -58,6 +58,10 @@ def _broken_seals(document: SuiteFile) -> list[str]:
 
 
 def _differences(prefix: str, sealed: dict[str, str], found: dict[str, str]) -> list[str]:
+    """A line for each path with a seal that differs from the one computed now, or is missing.
+
+    prefix: text before each path. sealed: the seals of the file. found: those computed now.
+    """
     paths = dict.fromkeys((*sealed, *found))
     broken = [path for path in paths if sealed.get(path) != found.get(path)]
     return [f"{prefix}{path}: altered, added or removed since it was sealed" for path in broken]
@@ -103,4 +107,5 @@ def _agree(given: Any, computed: Any) -> bool:
 
 
 def _line(path: str, given: Any, computed: Any) -> str:
+    """The line that reports a value which does not follow from the windows."""
     return f"{path}: {given} in the file, {computed} recomputed from the windows"

@@ -11,23 +11,30 @@ from fastloop.core.protocols import RankAnswer
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 
 
-def merge_trials(ranks: Sequence[Trial]) -> Trial:
-    """The trial that these ranks ran together; it took as long as its slowest rank."""
-    if len(ranks) == 1:
-        return ranks[0]
+def merge_trials(trials: Sequence[Trial]) -> Trial:
+    """The trial of a job from those of its ranks; it took as long as its slowest rank."""
+    if len(trials) == 1:
+        return trials[0]
+    first = trials[0]
     benchmarks = {
-        name: _merge_measurements([trial.benchmarks[name] for trial in ranks])
-        for name in ranks[0].benchmarks
+        name: _merge_measurements([trial.benchmarks[name] for trial in trials])
+        for name in first.benchmarks
     }
-    threads = [trial.torch_threads for trial in ranks]
-    unread = any(trial.calls.unread for trial in ranks if trial.calls)
-    calls = ranks[0].calls and replace(ranks[0].calls, unread=unread)
-    return replace(ranks[0], benchmarks=benchmarks, rank_torch_threads=threads, calls=calls)
+    threads = [trial.torch_threads for trial in trials]
+    unread = any(trial.calls.unread for trial in trials if trial.calls)
+    calls = first.calls and replace(first.calls, unread=unread)
+    return replace(first, benchmarks=benchmarks, rank_torch_threads=threads, calls=calls)
 
 
-def merge_passes(ranks: Sequence[RankAnswer]) -> Attribution:
-    """The instrumented pass of these ranks: waits of all ranks, seconds of the slowest."""
-    passes: list[Attribution] = [replace(rank.value, resources=rank.resources) for rank in ranks]
+def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
+    """The instrumented pass of a job from those of its ranks: the waits of all, the seconds of the
+    slowest.
+
+    answers: what each rank has returned: an Attribution, and the rank's resources.
+    """
+    passes: list[Attribution] = [
+        replace(answer.value, resources=answer.resources) for answer in answers
+    ]
     if len(passes) == 1:
         return passes[0]
     return replace(
@@ -58,59 +65,65 @@ def merge_passes(ranks: Sequence[RankAnswer]) -> Attribution:
     )
 
 
-def merge_shadows(ranks: Sequence[Shadow]) -> Shadow:
-    """The shadow trial that these ranks ran together, with the means of their figures."""
-    known = [shadow.shuffling for shadow in ranks if shadow.shuffling is not None]
-    if len(known) < len(ranks) or len(ranks) == 1:
-        return ranks[0]
+def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
+    """The shadow of a job from those of its ranks, with the means of their shuffling; that of
+    rank 0, unchanged, if a rank does not know its shuffling."""
+    known = [shadow.shuffling for shadow in shadows if shadow.shuffling is not None]
+    if len(known) < len(shadows) or len(shadows) == 1:
+        return shadows[0]
     shuffling = replace(
         known[0],
-        each_sample_once=all(rank.each_sample_once for rank in known),
-        distance=stats.mean([rank.distance for rank in known]),
-        neighbours_kept=stats.mean([rank.neighbours_kept for rank in known]),
+        each_sample_once=all(each.each_sample_once for each in known),
+        distance=stats.mean([each.distance for each in known]),
+        neighbours_kept=stats.mean([each.neighbours_kept for each in known]),
     )
-    return replace(ranks[0], shuffling=shuffling)
+    return replace(shadows[0], shuffling=shuffling)
 
 
-def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
+def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
+    """The measurement of a benchmark from those of the ranks."""
     # The trial took as long as its slowest rank. All ranks measure their limits at the same time,
     # so the limit of the job is their sum.
-    losses = [measured.losses for measured in ranks if measured.losses]
+    losses = [each.losses for each in measurements if each.losses]
     return replace(
-        max(ranks, key=lambda measured: measured.seconds),
-        cached_before=_largest([measured.cached_before for measured in ranks]),
-        cached_fraction=_largest([measured.cached_fraction for measured in ranks]),
-        limit_samples_per_s=_sum([measured.limit_samples_per_s for measured in ranks]),
-        limit_origin=merge_origins([measured.limit_origin for measured in ranks]),
-        losses=[stats.mean(list(epoch)) for epoch in zip(*losses, strict=True)],
-        rank_seconds=[measured.seconds for measured in ranks],
+        max(measurements, key=lambda each: each.seconds),
+        cached_before=_largest([each.cached_before for each in measurements]),
+        cached_fraction=_largest([each.cached_fraction for each in measurements]),
+        limit_samples_per_s=_sum([each.limit_samples_per_s for each in measurements]),
+        limit_origin=merge_origins([each.limit_origin for each in measurements]),
+        losses=[stats.mean(list(of_epoch)) for of_epoch in zip(*losses, strict=True)],
+        rank_seconds=[each.seconds for each in measurements],
     )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the known values; None if there are none. So it is for the next two functions."""
+    """The mean of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return stats.mean(known) if known else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
+    """The sum of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _largest(values: Sequence[float | None]) -> float | None:
+    """The largest of the values that are not None; None if all are."""
     return max((value for value in values if value is not None), default=None)
 
 
-def _sum_resources(ranks: Sequence[Resources]) -> Resources | None:
-    """Resources of all ranks. The sum of their peaks is an upper bound, because the ranks need not
-    reach their peaks at the same time."""
-    if not ranks:
+def _sum_resources(resources: Sequence[Resources]) -> Resources | None:
+    """The resources of the ranks together; None if no rank knows its own.
+
+    The sum of peaks is an upper bound, because ranks need not reach their peaks at the same time.
+    """
+    if not resources:
         return None
     names = ("peak_pss_mib", "peak_gpu_mib", "cpu_cores", "context_switches", "read_mib")
-    by_rank = {name: [getattr(resources, name) for resources in ranks] for name in names}
+    by_rank = {name: [getattr(each, name) for each in resources] for name in names}
     # A sum over some of the ranks would be too small, so that it is unknown if one value is.
     sums = {name: None if None in values else sum(values) for name, values in by_rank.items()}
     # The ranks of a node share /dev/shm, so each sees the same growth.
-    shm = _largest([resources.peak_shm_mib for resources in ranks])
-    return Resources(**sums, peak_shm_mib=shm, samples=min(rank.samples for rank in ranks))
+    shm = _largest([each.peak_shm_mib for each in resources])
+    return Resources(**sums, peak_shm_mib=shm, samples=min(each.samples for each in resources))

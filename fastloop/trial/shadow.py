@@ -34,8 +34,10 @@ from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain
 
-MANY, UNFORESEEN = 100_000, 1_000_000
-"""Epochs that no loader can foresee have random numbers from MANY to MANY + UNFORESEEN."""
+LEAST_UNFORESEEN = 100_000
+"""Least of the random numbers of epochs that no loader can foresee."""
+UNFORESEEN = 1_000_000
+"""Count of the numbers from LEAST_UNFORESEEN on, among which one is drawn."""
 SHADOW_TIME = 4
 """Time limit of a shadow, as a multiple of the limit of a trial: hashing takes longer than
 delivering."""
@@ -44,21 +46,27 @@ SETTLE_S = 0.01
 """Seconds for workers and threads of the last epoch to end."""
 PAUSE_S = 0.05
 """Seconds in which nothing is asked of the loader."""
-MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
-"""CPU seconds that idle threads and child processes may take in a pause. Children may take more, as
-the clocks of other processes count hundredths of seconds."""
+MOST_IDLE_S = 0.015
+"""CPU seconds that idle threads may take in a pause."""
+MOST_IDLE_CHILDREN_S = 0.03
+"""CPU seconds that idle child processes may take in a pause; more than threads, because the clocks
+of other processes count hundredths of seconds."""
 SUSPECT_S = 0.003
-"""If idle threads take more CPU seconds than this, a longer pause decides. On a busy machine, a
-thread that works all the time gets a core for only a part of PAUSE_S."""
+"""If idle threads or child processes take more CPU seconds than this, a longer pause decides. On a
+busy machine, a thread that works all the time gets a core for only a part of PAUSE_S."""
 MOST_IDLE_BYTES = 256 << 10
 """Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
 own files."""
-FASTER, LEAST_GAIN_S = 3.0, 0.005
-"""If the number of an epoch can be foreseen, the epoch of an honest loader takes at least 1 /
-FASTER of the time of other epochs, or is at most LEAST_GAIN_S faster."""
-LEAST_PAIRS, LONG_S = 3, 0.3
-"""Fewest pairs of such epochs before their medians are compared, unless a pair takes longer than
-LONG_S: one epoch of milliseconds may have been interrupted for as long as it takes itself."""
+FASTER = 3.0
+"""An epoch with a number that can be foreseen may be this many times as fast as one with another
+number, and faster by LEAST_GAIN_S on top of that. More shows that it was made beforehand."""
+LEAST_GAIN_S = 0.005
+"""Seconds of gain, beyond FASTER, that are put down to chance."""
+LEAST_PAIRS = 3
+"""Fewest pairs of such epochs before their medians are compared, unless both together take longer
+than LONG_S: one epoch of milliseconds may have been interrupted for as long as it takes itself."""
+LONG_S = 0.3
+"""Seconds of a pair of epochs that is compared without further pairs."""
 PAIRS = 10
 """Most pairs that are compared; the loader passes as soon as the medians show no gain. With three
 pairs, all of them were late by chance on a busy machine."""
@@ -78,14 +86,15 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             unread = observer.check(loader.epochs, job.epochs + 1)
         context.first_batch(loader.epochs)
         num_epochs = [_check_windows(observer, loader, calls, name) for name in job.benchmark]
-        is_always_unread = unread or not observer.found_unread
+        # Before the last comparison: no window has timed that epoch.
+        found_unread = observer.found_unread
         if calls.compares_data:
             observer.check(loader.epochs, job.epochs + 2)
         unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
-        check_unforeseen_epoch(loader.epochs, unforeseen + MANY)
-    # A trial reads the bytes of its batches only if batches of the epoch before the windows may be
-    # unread. A loader that delivers unread batches in the windows alone would save that time.
-    if not is_always_unread:
+        check_unforeseen_epoch(loader.epochs, LEAST_UNFORESEEN + unforeseen)
+    # The trial reads the bytes of its batches only if the epoch before the windows had unread ones.
+    # So batches that are unread in the windows alone were timed without reading them.
+    if found_unread and not unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
 
@@ -119,8 +128,8 @@ def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
     """All epochs that were asked for, and as many of their repeats, drawn at random."""
     # Comparing all repeats would take many times as long. The system's source of randomness draws
     # some of them. A loader can't seed it, and so can't foresee which ones are drawn.
-    first, rest = range(epochs), range(epochs, epochs * repeats)
-    return {*first, *random.SystemRandom().sample(rest, min(epochs, len(rest)))}
+    asked, repeated = range(epochs), range(epochs, epochs * repeats)
+    return {*asked, *random.SystemRandom().sample(repeated, min(epochs, len(repeated)))}
 
 
 class _Observer:
@@ -172,13 +181,13 @@ def check_idle(batch_nbytes: int) -> None:
     """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
     nothing is asked of it."""
     pause(SETTLE_S)
-    # Counting reads files of /proc itself; these bytes are subtracted.
-    counting_nbytes = -_bytes_read()
+    first_nbytes = _bytes_read()
     before = _CpuTimes.now()
-    nbytes = _bytes_read()
-    counting_nbytes += nbytes
+    second_nbytes = _bytes_read()
+    # Counting reads files of /proc itself; these bytes are subtracted.
+    counting_nbytes = second_nbytes - first_nbytes
     pause(PAUSE_S)
-    nbytes = _bytes_read() - nbytes - counting_nbytes
+    nbytes = _bytes_read() - second_nbytes - counting_nbytes
     if nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
         work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
         raise Invalid(f"works outside the window: {work} before it")
@@ -207,12 +216,13 @@ class _CpuTimes:
         return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
 
     def growth(self) -> _CpuTimes:
-        """The times minus earlier ones."""
+        """The present times minus these."""
         now = self.now()
         return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
 
     def is_above(self, most_threads_s: float, most_children_s: float) -> bool:
-        """True if threads or descendants have taken more than that."""
+        """True if the threads have taken more than most_threads_s, or the descendants more than
+        most_children_s."""
         return self.threads_s > most_threads_s or self.children_s > most_children_s
 
 

@@ -13,8 +13,10 @@ SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
-ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
-"""Seconds reserved at the end: for reporting the outcome, and for logging each job."""
+ENDING_S = 2.0
+"""Seconds reserved at the end for reporting the outcome."""
+ENDING_OF_JOB_S = 0.1
+"""Seconds reserved at the end for logging each job."""
 PASSES = 2
 """Number of passes after a configuration's trials: one with all data compared, one observed."""
 
@@ -46,7 +48,7 @@ def parse_budget(text: object) -> TuneBudget:
 
 @dataclass
 class Spending:
-    """The spent part of a budget, by this session and by earlier ones."""
+    """The spent part of a budget: what this session and earlier ones have used of it."""
 
     budget: TuneBudget
     exhaustive: int = 0

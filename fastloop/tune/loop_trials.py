@@ -124,6 +124,7 @@ class PartReader:
 
 
 def _count_as_one(_: Any) -> int:
+    """The samples of a batch of unknown length."""
     return 1
 
 

@@ -23,8 +23,9 @@ LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
 MOST_SHOWN = 8
 """Number of configurations that are printed."""
 MOST_REASONS = 8
+"""Most reasons for leaving out combinations that are printed."""
 MOST_TIES = 4
-"""Most reasons, and most ties, that are printed."""
+"""Most ties of the winner that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,7 @@ def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[st
 
 
 def _memory_lines(outcome: TuneOutcome) -> list[str]:
+    """A line for each observed configuration: its peak of memory beside the forecast one."""
     names = names_of(outcome.file.changes, outcome.race.present)
     forecasts = dict(zip(names, outcome.file.forecast_mib, strict=True))
     lines = []
@@ -143,9 +145,9 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
         return "Nothing was tried beside yours: nothing else can run."
     if not is_faster or result.gain is None:
         text = "Yours is as good as any that was tried"
-        return text + (
-            f": {_describe_refutation(result)}." if result.winner != result.present else "."
-        )
+        if result.winner == result.present:
+            return f"{text}."
+        return f"{text}: {_describe_refutation(result)}."
     ties = [name for name in result.ties if name != result.present]
     others = (
         f"not told apart from it: {_list_some(ties)}" if ties else "the others that ran are slower"
@@ -170,12 +172,14 @@ def _describe_cut(result: RaceResult) -> str:
 
 
 def _list_some(names: Sequence[str]) -> str:
+    """The first MOST_TIES names, and the number of others."""
     more = len(names) - MOST_TIES
     shown = "; ".join(names[:MOST_TIES])
     return shown if more <= 0 else f"{shown}; and {more} more"
 
 
 def _describe_refutation(result: RaceResult) -> str:
+    """Words on a winner of the race whose gain the fresh rounds have not confirmed."""
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)
@@ -204,12 +208,14 @@ def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
 
 
 def _ratio_of(result: RaceResult, name: str) -> float:
+    """Cost of the configuration relative to the winner's, by which the table is sorted."""
     # A configuration that shares no round with the winner can't be compared: it comes last.
     ratio = result.compare(name)
     return ratio.estimate if ratio else float("inf")
 
 
 def _show_ratio(ratio: Ratio) -> str:
+    """The ratio with its interval in brackets, or in parentheses the range of too few rounds."""
     ends = f"{ratio.low:.2f}, {ratio.high:.2f}"
     bounds = f"[{ends}]" if ratio.is_interval else f"({ends})"
     return f"{ratio.estimate:.2f} {bounds}"

@@ -99,7 +99,7 @@ class MemoryProfile:
 
 
 def observe_memory(
-    short: ExplainedJob,
+    cut_epochs: ExplainedJob,
     whole_batches: int,
     workers: Set[int],
     limit_mib: float,
@@ -110,37 +110,41 @@ def observe_memory(
 
     None if memory can't be observed, or if there is no time for it.
     """
-    alone = short.without_workers(short.job.torch_threads)
+    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
     if not passes.have_time():
         return None
-    process_mib = passes.run(partial(_peak_mib, alone))
+    process_mib = passes.run(partial(_peak_mib, without_workers))
     if process_mib is None:
         return None
-    prepared = short.prepared
-    added_mib = _observe_workers(short, workers, limit_mib - process_mib, process_mib, passes)
+    prepared = cut_epochs.prepared
+    added_mib = _observe_workers(cut_epochs, workers, limit_mib - process_mib, process_mib, passes)
     if added_mib is None:
         return None
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     return MemoryProfile(
         process_mib=process_mib,
-        added_mib={short.job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=short.job.loading.batches_ahead,
-        batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
-        batches=short.job.batches or whole_batches,
+        added_mib={cut_epochs.job.start_method(): added_mib} if added_mib else {},
+        prefetch_factor=cut_epochs.job.loading.batches_ahead,
+        batch_mib=prepared.sample_nbytes * cut_epochs.job.loading.batch_size / MIB,
+        batches=cut_epochs.job.batches or whole_batches,
         rows_mib=rows_mib,
-        included_rows_mib=_count_rows_held(short.job, prepared) * rows_mib,
+        included_rows_mib=_count_rows_held(cut_epochs.job, prepared) * rows_mib,
     )
 
 
 def _observe_workers(
-    short: ExplainedJob, workers: Set[int], room_mib: float, process_mib: float, passes: TimedPasses
+    cut_epochs: ExplainedJob,
+    workers: Set[int],
+    room_mib: float,
+    process_mib: float,
+    passes: TimedPasses,
 ) -> dict[int, float] | None:
     """The memory that workers add, by their number: the fewest, and the most that seem to fit.
 
     None if there is no time for these passes. room_mib: the memory that workers may add.
     process_mib: the memory of a pass without workers.
     """
-    alone = short.without_workers(short.job.torch_threads)
+    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
     added_mib: dict[int, float] = {}
     # Two numbers of workers are observed, because memory is not proportional to the number: the
     # first worker also keeps the pages that the process has changed since the fork, and in a short
@@ -153,8 +157,10 @@ def _observe_workers(
         if not passes.have_time():
             return None
         count = choose(counts)
-        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
-        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
+        with_workers = without_workers.with_workers(
+            count, cut_epochs.job.loading.multiprocessing_context
+        )
+        if (peak_mib := passes.run(partial(_peak_mib, with_workers))) is not None:
             added_mib[count] = max(0.0, peak_mib - process_mib)
     return added_mib
 

@@ -76,10 +76,10 @@ class Pilot:
     start_s: float = TRIAL_S
     """Seconds that the process of a trial takes to start."""
 
-    def predict(self, job: Job) -> float:
-        """Seconds of a whole epoch of the job by the model; 1 if there is no model."""
+    def predict(self, job: Job) -> float | None:
+        """Seconds of a whole epoch of the job by the model; None if there is no model."""
         if self.measured is None:
-            return 1.0
+            return None
         if job.loader != self.present.loader and not uses_dataloader(job):
             if job.loader.store is not None:
                 return predict_gathered_seconds(job, self.measured)
@@ -95,15 +95,15 @@ class Pilot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PilotStart:
-    """The beginning of a pilot: one pass of the present job without workers."""
+class FirstPass:
+    """The first pass of a pilot: the batches of the present job, timed without workers."""
 
-    whole: ExplainedJob
+    whole_epochs: ExplainedJob
     """The present job, over whole epochs."""
-    as_is: BatchTimes
+    own_threads: BatchTimes
     """The times of the batches of the pass, with the job's own number of torch's threads."""
     pass_s: float
-    """Seconds that the pass took."""
+    """Seconds that the pass took, with the start of its process."""
 
     @property
     def start_s(self) -> float:
@@ -111,41 +111,43 @@ class PilotStart:
 
         It is measured, because the start takes longer on a busy machine.
         """
-        return max(TRIAL_S, self.pass_s - sum(self.as_is.load_s) - sum(self.as_is.step_s))
+        batches_s = sum(self.own_threads.load_s) + sum(self.own_threads.step_s)
+        return max(TRIAL_S, self.pass_s - batches_s)
 
     @property
     def waits(self) -> bool:
         """True if samples wait rather than compute, so that many of them can be read at once."""
-        return self.as_is.load_cpu_share < WAITING
+        return self.own_threads.load_cpu_share < WAITING
 
 
-def look_at(
+def time_first_pass(
     request: JobRequest,
     present: Job,
     begin_step: Callable[[str], None] = lambda _: None,
     deadline: Deadline | None = None,
-) -> PilotStart:
-    """The first look at the request's job as the race runs it.
+) -> FirstPass:
+    """Prepare the data of the present job, and time batches of it.
 
-    Raises JobFailed if it can't be run, and UsageError if preparing its data, or this look, does
-    not end by the deadline.
+    present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
+    UsageError if preparing its data, or the pass, does not end by the deadline.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")
     left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.rest_s)
     with _time_limit(deadline, "preparing the data takes longer; fastloop prepare does that first"):
         prepared = prepare_job(present, request.launcher, most_s=left_s)
-    whole = ExplainedJob(
+    whole_epochs = ExplainedJob(
         job=present,
         prepared=prepared,
         launcher=request.launcher,
         begin_step=begin_step,
         whole_batches=count_batches(present, prepared),
     )
-    pass_ns, alone = now_ns(), whole.without_workers(present.torch_threads)
+    start_ns, without_workers = now_ns(), whole_epochs.without_workers(present.torch_threads)
     with _time_limit(deadline, "timing some of its batches takes longer"):
-        as_is = alone.ending_by(deadline).time_batches()
-    return PilotStart(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
+        own_threads = without_workers.ending_by(deadline).time_batches()
+    pass_s = seconds_between(start_ns, now_ns())
+    return FirstPass(whole_epochs=whole_epochs, own_threads=own_threads, pass_s=pass_s)
 
 
 @contextmanager
@@ -160,17 +162,23 @@ def _time_limit(deadline: Deadline, reason: str) -> Iterator[None]:
 
 
 def run_pilot(
-    look: PilotStart, workers: Sequence[int], limits: PilotLimits = PilotLimits()
+    first: FirstPass, workers: Sequence[int], limits: PilotLimits = PilotLimits()
 ) -> Pilot:
-    """The pilot after a first look. workers: the numbers of workers in the space."""
-    begun_ns = now_ns()
-    whole, as_is, present = look.whole, look.as_is, look.whole.job
-    whole_batches = whole.whole_batches
-    passes = TimedPasses(deadline=deadline_after(limits.seconds, begun_ns), longest_s=look.pass_s)
+    """The rest of the pilot. first: its first pass. workers: the numbers of workers in the space.
+
+    Raises UsageError if the epochs of the present job can't be cut and are too long.
+    """
+    start_ns = now_ns()
+    whole_epochs, own_threads = first.whole_epochs, first.own_threads
+    present, whole_batches = whole_epochs.job, whole_epochs.whole_batches
+    passes = TimedPasses(deadline=deadline_after(limits.seconds, start_ns), longest_s=first.pass_s)
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
-    short = whole.cut(as_is)
     observe = partial(
-        observe_memory, short, whole_batches, counts - {0}, limits.memory_mib or math.inf
+        observe_memory,
+        whole_epochs.cut(own_threads),
+        whole_batches,
+        counts - {0},
+        limits.memory_mib or math.inf,
     )
     # A limit of memory that the user has set holds for short budgets, too, so these passes have no
     # limit of time.
@@ -178,54 +186,74 @@ def run_pilot(
     if limits.memory_mib is not None:
         memory = observe(TimedPasses(deadline=Deadline(), longest_s=0.0))
     memory = memory or observe(passes)
-    measured = _measure_for_model(whole, as_is, sorted(counts), passes)
-    batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
-    left_s = limits.left_s - seconds_between(begun_ns, now_ns())
-    epoch_s = min(limits.epoch_s, longest_epoch_s(left_s, look.start_s))
+    measured = _measure_for_model(whole_epochs, own_threads, sorted(counts), passes)
+    load_s = stats.mean(own_threads.load_s)
+    batch_s = load_s + stats.mean(own_threads.step_s)
+    left_s = limits.left_s - seconds_between(start_ns, now_ns())
+    epoch_s = min(limits.epoch_s, longest_epoch_s(left_s, first.start_s))
     batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
         present=present,
-        prepared=whole.prepared,
+        prepared=whole_epochs.prepared,
         measured=measured,
         memory=memory,
-        decode_s=stats.mean(as_is.load_s) * whole_batches,
+        decode_s=load_s * whole_batches,
         epoch_s=batch_s * min(batches, whole_batches),
-        start_s=look.start_s,
+        start_s=first.start_s,
         cut=batches if batches < whole_batches and not present.batches else None,
     )
 
 
 def _measure_for_model(
-    whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int], passes: TimedPasses
+    whole_epochs: ExplainedJob,
+    own_threads: BatchTimes,
+    workers: Sequence[int],
+    passes: TimedPasses,
 ) -> Measured | None:
     """The model's input; None if there is no time for all of its passes.
+
+    own_threads: the times of the first pass. workers: the numbers of workers to measure.
 
     There is one pass of each kind, unlike in explain: only the ranking of candidates depends on it,
     and the race corrects it.
     """
     # The times of batches that are made with one thread of torch, as workers make them.
-    single = as_is
-    if as_is.torch_threads != 1:
+    one_thread = own_threads
+    if own_threads.torch_threads != 1:
         if not passes.have_time():
             return None
-        single = passes.run(whole.without_workers(1).time_batches)
-    short, counts = whole.cut(as_is), [count for count in workers if count]
-    alone = short.without_workers(1)
-    ((_, order),) = rounds(dict.fromkeys(alone.rungs, 1))
-    in_order = passes.run_all([partial(alone.time_rung, rung, 0) for rung in order])
+        one_thread = passes.run(whole_epochs.without_workers(1).time_batches)
+    cut_epochs = whole_epochs.cut(own_threads)
+    without_workers = cut_epochs.without_workers(1)
+    ((_, order),) = rounds(dict.fromkeys(without_workers.rungs, 1))
+    in_order = passes.run_all([partial(without_workers.time_rung, rung, 0) for rung in order])
     if in_order is None:
         return None
     times = dict(zip(order, in_order, strict=True))
     # The rungs were timed in random order, while the ladder needs the lowest first.
-    serial = {rung: times[rung] for rung in alone.rungs}
-    hand_off: dict[int, list[HandOff]] = {}
-    if counts:
-        # The hand-off is the difference from a pass with the same batches, ready in the loop.
-        several = [short.with_workers(count) for count in counts]
-        through = [partial(each.time_rung, Part.HAND_OFF, 0) for each in several]
-        timed = passes.run_all([partial(short.time_rung, Part.COPY, 0), *through])
-        if timed is None:
-            return None
-        ready, *handed_over = timed
-        hand_off = {count: [(each, ready)] for count, each in zip(counts, handed_over, strict=True)}
-    return measure_for_model(short, (as_is, single), serial, hand_off, PartCosts())
+    ladder = {rung: times[rung] for rung in without_workers.rungs}
+    hand_off = _measure_hand_off(cut_epochs, [count for count in workers if count], passes)
+    if hand_off is None:
+        return None
+    return measure_for_model(cut_epochs, (own_threads, one_thread), ladder, hand_off, PartCosts())
+
+
+def _measure_hand_off(
+    cut_epochs: ExplainedJob, workers: Sequence[int], passes: TimedPasses
+) -> dict[int, list[HandOff]] | None:
+    """A pass with each number of workers, and the one to compare it with; None if there is no time
+    for all of them."""
+    if not workers:
+        return {}
+    # The hand-off is the difference from a pass with the same batches, ready in the loop.
+    with_workers = [cut_epochs.with_workers(count) for count in workers]
+    timed = passes.run_all(
+        [
+            partial(cut_epochs.time_rung, Part.COPY, 0),
+            *(partial(each.time_rung, Part.HAND_OFF, 0) for each in with_workers),
+        ]
+    )
+    if timed is None:
+        return None
+    ready, *handed_over = timed
+    return {count: [(each, ready)] for count, each in zip(workers, handed_over, strict=True)}

@@ -26,7 +26,7 @@ from fastloop.tune.candidates import (
     find_tune_candidates,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
-from fastloop.tune.pilot import Pilot, PilotLimits, PilotStart, look_at, run_pilot
+from fastloop.tune.pilot import FirstPass, Pilot, PilotLimits, run_pilot, time_first_pass
 from fastloop.tune.race import YOURS
 from fastloop.tune.short_budget import (
     EPOCH_S,
@@ -46,9 +46,9 @@ MOST_TRIALS = 1000
 MOST_RACED = 256
 FEWEST_RACED = 8
 """Most and fewest candidates that are raced, whatever the budget is."""
-LOOK_UNTIL = 0.5
-"""Share of the budget after which a first look at the present job is stopped: the rest has no time
-for a race of jobs that take as long."""
+FIRST_PASS_UNTIL = 0.5
+"""Share of the budget after which the first pass of the present job is stopped: the rest has no
+time for a race of jobs that take as long."""
 PILOT_UNTIL = 0.4
 """Share of the budget after which the pilot measures nothing further."""
 
@@ -99,9 +99,9 @@ def plan_tuning(
     overrides = override_for_race(request)
     present = compose(overrides)
     space, notes = _choose_space(settings, present, request.choices["loader"])
-    look = look_within(spending, partial(look_at, request, present, begin_step))
+    first = first_pass_within(spending, partial(time_first_pass, request, present, begin_step))
     # A space that the user has given is tried as it is.
-    if settings.is_default_space and look.waits:
+    if settings.is_default_space and first.waits:
         space = add_workers(space)
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
@@ -110,7 +110,7 @@ def plan_tuning(
     # The pilot measures the input of the model and of the forecasts for all these candidates.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
-    pilot = run_pilot(look, workers, _limit_pilot(settings, spending))
+    pilot = run_pilot(first, workers, _limit_pilot(settings, spending))
     check_memory(pilot, memory_mib)
     check_trial_time(pilot, spending)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
@@ -118,7 +118,7 @@ def plan_tuning(
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
     # A budget such as 10% is a share of this, which is not known before.
     spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
-    predict = partial(_predict, pilot, look.waits)
+    predict = partial(_predict, pilot, first.waits)
     raced = _choose_raced(affordable, pilot, predict, spending)
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
@@ -150,14 +150,16 @@ def _as_change(values: Mapping[str, object]) -> Change:
     return Change(overrides=tuple(f"{name}={value}" for name, value in values.items()))
 
 
-def look_within(spending: Spending, look: Callable[[Deadline], PilotStart]) -> PilotStart:
-    """The first look at the present job. Raises UsageError if it takes so long that the budget has
-    no time for a race."""
+def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
+    """The first pass of the present job, which time_pass runs until a deadline.
+
+    Raises UsageError if it takes so long that the budget has no time for a race.
+    """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:
-        return look(Deadline())
+        return time_pass(Deadline())
     try:
-        return look(deadline_after(LOOK_UNTIL * budget_s - begun_s))
+        return time_pass(deadline_after(FIRST_PASS_UNTIL * budget_s - begun_s))
     except UsageError as error:
         reason = f"{spending.seconds_used:.0f} s of it are spent, and {error}"
         raise _too_short(reason, spending, spending.seconds_used - begun_s) from None
@@ -212,7 +214,8 @@ def _choose_raced(
 
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
     """Cost of a job by the model; without a model, the usual cost."""
-    return pilot.predict(job) if pilot.measured else expect_cost(job, change, waits=waits)
+    predicted = pilot.predict(job)
+    return expect_cost(job, change, waits=waits) if predicted is None else predicted
 
 
 def _count_trials(pilot: Pilot, spending: Spending) -> int:

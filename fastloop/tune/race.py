@@ -59,7 +59,7 @@ class RaceResult:
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
-    """Seconds, or another cost, by name and number of the round."""
+    """The cost of each trial, in seconds for most objectives, by name and number of the round."""
     confirming: tuple[int, ...] = ()
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
@@ -343,4 +343,5 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
 
 
 def _find_gain(confirmed: Sequence[Mapping[str, float]], present: str, winner: str) -> Ratio | None:
+    """Cost of the present configuration relative to the winner's, in the rounds that confirm."""
     return stats.ratio([each[present] for each in confirmed], [each[winner] for each in confirmed])

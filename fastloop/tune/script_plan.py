@@ -36,6 +36,7 @@ class ScriptOutcome:
     """The outcome of the race in the script's process."""
 
     text: str = ""
+    """The sentences and the table that the command prints."""
     best: str = ""
     """Name of the configuration to use."""
     is_faster: bool = False

@@ -23,15 +23,17 @@ LIKELY: Mapping[str, Sequence[str]] = {
 FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
 them."""
 EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0.7}
+"""Relative costs by override, which decide on the order of trials if nothing is predicted. Chosen
+by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
 OF_ONE_THREAD = 0.8
-"""Relative costs that decide on the order of trials if nothing is predicted. Chosen by hand, nearer
-to 1 than most gains on the recordings, so that a trial or two outweigh them."""
+"""Relative cost of one torch thread, chosen in the same way."""
 FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
-TRIAL_S, TRIAL_EPOCHS = 0.5, 4
-"""About the cost of a trial: seconds for its process, and epochs for comparing data, warming up and
-timing."""
+TRIAL_S = 0.5
+"""About the seconds that the process of a trial takes to start."""
+TRIAL_EPOCHS = 4
+"""Epochs of a trial: for comparing data, warming up and timing."""
 EPOCH_S = 2.0
 """Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 SHARE_OF_TWO = 0.7
@@ -39,19 +41,24 @@ SHARE_OF_TWO = 0.7
 that it fits."""
 STEP_S = 10
 """A proposed budget is a multiple of this."""
-PLANNING_S, LEAST_TRIAL_S = 4.0, 1.0
-"""Least time for preparing and timing a job's batches, and for a trial, in their own processes."""
+PLANNING_S = 4.0
+"""Least time for preparing a job's data and timing its batches, in their own processes."""
+LEAST_TRIAL_S = 1.0
+"""Least time for a trial, in its own process."""
 
 
 def is_short(budget: TuneBudget) -> bool:
-    """True for a time that is too short for the model."""
+    """True if the budget is a time, and has none for the model's measurements."""
     return budget.seconds is not None and budget.seconds < SHORT_S
 
 
 def narrow_space(
     space: Mapping[str, Sequence[str]], own_loader: str
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
-    """The default space reduced to the likely values, and a note on the others."""
+    """The default space reduced to the likely values, and a note on the others.
+
+    own_loader: the user's loader, which stays in the space.
+    """
     # The user's own loader is kept, because other settings of it may help.
     likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
     narrow: dict[str, Sequence[str]] = {
@@ -69,11 +76,11 @@ def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> floa
 
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
     """
-    of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
+    cost = math.prod(EXPECTED.get(text, 1.0) for text in change)
     # Each worker waits for its own sample, so the waits overlap.
     if waits and job.loading.num_workers:
-        of_loader /= job.loading.num_workers
-    return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
+        cost /= job.loading.num_workers
+    return cost * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 
 def check_least_time(spending: Spending) -> None:

@@ -13,19 +13,26 @@ from functools import cached_property
 
 import numpy as np
 
-OF_CHANGE, OF_SETTING, OF_PAIR, OF_ONE = 0.3, 0.3, 0.2, 0.2
-"""Relative standard deviations of the components of the model's error: one that all changed
-configurations share, one for each setting, one for each pair of settings, and one for each
-configuration alone."""
+# Relative standard deviations of the components of the model's error follow.
+OF_CHANGE = 0.3
+"""That of the component which all changed configurations share."""
+OF_SETTING = 0.3
+"""That of the component of each setting."""
+OF_PAIR = 0.2
+"""That of the component of each pair of settings."""
+OF_ONE = 0.2
+"""That of the component of each configuration alone."""
 SPREAD = 1.2
 """Standard deviation of the model's error of any configuration, as a logarithm."""
-# The common level is all but unknown: only ratios of costs matter, and the model's unit is free.
-LEVEL, OF_ROUND = 10.0, 0.15
-"""Standard deviations of the level that all costs share, and of the level that the trials of a
-round share, as logarithms."""
-USUAL_NOISE, NOISE_WEIGHT = 0.08, 4
-"""The standard deviation of a trial that is assumed before any configuration has run twice, and the
-weight of this assumption in degrees of freedom."""
+LEVEL = 10.0
+"""Standard deviation of the level that all costs share, as a logarithm. It is all but unknown: only
+ratios of costs matter, and the model's unit is free."""
+OF_ROUND = 0.15
+"""Standard deviation of the level that the trials of a round share, as a logarithm."""
+USUAL_NOISE = 0.08
+"""Standard deviation of a trial that is assumed before any configuration has run twice."""
+NOISE_WEIGHT = 4
+"""The weight of this assumption, in degrees of freedom."""
 MOST_SCALED = 10.0
 """Greatest factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5

@@ -17,6 +17,7 @@ from fastloop.core.types import UsageError
 
 TUNE_FILE = "tune.json"
 LAST = "last"
+"""The value of `resume=` that names the newest folder of the same command."""
 
 
 @dataclass(kw_only=True)
@@ -47,7 +48,6 @@ class TuneFile:
     """Seconds that were spent when the race began; None: it has not begun."""
     spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each configuration and round, the seconds that were spent by the end of that trial."""
-
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each configuration and round, the cost of its pass, which is in no trial."""
 

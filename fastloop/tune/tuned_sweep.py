@@ -161,6 +161,7 @@ class RaceSchedule:
         state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))
 
     def _find_cost(self, state: JobState, number: int) -> float | None:
+        """The cost of the job's trial in that round; None if the job has failed."""
         if not state.is_running:
             return None
         trials = [trial for trial in state.result.trials if trial.number == number]

@@ -40,15 +40,15 @@ def measured(spread: float = 0.0) -> Measured:
     load_s = (0.005 * (1 + spread * np.random.default_rng(0).standard_normal(50))).tolist()
     steady = [0.005] * 50
     times = BatchTimes(load_s=load_s, load_cpu_s=steady, step_s=steady, step_cpu_s=steady)
-    return Measured(batches=BATCHES, as_is=times, single=times, hand_off={}, kept=1.0)
+    return Measured(batches=BATCHES, own_threads=times, one_thread=times, hand_off={}, kept=1.0)
 
 
 def loading_s(times: Measured) -> float:
-    return BATCHES * float(np.mean(times.as_is.load_s))
+    return BATCHES * float(np.mean(times.own_threads.load_s))
 
 
 def whole_s(times: Measured) -> float:
-    return loading_s(times) + BATCHES * float(np.mean(times.as_is.step_s))
+    return loading_s(times) + BATCHES * float(np.mean(times.own_threads.step_s))
 
 
 def predict(epoch_s: float, keeps_miss: bool = False, is_other: bool = False, **settings):
@@ -89,12 +89,12 @@ def test_other_loaders_and_uneven_batches_are_less_sure():
 
 def test_batches_are_drawn_with_their_own_steps():
     load_s = [float(number) for number in range(50)]
-    times = replace(measured().as_is, load_s=load_s, step_s=[2 * each for each in load_s])
+    times = replace(measured().own_threads, load_s=load_s, step_s=[2 * each for each in load_s])
     through = {2: [(pass_of(2.0), pass_of(1.0)), (pass_of(3.0), pass_of(1.5))]}
-    once = replace(measured(), as_is=times, hand_off=through)
+    once = replace(measured(), own_threads=times, hand_off=through)
     again = resample(once, 0.1, np.random.default_rng(0))
-    assert again.as_is.step_s == [2 * each for each in again.as_is.load_s]
-    assert set(again.as_is.load_s) < set(load_s)
+    assert again.own_threads.step_s == [2 * each for each in again.own_threads.load_s]
+    assert set(again.own_threads.load_s) < set(load_s)
     assert len(again.hand_off[2]) == 2
     for with_workers, ready in again.hand_off[2]:
         assert with_workers.seconds / ready.seconds != 2.0
@@ -107,9 +107,9 @@ def test_two_passes_that_differ_are_a_weak_basis_or_none():
     )
 
     def gain(difference: float, keeps_miss: bool = False):
-        times = replace(measured().single, difference=difference)
+        times = replace(measured().one_thread, difference=difference)
         of = replace(prediction, keeps_miss=keeps_miss)
-        return estimate_gain(of, replace(measured(), single=times), ladder_of(1.0))
+        return estimate_gain(of, replace(measured(), one_thread=times), ladder_of(1.0))
 
     assert width(gain(0.25)) > 1.5 * width(gain(0.0))
     assert gain(0.5) is None

@@ -40,8 +40,8 @@ def measured(load_s: float = 0.006, load_cpu_s: float = 0.006) -> Measured:
     through = replace(ready, seconds=0.05 + 0.02 + 10 * 0.0005, first_wait_s=0.02)
     return Measured(
         batches=COUNT,
-        as_is=batch_times(load_s, load_cpu_s, 0.004, 4),
-        single=batch_times(load_s, load_cpu_s, 0.005, 1),
+        own_threads=batch_times(load_s, load_cpu_s, 0.004, 4),
+        one_thread=batch_times(load_s, load_cpu_s, 0.005, 1),
         hand_off={1: [(through, ready)], 2: [(through, ready)]},
         kept=0.25,
     )
@@ -67,7 +67,7 @@ def test_a_rare_slow_batch_of_a_short_epoch_may_come_anywhere():
         batches = BatchTimes(
             load_s=load_s, load_cpu_s=load_s, step_s=[0.005] * 8, step_cpu_s=[0.005] * 8
         )
-        once = replace(times, batches=8, as_is=batches, single=batches)
+        once = replace(times, batches=8, own_threads=batches, one_thread=batches)
         seconds.add(round(predict_seconds(job, once), 9))
     assert len(seconds) == 1
 

@@ -42,8 +42,8 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import Pilot, PilotStart, look_at
-from fastloop.tune.planning import check_trial_time, look_within
+from fastloop.tune.pilot import FirstPass, Pilot, time_first_pass
+from fastloop.tune.planning import check_trial_time, first_pass_within
 from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
@@ -252,8 +252,8 @@ def test_short_budgets_try_what_helps_most_often():
 )
 def test_samples_that_wait_get_many_workers(cpu_s, delay_s, waits):
     times = BatchTimes(load_s=[0.004] * 5, load_cpu_s=[cpu_s] * 5, load_delay_s=[delay_s] * 5)
-    look = PilotStart(whole=cast("Any", None), as_is=times, pass_s=1.0)
-    assert look.waits is waits
+    first = FirstPass(whole_epochs=cast("Any", None), own_threads=times, pass_s=1.0)
+    assert first.waits is waits
     present = compose_job("dataset=digits", "loader=raw", "device=cpu")
     space, _ = drop_settings_without_effect(read_space(None, []), present)
     wide = add_workers(space)
@@ -298,9 +298,9 @@ def test_epochs_are_cut_until_a_race_of_two_has_time(left_s):
 
 def test_epochs_are_shorter_if_processes_start_slowly():
     quick, slow = (
-        PilotStart(
-            whole=cast("Any", None),
-            as_is=BatchTimes(load_s=[0.5] * 4, step_s=[0.5] * 4),
+        FirstPass(
+            whole_epochs=cast("Any", None),
+            own_threads=BatchTimes(load_s=[0.5] * 4, step_s=[0.5] * 4),
             pass_s=4.0 + start_s,
         )
         for start_s in (0.1, 5.0)
@@ -441,24 +441,24 @@ def test_budget_without_time_for_one_trial_is_refused_and_a_larger_one_is_named(
     assert parse_budget(named[1]).seconds >= 40 + race_of_two_s(26)
 
 
-def test_first_look_is_stopped_at_its_share_of_the_budget():
+def test_first_pass_is_stopped_at_its_share_of_the_budget():
     deadlines = []
 
-    def look(deadline):
+    def time_pass(deadline):
         deadlines.append(deadline)
         raise UsageError("it takes longer")
 
     spending = Spending(budget=TuneBudget(seconds=60), before_s=10)
     with pytest.raises(UsageError, match=r"^budget=60s is too short: 10 s of it are spent, and it"):
-        look_within(spending, look)
+        first_pass_within(spending, time_pass)
     assert 0 < deadlines[0].rest_s <= 20
     with pytest.raises(UsageError, match=r"^it takes longer$"):
-        look_within(Spending(budget=TuneBudget(trials=5)), look)
+        first_pass_within(Spending(budget=TuneBudget(trials=5)), time_pass)
     assert deadlines[1].rest_s == math.inf
 
 
 @pytest.mark.heavy
-def test_preparing_is_stopped_at_the_deadline_of_the_first_look(tmp_path, monkeypatch):
+def test_preparing_is_stopped_at_the_deadline_of_the_first_pass(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
     # The command line is read again for flags such as -cd.
     monkeypatch.setattr("sys.argv", ["fastloop tune"])
@@ -466,7 +466,7 @@ def test_preparing_is_stopped_at_the_deadline_of_the_first_look(tmp_path, monkey
     overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
     (request,) = compose_requests([overrides], tmp_path)
     with pytest.raises(UsageError, match=r"^preparing the data takes longer; fastloop prepare"):
-        look_at(request, request.job, deadline=deadline_after(0.0))
+        time_first_pass(request, request.job, deadline=deadline_after(0.0))
 
 
 def test_stores_of_random_samples_are_left_out_before_the_race():

@@ -81,7 +81,7 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
         measure_round.MeasuredRow(row=SuiteRow(loader="raw"), reason=""),
         measure_round.MeasuredRow(row=SuiteRow(loader="spdl"), reason="left out"),
     ]
-    monkeypatch.setattr(measure_round, "_requests", lambda *_: [request_of("a")])
+    monkeypatch.setattr(measure_round, "_requests", lambda *_: {rows[0].row: request_of("a")})
     monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
     reason = "" if runs else "it needs a library"
     monkeypatch.setattr("fastloop.sweep.early_check.reason_against", lambda *_: reason)

@@ -1,0 +1,147 @@
+"""Building the file of a suite's round from its results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastloop.core.machine import describe_machine
+from fastloop.core.result import Result, measurements
+from fastloop.core.text import printable
+from fastloop.reporting.comparable import UNRANKED, partition
+from fastloop.suite.measure_round import MeasuredRow, MeasuredWorkload, SuiteRun
+from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord, seal, with_figures
+from fastloop.suite.workloads import SUITE
+
+BENCHMARK = "traversal"
+"""The only benchmark of the suite's jobs."""
+PUBLISHED = (
+    "platform",
+    "python",
+    "cpu",
+    "cores_usable",
+    "cores",
+    "cgroup_quota",
+    "memory_gib",
+    "gpus",
+)
+"""Facts about the machine that the file has. The machine's name in the network is left out."""
+NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
+OTHER_DATA = "it delivers other data than most loaders of this workload"
+
+
+def build_suite_file(
+    run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]
+) -> SuiteFile:
+    """The file of these workloads, with its figures and seals."""
+    here = describe_machine()
+    cells, workloads = [], []
+    for each in measured:
+        cells += _cells(each)
+        workloads.append(_record(each))
+    document = SuiteFile(
+        schema=SCHEMA,
+        suite=SUITE,
+        round=round_name,
+        scope=run.scope,
+        complete=run.is_whole and len(measured) == len(run.workloads),
+        machine={name: here[name] for name in PUBLISHED},
+        versions=here["versions"],
+        commit=here["git_commit"],
+        code=here["code"],
+        workloads=workloads,
+        cells=cells,
+    )
+    return seal(with_figures(document))
+
+
+def machine_name() -> str:
+    """A name of the machine for files: its processor and its number of cores."""
+    here = describe_machine()
+    words = re.sub(r"\(.*?\)|@.*|[^\w ]", " ", here["cpu"]).lower().split()
+    dull = {"cpu", "processor", "with", "r", "tm"}
+    return "-".join(
+        [*(word for word in words if word not in dull), f"{here['cores_usable']}-cores"]
+    )
+
+
+def _record(measured: MeasuredWorkload) -> WorkloadRecord:
+    """The workload as the file has it, with the data's size from its first result."""
+    results = [each.result for each in measured.rows if each.result and each.result.num_samples]
+    workload = measured.workload
+    return WorkloadRecord(
+        name=workload.name,
+        title=workload.title,
+        overrides=list(measured.overrides),
+        samples=results[0].num_samples if results else None,
+        sample_nbytes=results[0].sample_nbytes if results else None,
+        # with_figures fills it in.
+        undetermined="",
+    )
+
+
+def _cells(measured: MeasuredWorkload) -> list[Cell]:
+    """A cell for each row. Comparable are the loaders of the largest group with the same data."""
+    results = [each.result for each in measured.rows if each.result]
+    finished = [result for result in results if result.status == "FINISHED"]
+    groups = sorted(partition(finished), key=len)
+    comparable = groups[-1] if groups else []
+    return [
+        _cell(measured, each, is_comparable=any(each.result is result for result in comparable))
+        for each in measured.rows
+    ]
+
+
+def _cell(
+    measured: MeasuredWorkload,
+    measured_row: MeasuredRow,
+    *,
+    is_comparable: bool,
+) -> Cell:
+    """The cell of a row. is_comparable: True if it may have a rank beside most loaders."""
+    row, result = measured_row.row, measured_row.result
+    measured_fields: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
+    if result is not None and not measured_row.reason:
+        measured_fields = _fields_of(result, is_comparable)
+    overrides = (*measured.overrides, *row.overrides)
+    # The last override of a setting counts.
+    caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]
+    return Cell(
+        workload=measured.workload.name,
+        label=row.label,
+        loader=row.loader,
+        configuration=row.configuration,
+        overrides=list(row.overrides),
+        code=f"fastloop/options/loader/{row.loader}.py",
+        cache=caches[-1] if caches else "warm",
+        **measured_fields,
+    )
+
+
+def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
+    """The fields of a cell that come from its result."""
+    if result.status != "FINISHED" or not measurements(result, BENCHMARK):
+        reason = result.status_reason or f"the job is {result.status.lower()}"
+        return {"null_reason": printable(reason.splitlines()[0])}
+    unranked_reason = "" if is_comparable else OTHER_DATA
+    for_tags = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
+    if for_tags:
+        unranked_reason = for_tags[0]
+    pass_ = result.attribution.get(BENCHMARK)
+    resources = pass_.resources if pass_ else None
+    return {
+        "null_reason": "",
+        "unranked_reason": unranked_reason,
+        "measured_ms": max(trial.started_ms for trial in result.trials),
+        "content": result.content,
+        "windows": {
+            trial.number: trial.benchmarks[BENCHMARK]
+            for trial in sorted(result.trials, key=lambda trial: trial.number)
+            if BENCHMARK in trial.benchmarks
+        },
+        "shuffling": result.shadow.shuffling if result.shadow else None,
+        "first_batch_s": pass_.first_batch_s if pass_ else None,
+        "peak_pss_mib": resources.peak_pss_mib if resources else None,
+        "caveats": [printable(each) for each in result.caveats],
+    }
