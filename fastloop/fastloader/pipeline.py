@@ -392,8 +392,8 @@ class Work:
             return pass_stages(staged, self.stages)
 
     def _finish_here(self, staged: StagedGroup) -> StagedGroup:
-        """The same in the loop's thread, with its number of torch's threads as under a DataLoader:
-        the last digits of long sums depend on it."""
+        """Do these stages in the loop's thread, with its number of torch's threads as under a
+        DataLoader: the last digits of long sums depend on it."""
         # The loop may ask for batches in other modes than those in which the threads make them.
         modes = self.modes.apply() if self.tuning.num_threads else nullcontext()
         with modes, self.on_stream():
