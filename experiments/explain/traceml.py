@@ -42,8 +42,8 @@ def diagnose(pipeline: Pipeline) -> Record:
     variable = {VARIABLE: json.dumps(vars(pipeline))}
     environment = os.environ | variable | {"PYTHONPATH": os.getcwd()}
     with tempfile.TemporaryDirectory() as folder, other_programs(pipeline.load):
-        command = ["traceml", "run", str(SCRIPT), "--mode=summary"]
-        command[0] = str(Path(sys.executable).parent / command[0])
+        program = Path(sys.executable).with_name("traceml")
+        command = [str(program), "run", str(SCRIPT), "--mode=summary"]
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )

@@ -48,9 +48,9 @@ CAUSES = (
         True,
     ),
     Cause("a Mock in a dataset's place", r"'Mock' object is not", True),
-    Cause("an iterator that is kept has its threads", r"left zombie thread", False),
+    Cause("a live iterator keeps its threads running", r"left zombie thread", False),
     Cause(
-        "what samples draw has seeds of its own (documented)",
+        "random draws in samples use FastLoader's own seeds (documented)",
         r"test_\w*(worker_init_fn|seed|generator)",
         False,
     ),

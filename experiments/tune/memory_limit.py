@@ -47,16 +47,13 @@ def main(seconds: float) -> None:
     """Tune the workloads that have not been tuned, until the time is over, and print the table."""
     start_ns = now_ns()
     done = {each["workload"] for each in read_records(LIMITS_FILE)}
-    for workload in sorted(WORKLOADS, key=_place)[: len(NAMES)]:
+    workloads = {workload.name: workload for workload in WORKLOADS}
+    for workload in [workloads[name] for name in NAMES]:
         if workload.name in done or seconds_between(start_ns, now_ns()) > seconds:
             continue
         add_record(LIMITS_FILE, {"workload": workload.name} | tune_within(workload))
         print(f"{seconds_between(start_ns, now_ns()):.0f} s: {workload.name}", flush=True)
     print(*limit_table(read_records(LIMITS_FILE)), sep="\n")
-
-
-def _place(workload: Workload) -> int:
-    return NAMES.index(workload.name) if workload.name in NAMES else len(NAMES)
 
 
 def tune_within(workload: Workload) -> Record:
@@ -108,10 +105,17 @@ def limit_table(records: Sequence[Record]) -> list[Row]:
         trials = sum(peak["function"] == "run_trial" for peak in peaks)
         above = sum(peak["peak_mib"] > limit_mib for peak in peaks)
         greatest = max(peak["peak_mib"] for peak in peaks) / limit_mib
-        shown = f"{min(forecasts):.0f} to {max(forecasts):.0f}", f"{limit_mib}"
-        left_out = f"{each['left_out']} of {len(forecasts)}"
-        counts = left_out, str(trials), str(len(peaks) - trials), str(above)
-        rows.append((each["workload"], *shown, *counts, f"{greatest:.2f}"))
+        row = (
+            each["workload"],
+            f"{min(forecasts):.0f} to {max(forecasts):.0f}",
+            f"{limit_mib}",
+            f"{each['left_out']} of {len(forecasts)}",
+            f"{trials}",
+            f"{len(peaks) - trials}",
+            f"{above}",
+            f"{greatest:.2f}",
+        )
+        rows.append(row)
     return rows
 
 

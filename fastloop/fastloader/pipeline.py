@@ -386,10 +386,17 @@ class Work:
     ) -> StagedGroup:
         """Do the stages that the group has not passed. draw: the context in which it draws."""
         if not self.tuning.num_threads:
-            with self.on_stream():
-                return pass_stages(staged, self.stages)
+            return self._finish_here(staged)
         # OpenMP's threads wait for each other, and one busy core holds up all of them.
         with one_torch_thread(), self.modes.apply(), self.on_stream(), draw():
+            return pass_stages(staged, self.stages)
+
+    def _finish_here(self, staged: StagedGroup) -> StagedGroup:
+        """Do these stages in the loop's thread, with its number of torch's threads as under a
+        DataLoader: the last digits of long sums depend on it."""
+        # The loop may ask for batches in other modes than those in which the threads make them.
+        modes = self.modes.apply() if self.tuning.num_threads else nullcontext()
+        with modes, self.on_stream():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
@@ -397,7 +404,7 @@ class Work:
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None
-        finish = partial(self._finish, staged)
+        finish = partial(self._finish_here, staged)
         if not self.can_repeat:
             return make_seeded_once(finish, self.draws)
         # A transform may have changed batches in place that were gathered before.
@@ -409,7 +416,7 @@ class Work:
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
         assert self.draws is not None
         with find_global_draws(self.draws, for_threads=bool(self.tuning.num_threads)):
-            finished = self._finish(staged)
+            finished = self._finish_here(staged)
         if self.tuning.num_threads:
             _warn(self.draws.shared)
         return finished

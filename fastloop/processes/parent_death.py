@@ -11,7 +11,8 @@ import threading
 from multiprocessing.connection import wait
 
 FORKSERVER_OWNER = "FASTLOOP_FORKSERVER_OF"
-"""Environment variable with the id of the process that has started the forkserver."""
+"""Environment variable with the id of the process that has started the forkserver:
+start_method.py sets it, and forkserver_tie.py reads it in the forkserver."""
 PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl() that asks for a signal when the parent ends; see prctl(2)."""
 

@@ -23,8 +23,10 @@ WIDTH, MAX_WIDTH = 80, 120
 """Fewest and most columns of a table."""
 NAME_WIDTH = 23
 """Least width of the column of names."""
-CELL_WIDTH = 28
-"""Width of a benchmark's columns without `why`, see `_cell`."""
+TIME_WIDTH, RANK_WIDTH, LIMIT_WIDTH = 16, 4, 6
+"""Widths of a benchmark's columns."""
+CELL_WIDTH = TIME_WIDTH + 1 + RANK_WIDTH + 1 + LIMIT_WIDTH
+"""Width of these columns and the spaces between them, without the column `why`."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
@@ -45,7 +47,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
         if result.status != "FINISHED"
     ]
     parts += [
-        "\n".join(_name_and_text(*line, width) for line in lines)
+        "\n".join(_name_beside_text(*line, width) for line in lines)
         for lines in (ranks, caveats, unfinished)
         if lines
     ]
@@ -54,7 +56,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
 
 def _format_table(group: JobGroup, width: int) -> str:
     lines = textwrap.wrap(_title(group), width)
-    for comparisons in _columns_of(group, width):
+    for comparisons in _split_into_tables(group, width):
         lines += ["", *_table_lines(comparisons, width)]
     legend = f"{LEGEND}{limit_legend(group.comparisons)}"
     if why := why_legend(group.comparisons):
@@ -66,7 +68,7 @@ def _format_table(group: JobGroup, width: int) -> str:
     return "\n".join(lines)
 
 
-def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
+def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
     """The comparisons of each table: as many as fit beside the longest name, but at least one."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
@@ -112,7 +114,7 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
             _cell(row, specs, comparison) + _why_cell(row, comparison)
             for row, specs, comparison in zip(rows, formats, comparisons, strict=True)
         ]
-        lines.append(_name_column(label, " ".join(cells).rstrip(), column, width))
+        lines.append(_name_beside_cells(label, " ".join(cells).rstrip(), column, width))
     return lines
 
 
@@ -136,7 +138,7 @@ def _title(group: JobGroup) -> str:
     if len(group.results) > 1 and len(loaders) == 1:
         parts.append(f"loader {first.loader}")
     for name in ("batch_size", "epochs", "batches", "trials"):
-        values = {_setting_of_all(result, name) for result in group.results} - {None}
+        values = {_setting(result, name) for result in group.results} - {None}
         if len(values) == 1:
             parts.append(f"{name} {values.pop()}")
     sizes = {world_size(result) for result in group.results}
@@ -150,17 +152,18 @@ def _title(group: JobGroup) -> str:
     return f"{group.title}: {', '.join(parts)}"
 
 
-def _setting_of_all(result: Result, name: str) -> object:
+def _setting(result: Result, name: str) -> object:
     return show_trials(result) if name == "trials" else result.params.get(name)
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
     cells = []
     for comparison in comparisons:
+        # Twelve letters, a comma, a space and a unit of two letters fill the column.
         time = f"{comparison.benchmark[:12]}, {_unit(comparison).name}"
         width = _why_width(comparison)
         why = f" {'why':<{width}}" if width else ""
-        cells.append(f"{time:>16} rank  limit{why}")
+        cells.append(f"{time:>{TIME_WIDTH}} {'rank':>{RANK_WIDTH}} {'limit':>{LIMIT_WIDTH}}{why}")
     return (" " * column + " ".join(cells)).rstrip()
 
 
@@ -173,9 +176,12 @@ def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> st
     if row is None:
         return " " * CELL_WIDTH
     unit = _unit(comparison)
-    seconds = _first_within(16, [_mean_and_spread(row.seconds, unit, spec) for spec in formats])
+    seconds = _first_within(
+        TIME_WIDTH, [_mean_and_spread(row.seconds, unit, spec) for spec in formats]
+    )
     rank = str(row.rank or NO_RANK) if len(comparison.rows) > 1 else NO_RANK
-    return f"{seconds:>16} {rank:>4} {_format_limit(row.limit_fraction):>6}"
+    limit = _format_limit(row.limit_fraction)
+    return f"{seconds:>{TIME_WIDTH}} {rank:>{RANK_WIDTH}} {limit:>{LIMIT_WIDTH}}"
 
 
 def _why_cell(row: Row | None, comparison: Comparison) -> str:
@@ -188,7 +194,7 @@ def _format_limit(fraction: float | None) -> str:
     if fraction is None:
         return "-  "
     shares = [f"{100 * fraction:{spec}}" for spec in (".1f", ".0f")]
-    return f"{_first_within(4, [*shares, '>999'])} %"
+    return f"{_first_within(LIMIT_WIDTH - len(' %'), [*shares, '>999'])} %"
 
 
 def _mean_and_spread(seconds: Sequence[float], unit: TimeUnit, spec: str) -> str:
@@ -201,7 +207,7 @@ def _first_within(width: int, texts: Sequence[str]) -> str:
     return next((text for text in texts if len(text) <= width), texts[-1])
 
 
-def _name_and_text(name: str, text: str, width: int) -> str:
+def _name_beside_text(name: str, text: str, width: int) -> str:
     """The name in its column with the text next to it, or the text after a longer name."""
     indent = " " * NAME_WIDTH
     if len(name) >= NAME_WIDTH:
@@ -211,8 +217,8 @@ def _name_and_text(name: str, text: str, width: int) -> str:
     return name.ljust(NAME_WIDTH) + f"\n{indent}".join(lines)
 
 
-def _name_column(name: str, text: str, column: int, width: int) -> str:
-    """The name in its column with the text next to it, or above the text if it is too long."""
+def _name_beside_cells(name: str, cells: str, column: int, width: int) -> str:
+    """The name in its column with the cells next to it, or above the cells if it is too long."""
     if len(name) < column:
-        return name.ljust(column) + text
-    return "\n".join([*textwrap.wrap(name, width, break_on_hyphens=False), " " * column + text])
+        return name.ljust(column) + cells
+    return "\n".join([*textwrap.wrap(name, width, break_on_hyphens=False), " " * column + cells])

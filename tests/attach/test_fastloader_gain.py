@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fastloop.explain.attach.fastloader_gain import find_fastloader_gain
-from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.loop_model import LoopModel, LoopTime
+from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import MadeBatch
@@ -27,8 +27,8 @@ def a_pass() -> LoaderPass:
         start_ns=0,
         iter_ns=0,
         place="train.py:9",
-        since_ns=0,
-        passed=0,
+        iterator_made_ns=0,
+        earlier_passes=0,
         pids=(),
     )
 

@@ -15,7 +15,7 @@ import torch
 from fastloop.explain.attach import patch_dataloader
 from fastloop.explain.attach.early_stop import LONGEST_WAIT, EarlyStop, StopCounter
 from fastloop.explain.attach.loader_places import is_own
-from fastloop.explain.attach.loop_states import IterationState, LoaderState
+from fastloop.explain.attach.loop_states import LoaderState, PassState
 from fastloop.explain.attach.patch_dataloader import STATE, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.observe import torch_hooks
@@ -40,13 +40,13 @@ class Batches:
     def __init__(self, number: int, log: EventLog) -> None:
         self._num_yielded = 1
         self.usage = Usage(log)
-        state = IterationState(
+        state = PassState(
             number=number,
             loader=LoaderState(number, os.getpid()),
             begun_ns=0,
             place="train.py:9",
-            passed=0,
-            since=number,
+            earlier_passes=0,
+            first_pass=number,
             second=2,
             usage=cast("Any", self.usage),
         )

@@ -172,6 +172,56 @@ def test_several_threads_read_samples_that_wait_after_the_third_batch():
     assert len({*dataset.readers[6:40]}) == 16
 
 
+class TorchThreads(Threads):
+    """For each sample and each transform, whether the main thread made it, and with how many of
+    torch's threads."""
+
+    def __init__(self, draw: Callable[[], Any] = int) -> None:
+        super().__init__(40, seconds=0.01)
+        self.draw, self.found = draw, []
+
+    def __getitem__(self, index: int) -> int:
+        self.draw()
+        self.note()
+        return super().__getitem__(index)
+
+    def note(self, batch: Any = None) -> Any:
+        is_loop = threading.current_thread() is threading.main_thread()
+        self.found.append((is_loop, torch.get_num_threads()))
+        return batch
+
+
+# The last digits of a long sum depend on that number.
+@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.parametrize(
+    ("wrap", "settings", "has_threads"),
+    [
+        (lambda dataset: dataset, {}, True),
+        (lambda dataset: dataset, {"num_threads": 2}, True),
+        (lambda dataset: dataset, {"num_threads": 0}, False),
+        (Stream, {"num_threads": 1}, True),
+        (lambda _: torch.arange(40), {"num_threads": 1}, True),
+    ],
+    ids=["default", "two", "none", "stream", "rows"],
+)
+@pytest.mark.parametrize("draw", [int, np.random.rand])
+def test_batches_of_the_loop_have_its_number_of_torch_threads(wrap, settings, has_threads, draw):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        dataset = TorchThreads(draw)
+        loader = FastLoader(wrap(dataset), 2, thread_safe=True, transform=dataset.note, **settings)
+        for _ in loader:
+            time.sleep(0.02)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    # Samples that draw from numpy's generator are read by the loop alone.
+    reads_here = wrap(dataset) is dataset or wrap is Stream
+    threads = {(False, 1)} if has_threads and not (reads_here and draw is not int) else set()
+    assert {*dataset.found} == {(True, 3)} | threads
+
+
 def to_sparse(samples: list[int]) -> torch.Tensor:
     return torch.tensor(samples).to_sparse()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastloop.core.parts import Part
-from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass
+from fastloop.explain.attach.loop_passes import OF_LOOPS, LoaderPass
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords, batches_of_process
 from fastloop.observe.event_log import Event
 
@@ -77,15 +77,15 @@ def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[
 def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass."""
     # A worker's events carry the number of epochs that it has finished: it knows no other number.
-    number = each.passed if each.pids else each.number
+    number = each.earlier_passes if each.pids else each.number
     # The times tell two workers apart that had the same process id, one after the other. Passes
     # that go on with one kept iterator share a number; the numbers of the batches tell them apart.
     return [
         event
         for event in process.by_pass.get(number, ())
         if event.name not in OF_LOOPS
-        and each.since_ns <= event.start_ns <= each.stop_ns
-        and (each.since_ns == each.start_ns or event.batch >= each.batches[0])
+        and each.iterator_made_ns <= event.start_ns <= each.stop_ns
+        and (each.iterator_made_ns == each.start_ns or event.batch >= each.batches[0])
         and (each.pids or event.lane == each.lane)
     ]
 

@@ -18,7 +18,7 @@ def _start() -> None:
     from fastloop.explain.attach.children import follow_children
     from fastloop.explain.attach.import_hook import install_probe
     from fastloop.explain.attach.script import become_script
-    from fastloop.explain.attach.signal_stacks import write_stacks_on_signals
+    from fastloop.explain.attach.stack_files import write_stacks_on_signals
 
     del sys.path[0]
     write_stacks_on_signals(sys.argv[1])

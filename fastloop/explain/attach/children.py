@@ -24,7 +24,7 @@ sys.path.insert(0, {package!r})
 try:
     from fastloop.explain.attach.children import follow_children
     from fastloop.explain.attach.import_hook import install_probe
-    from fastloop.explain.attach.signal_stacks import write_stacks_on_signals
+    from fastloop.explain.attach.stack_files import write_stacks_on_signals
 finally:
     del sys.path[0]
 write_stacks_on_signals({folder!r})

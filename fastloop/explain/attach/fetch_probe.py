@@ -15,7 +15,7 @@ import torch
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
-from fastloop.explain.attach.first_look import FirstRead
+from fastloop.explain.attach.first_look import FirstBatchCheck
 from fastloop.explain.attach.transform_probe import time_transforms
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
@@ -78,7 +78,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         events = here.count
         is_first, is_counted = not turns.batches, turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
-        look = FirstRead(fetcher) if is_first else None
+        check = FirstBatchCheck(fetcher) if is_first else None
         if is_counted:
             usage.begin_part(is_first=is_first)
         start_ns = now_ns()
@@ -87,12 +87,12 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         finally:
             stop_ns = now_ns()
             # The script may skip an error of the dataset, and go on with this fetcher.
-            if look:
-                look.stop()
+            if check:
+                check.restore_collate()
         if is_counted:
             usage.end_part(here.current.epoch)
-        if look:
-            reason = look.end()
+        if check:
+            reason = check.reason_against_store()
             log.add_fact(
                 samples_of=here.current.epoch, no_store=reason, tensors=_count_tensors(batch)
             )

@@ -24,7 +24,7 @@ GENERATORS = {
 }
 
 
-class FirstRead:
+class FirstBatchCheck:
     """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
 
     def __init__(self, fetcher: Any) -> None:
@@ -39,11 +39,11 @@ class FirstRead:
         self.reason = _look(lambda: _find_unstorable(_first_of(samples)))
         return self.collate(samples)
 
-    def stop(self) -> None:
+    def restore_collate(self) -> None:
         """Give the fetcher its own function back."""
         self.fetcher.collate_fn = self.collate
 
-    def end(self) -> str:
+    def reason_against_store(self) -> str:
         """The reason why these samples can't be kept in a store; empty if none was found."""
         return _look(self._find_draws) or self.reason
 

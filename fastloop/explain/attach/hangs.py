@@ -13,7 +13,7 @@ import psutil
 from fastloop.core.number_text import significant
 from fastloop.core.text import wrap
 from fastloop.explain.attach.live_loops import LoopState
-from fastloop.explain.attach.signal_stacks import read_stack
+from fastloop.explain.attach.stack_files import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
 
 BUSY = 0.1

@@ -13,7 +13,14 @@ import numpy as np
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import STAGES, attribute_waits, makers_of_pass
-from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.loop_passes import (
+    OF_LOOPS,
+    LoaderPass,
+    describe_loaders,
+    find_passes,
+    is_about_loader,
+    is_about_pass,
+)
 from fastloop.explain.attach.recorded_processes import ProcessRecords, open_script_log
 from fastloop.explain.verdict import WORTH
 from fastloop.observe.event_log import Event
@@ -72,10 +79,10 @@ class _Process:
 
     def add_fact(self, fact: dict[str, Any]) -> None:
         """Add a fact about a loader or a pass."""
-        if "iteration" in fact:
+        if is_about_pass(fact):
             # A later fact corrects the place of a pass.
-            self.passes.setdefault(fact["iteration"], {}).update(fact)
-        elif "start_method" in fact:
+            self.passes.setdefault(fact["pass_number"], {}).update(fact)
+        elif is_about_loader(fact):
             self.loaders.append(fact)
 
     def forget_old(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from fastloop.explain.attach.signal_stacks import ASKED
+from fastloop.explain.attach.stack_files import ASKED
 from fastloop.observe.event_log import SUFFIX
 
 if TYPE_CHECKING:

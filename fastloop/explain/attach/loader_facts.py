@@ -1,4 +1,4 @@
-"""The facts about a script's DataLoader that its loops are judged by: settings, dataset, process."""
+"""The facts about a script's DataLoader by which its loops are judged."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import making_events
-from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
@@ -51,7 +51,7 @@ def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> 
 def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Event]:
     """The events of a pass, with the loop's thread in the loop's lane, and without inner loops."""
     (own,) = [process for process in records if process.process_id == each.process_id]
-    loop = [piece for piece in each.pieces if piece.lane == each.lane]
+    loop = [piece for piece in each.own_events if piece.lane == each.lane]
     # A last batch on which no step has ended is left out, see find_passes.
     events = [piece for piece in loop if piece.start_ns < each.stop_ns]
     events += _gaps(events)

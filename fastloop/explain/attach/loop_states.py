@@ -31,7 +31,7 @@ class LoaderState:
 
 
 @dataclass
-class IterationState:
+class PassState:
     """A pass of a loop over a DataLoader, and the step on its last batch."""
 
     number: int
@@ -39,9 +39,9 @@ class IterationState:
     begun_ns: int
     """Time at which the beginning of the pass was recorded."""
     place: str
-    passed: int
+    earlier_passes: int
     """Number of earlier passes for which the iterator was reset, as with persistent workers."""
-    since: int
+    first_pass: int
     """Number of the first pass after the iterator was made or reset: a class derived from
     DataLoader may keep its iterator, and go on with it in its next pass."""
     second: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
 Fact = Mapping[str, Any]
@@ -118,7 +118,7 @@ def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords
                     last[fact.get("role", kind)][key] = {**fact, "process_id": process.process_id}
     of_loops = [(each.process_id, each.number) for each in passes]
     of_makers = [
-        (process_id, each.passed if each.pids else each.number)
+        (process_id, each.earlier_passes if each.pids else each.number)
         for each in passes
         for process_id in each.pids or (each.process_id,)
     ]

@@ -17,7 +17,7 @@ from fastloop.explain.attach.attribution import (
     makers_of_pass,
     time_behind_order,
 )
-from fastloop.explain.attach.iterations import (
+from fastloop.explain.attach.loop_passes import (
     LoaderPass,
     describe_loaders,
     describe_passes,
@@ -289,7 +289,7 @@ def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecord
         if fact.get("no_store")
     }
     keys = (
-        (process_id, each.passed if each.pids else each.number)
+        (process_id, each.earlier_passes if each.pids else each.number)
         for each in passes
         for process_id in each.pids or (each.process_id,)
     )

@@ -70,7 +70,7 @@ class SharedMemory:
     def begin(self) -> None:
         """Take the first reading, if this process has its turn."""
         if MEMORY_TURNS.has_turn() and ALLOWANCE.has_left():
-            with ALLOWANCE.spend():
+            with ALLOWANCE.attempt_reading():
                 self.first_bytes = _read_shared_bytes()
                 self.next_ns = now_ns() + LEAST_NS
 
@@ -78,7 +78,7 @@ class SharedMemory:
         """Take a further reading if it is due. start_ns: the start of the pass."""
         if self.first_bytes is None or now_ns() < self.next_ns or not ALLOWANCE.has_left():
             return
-        with ALLOWANCE.spend():
+        with ALLOWANCE.attempt_reading():
             shared_bytes, elapsed_ns = _read_shared_bytes(), now_ns() - start_ns
             self.next_ns = start_ns + GROWTH * elapsed_ns
             if shared_bytes is not None:

@@ -29,7 +29,7 @@ from fastloop.explain.attach.loader_places import (
     place_in_script,
     place_of_call,
 )
-from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
+from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
@@ -215,12 +215,12 @@ class LoopProbe:
 
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
-        last: IterationState | None = getattr(iterator, STATE, None)
+        last: PassState | None = getattr(iterator, STATE, None)
         if last and last.begun_ns >= start_ns:
             return
-        stop_ns, passed = now_ns(), last.passed + 1 if last else 0
+        stop_ns, earlier_passes = now_ns(), last.earlier_passes + 1 if last else 0
         state = self._describe_once(loader)
-        self._record_pass(iterator, state, passed, None, start_ns, stop_ns)
+        self._record_pass(iterator, state, earlier_passes, None, start_ns, stop_ns)
 
     def _describe_once(self, loader: DataLoader[Any]) -> LoaderState:
         """The state of the DataLoader. The first call in a process writes its facts."""
@@ -232,7 +232,7 @@ class LoopProbe:
             self.log.add_fact(loader=state.number, **facts)
         return state
 
-    def _begin_late(self, iterator: Any) -> IterationState | None:
+    def _begin_late(self, iterator: Any) -> PassState | None:
         """Begin the pass of an iterator that was made by a function that is not wrapped."""
         origin: _Origin | None = getattr(iterator, ORIGIN, None)
         # A class that is derived from the iterators' class need not call their __init__.
@@ -240,29 +240,31 @@ class LoopProbe:
             return None
         return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, now_ns())
 
-    def _begin_again(self, iterator: Any, last: IterationState) -> IterationState:
+    def _begin_again(self, iterator: Any, last: PassState) -> PassState:
         """Begin a pass that goes on with an iterator which the DataLoader has kept."""
         start_ns = last.loader.asked_ns
-        return self._record_pass(iterator, last.loader, last.passed, last.since, start_ns, start_ns)
+        return self._record_pass(
+            iterator, last.loader, last.earlier_passes, last.first_pass, start_ns, start_ns
+        )
 
     def _record_pass(
         self,
         iterator: Any,
         loader: LoaderState,
-        passed: int,
-        since: int | None,
+        earlier_passes: int,
+        first_pass: int | None,
         start_ns: int,
         stop_ns: int,
-    ) -> IterationState:
+    ) -> PassState:
         loader.asked_ns = 0
         number = next(PASSES)
-        state = IterationState(
+        state = PassState(
             number=number,
             loader=loader,
             begun_ns=stop_ns,
             place=place_in_script(),
-            passed=passed,
-            since=number if since is None else since,
+            earlier_passes=earlier_passes,
+            first_pass=number if first_pass is None else first_pass,
             second=iterator._num_yielded + 1,
             usage=PassUsage(self.log, "steps"),
         )
@@ -270,23 +272,29 @@ class LoopProbe:
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
         if pids:
             MEMORY_TURNS.end_turn()
-        facts = {"passed": passed, "since": state.since, "pids": pids, "place": state.place}
-        self.log.add_fact(iteration=number, loader=loader.number, **facts)
+        self.log.add_fact(
+            pass_number=number,
+            loader=loader.number,
+            earlier_passes=earlier_passes,
+            first_pass=state.first_pass,
+            pids=pids,
+            place=state.place,
+        )
         self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
         return state
 
-    def _correct_place(self, state: IterationState) -> None:
+    def _correct_place(self, state: PassState) -> None:
         """Let the place of a pass be the line that asks for its second batch.
 
         This line is in the loop, while iter() may have been called elsewhere.
         """
         place = place_in_script()
         if place != state.place:
-            self.log.add_fact(iteration=state.number, place=place)
+            self.log.add_fact(pass_number=state.number, place=place)
 
-    def _find_pass(self, iterator: Any) -> IterationState | None:
+    def _find_pass(self, iterator: Any) -> PassState | None:
         """The pass that asks the iterator for a batch; None if nothing is known of the iterator."""
-        state: IterationState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
+        state: PassState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
         if state is None:
             return None
         # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
@@ -296,7 +304,7 @@ class LoopProbe:
             self._correct_place(state)
         return state
 
-    def _end_step(self, state: IterationState, here: ThreadLog) -> int:
+    def _end_step(self, state: PassState, here: ThreadLog) -> int:
         """Record the step before this call of next(), if there is one; returns the time."""
         # The CPU time of a step is known only if it was also read at its start.
         cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN

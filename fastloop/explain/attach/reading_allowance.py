@@ -17,21 +17,24 @@ class Allowance:
     """The time that this process may spend on readings."""
 
     def __init__(self, most_ns: int) -> None:
-        """most_ns: the most that a single reading counts for, and that may be spent at once."""
+        """most_ns: upper bound charged for one reading; also the credit at the start."""
         self.most_ns = most_ns
         self.process_id = self.start_ns = self.spent_ns = 0
 
     def has_left(self, times: int = 1) -> bool:
-        """True if there may be another reading. times: so many times most_ns may be spent at
-        once."""
+        """True if there may be another reading.
+
+        times: multiple of most_ns that is allowed as credit.
+        """
         # A fork has an allowance of its own, which it has not spent yet.
         if self.process_id != os.getpid():
             self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
         return self.spent_ns < times * self.most_ns + MOST_COST * (now_ns() - self.start_ns)
 
     @contextmanager
-    def spend(self) -> Iterator[None]:
-        """A context that counts its time as spent; it ends early if a reading fails."""
+    def attempt_reading(self) -> Iterator[None]:
+        """A context for a reading, which counts its CPU time as spent. An OSError of the reading
+        ends it without an error."""
         start_ns = cpu_ns()
         try:
             yield

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastloop.core.number_text import show_percent
 from fastloop.core.text import printable
-from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
 LEAST_TOLD = 0.2

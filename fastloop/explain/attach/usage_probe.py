@@ -67,11 +67,11 @@ class PassUsage:
         # the allowance. In a process that also makes the batches, these have used some of it
         # before the first step.
         if is_first and self.start is None and OF_PROCESS.has_left(2):
-            with OF_PROCESS.spend():
+            with OF_PROCESS.attempt_reading():
                 self.start = read_process()
             self.memory.begin()
         if OF_THREADS.has_left():
-            with OF_THREADS.spend():
+            with OF_THREADS.attempt_reading():
                 self.before = read_thread()
 
     def end_part(self, number: int, *, is_alone: bool = True, is_last: bool = False) -> None:
@@ -83,7 +83,7 @@ class PassUsage:
         self.is_begun = False
         if self.before is not None:
             before, self.before = self.before, None
-            with OF_THREADS.spend():
+            with OF_THREADS.attempt_reading():
                 if is_alone:
                     part = read_thread().since(before)
                     self.parts.add(part)
@@ -94,7 +94,7 @@ class PassUsage:
         is_due = OF_PROCESS.has_left(3) if is_last else now_ns() >= self.next_ns
         if self.start and is_due and (is_last or OF_PROCESS.has_left(2)):
             self.memory.read(self.start.at_ns)
-            with OF_PROCESS.spend():
+            with OF_PROCESS.attempt_reading():
                 self._write(number, self.start)
 
     def _count_open(self) -> None:

@@ -21,7 +21,7 @@ from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.loader_facts import SETTINGS, find_rank
 from fastloop.explain.attach.loader_places import place_in_script
-from fastloop.explain.attach.loop_states import LOADERS, PASSES, IterationState, LoaderState
+from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
@@ -82,7 +82,7 @@ class WatchedLoader:
     iterable: Any
     state: LoaderState = field(default_factory=lambda: LoaderState(next(LOADERS), os.getpid()))
 
-    def begin(self, start_ns: int, stop_ns: int) -> IterationState:
+    def begin(self, start_ns: int, stop_ns: int) -> PassState:
         """Record that a loop over it begins, with iter() between these times."""
         if self.state.process_id != os.getpid():
             self.state = LoaderState(next(LOADERS), os.getpid())
@@ -92,21 +92,21 @@ class WatchedLoader:
             log.add_fact(loader=self.state.number, made_at="", **_describe(self.iterable))
         number = next(PASSES)
         log.add_fact(
-            iteration=number,
+            pass_number=number,
             loader=self.state.number,
-            passed=0,
-            since=number,
+            earlier_passes=0,
+            first_pass=number,
             pids=[],
             place=place,
         )
         log.here().add(Part.START, start_ns, stop_ns, 0, number)
-        return IterationState(
+        return PassState(
             number=number,
             loader=self.state,
             begun_ns=stop_ns,
             place=place,
-            passed=0,
-            since=number,
+            earlier_passes=0,
+            first_pass=number,
             second=1,
             usage=PassUsage(log, "steps"),
         )
@@ -156,7 +156,7 @@ class WatchedIterator(Generic[T]):
         self._iterator, self._loader = iterator, loader
         self._start_ns, self._stop_ns = start_ns, now_ns()
         self._count = 0
-        self._state: IterationState | None = None
+        self._state: PassState | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)

@@ -17,6 +17,7 @@ class RandomOrder:
 
     complete: ClassVar[bool] = True
     is_randperm: ClassVar[Literal[True]] = True
+    """See core/protocols.py's RandpermOrder."""
 
     def length(self, num_samples: int) -> int:
         """The number of samples."""

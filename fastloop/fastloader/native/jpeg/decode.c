@@ -79,7 +79,8 @@ static int reserve_rows(fj_decoder *decoder) {
     decoder->stride = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     /* The last pixels' taps, of which some may weigh nothing, reach beyond the window. */
     size_t line = (window + (size_t)columns->taps) * CHANNELS + PADDING;
-    return reserve(&decoder->ring, decoder->stride * (size_t)decoder->num_rows + UNALIGNED + ALIGNMENT) &&
+    size_t ring = decoder->stride * (size_t)decoder->num_rows + UNALIGNED + ALIGNMENT;
+    return reserve(&decoder->ring, ring) &&
            reserve(&decoder->taps, taps * sizeof(uint8_t *)) &&
            reserve(&decoder->line, line * sizeof(int16_t)) &&
            reserve(&decoder->sums, (size_t)columns->count * CHANNELS * sizeof(int32_t));
@@ -122,7 +123,8 @@ static int skip_to_window(fj_decoder *decoder) {
     j_decompress_ptr info = &decoder->info;
     jpeg_start_decompress(info);
     int end = decoder->columns.end + MARGIN, whole = (int)info->output_width;
-    JDIMENSION left = (JDIMENSION)(decoder->columns.begin > MARGIN ? decoder->columns.begin - MARGIN : 0);
+    int begin = decoder->columns.begin;
+    JDIMENSION left = (JDIMENSION)(begin > MARGIN ? begin - MARGIN : 0);
     JDIMENSION width = (JDIMENSION)(end < whole ? end : whole) - left;
     if (width < info->output_width)
         /* It moves `left` back to the start of an MCU, and widens `width` accordingly. */

@@ -25,18 +25,19 @@ static inline uint16_t as_bfloat16(float value) {
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Defines a function that writes one channel, which has every fourth sum, to out[k * step]. The
- * steps 1 and 3 are written as constants, so that the compiler can vectorize both loops. */
-#define DEFINE_CHANNEL(name, T, CONVERT)                                                        \
-    ALWAYS_INLINE void write_##name(const int32_t *restrict sums, int count, float factor,             \
-                             float offset, T *restrict out, int step) {                         \
-        (void)factor, (void)offset;                                                             \
-        if (step == 1)                                                                          \
-            for (int k = 0; k < count; k++)                                                     \
-                out[k] = CONVERT(sums[4 * k]);                                                  \
-        else                                                                                    \
-            for (int k = 0; k < count; k++)                                                     \
-                out[3 * k] = CONVERT(sums[4 * k]);                                              \
+/* Defines a function that writes one channel, which has every fourth sum, to neighbouring numbers
+ * of a plane or, if is_interleaved, to every third number. The compiler can vectorize both loops,
+ * as each has a constant step. */
+#define DEFINE_CHANNEL(name, T, CONVERT)                                                    \
+    ALWAYS_INLINE void write_##name(const int32_t *restrict sums, int count, float factor,  \
+                                    float offset, T *restrict out, int is_interleaved) {    \
+        (void)factor, (void)offset;                                                         \
+        if (is_interleaved)                                                                 \
+            for (int k = 0; k < count; k++)                                                 \
+                out[3 * k] = CONVERT(sums[4 * k]);                                          \
+        else                                                                                \
+            for (int k = 0; k < count; k++)                                                 \
+                out[k] = CONVERT(sums[4 * k]);                                              \
     }
 
 #define AS_FLOAT(sum) ((float)(sum)*factor + offset)
@@ -49,7 +50,7 @@ DEFINE_CHANNEL(bfloats, uint16_t, AS_BFLOAT16)
 ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int row,
                              const int32_t *sums, char *sample) {
     size_t plane = (size_t)crop->height * (size_t)crop->width, width = (size_t)crop->width;
-    int step = format->channels_last ? 3 : 1;
+    int is_interleaved = format->channels_last;
     for (size_t channel = 0; channel < 3; channel++) {
         size_t place = format->channels_last ? 3 * width * (size_t)row + channel
                                              : plane * channel + width * (size_t)row;
@@ -59,13 +60,16 @@ ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int r
         float offset = format->offset[channel];
         switch (format->type) {
             case FJ_U8:
-                write_bytes(sums + channel, crop->width, 0, 0, (uint8_t *)out, step);
+                write_bytes(sums + channel, crop->width, 0, 0, (uint8_t *)out,
+                            is_interleaved);
                 break;
             case FJ_F32:
-                write_floats(sums + channel, crop->width, factor, offset, (float *)out, step);
+                write_floats(sums + channel, crop->width, factor, offset, (float *)out,
+                             is_interleaved);
                 break;
             case FJ_BF16:
-                write_bfloats(sums + channel, crop->width, factor, offset, (uint16_t *)out, step);
+                write_bfloats(sums + channel, crop->width, factor, offset, (uint16_t *)out,
+                              is_interleaved);
                 break;
         }
     }

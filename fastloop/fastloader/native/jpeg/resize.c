@@ -10,11 +10,12 @@
 
 enum { CHANNELS = 4, ROUNDING_BITS = FJ_WEIGHT_BITS - FJ_LINE_BITS };
 
-/* Returns the pixels of the line, and the weights below, of pixel k of the sample. */
+/* Returns the first pixel of the line that contributes to pixel k of the sample. */
 static const int16_t *pixels_of(const fj_weights *weights, const int16_t *line, int k) {
     return line + (size_t)(weights->firsts[k] - weights->begin) * CHANNELS;
 }
 
+/* Returns the weights of pixel k of the sample. */
 static const int16_t *weights_of(const fj_weights *weights, int k) {
     return weights->weights + (size_t)k * (size_t)weights->taps;
 }
@@ -22,7 +23,7 @@ static const int16_t *weights_of(const fj_weights *weights, int k) {
 #if defined(__SSE2__)
 
 /* Two weights as one number: _mm_madd_epi16 multiplies pairs of 16-bit numbers and adds each
- * pair's products, so that two taps take one instruction. So taps are even. */
+ * pair's products, so that two taps take one instruction. This is why fj_weights.taps is even. */
 static inline int32_t pair_of(const int16_t *weights) {
     int32_t pair;
     memcpy(&pair, weights, sizeof pair);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -22,7 +22,7 @@ OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """A pass of a loop over a DataLoader; all lists but `pieces` have an entry for each batch."""
+    """A pass of a loop over a DataLoader. Its lists, but `own_events`, have an entry a batch."""
 
     number: int
     loader: int
@@ -35,10 +35,10 @@ class LoaderPass:
     """Duration of iter()."""
     place: str
     """File and line of the script that asks for the batches."""
-    since_ns: int
+    iterator_made_ns: int
     """Start of the first pass after the iterator was made or reset. If the DataLoader keeps it for
     several passes, batches of this pass may have been made from that time on."""
-    passed: int
+    earlier_passes: int
     """Number of earlier passes for which the iterator was reset, as with persistent workers."""
     pids: tuple[int, ...]
     """Process ids of the workers."""
@@ -54,7 +54,7 @@ class LoaderPass:
     """Duration of the next() that found no more batches."""
     stop_ns: int = 0
     """The last time at which the loop asked for a batch, or found none."""
-    pieces: list[Event] = field(default_factory=list)
+    own_events: list[Event] = field(default_factory=list)
     """Its events, without the time of inner loops."""
     covered_ns: int = 0
     """Time from start to stop that its events, and events of inner loops, account for."""
@@ -72,7 +72,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
             by_lane[event.lane].append(event)
             if event.name is Part.START:
                 fact = begun[event.epoch]
-                earlier = passes.get(fact["since"])
+                earlier = passes.get(fact["first_pass"])
                 passes[event.epoch] = _begin(event, fact, earlier)
     # Events nest within one thread only, and next() may be called in another thread than iter().
     for events in by_lane.values():
@@ -80,9 +80,19 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     return [each for each in passes.values() if each.batches]
 
 
+def is_about_loader(fact: Mapping[str, Any]) -> bool:
+    """True if the fact describes a DataLoader over which a loop has begun."""
+    return "start_method" in fact
+
+
+def is_about_pass(fact: Mapping[str, Any]) -> bool:
+    """True if the fact says where a pass has begun, or corrects its place."""
+    return "pass_number" in fact
+
+
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     """The facts about each DataLoader of a process, by its number."""
-    return {fact["loader"]: fact for fact in process.facts if "start_method" in fact}
+    return {fact["loader"]: fact for fact in process.facts if is_about_loader(fact)}
 
 
 def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
@@ -90,8 +100,8 @@ def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     begun: dict[int, dict[str, Any]] = defaultdict(dict)
     # A later fact corrects the place of a pass.
     for fact in process.facts:
-        if "iteration" in fact:
-            begun[fact["iteration"]] |= fact
+        if is_about_pass(fact):
+            begun[fact["pass_number"]] |= fact
     return begun
 
 
@@ -104,8 +114,8 @@ def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> Lo
         start_ns=start.start_ns,
         iter_ns=start.stop_ns - start.start_ns,
         place=fact["place"],
-        since_ns=earlier.start_ns if earlier else start.start_ns,
-        passed=fact["passed"],
+        iterator_made_ns=earlier.start_ns if earlier else start.start_ns,
+        earlier_passes=fact["earlier_passes"],
         pids=tuple(fact["pids"]),
         stop_ns=start.stop_ns,
     )
@@ -117,26 +127,27 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
     # flatten() takes inner loops out of the step that contains them, such as a validation.
     pieces = flatten(events)
     for piece in pieces:
-        if found := passes.get(piece.epoch):
-            found.pieces.append(piece)
+        if loop_pass := passes.get(piece.epoch):
+            loop_pass.own_events.append(piece)
         if piece.name is Part.STEP:
             steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
     waits = {(each.epoch, each.batch): each for each in events if each.name is Part.WAIT}
     for event in events:
-        found, key = passes.get(event.epoch), (event.epoch, event.batch)
-        if found is None:
+        loop_pass, key = passes.get(event.epoch), (event.epoch, event.batch)
+        if loop_pass is None:
             continue
         if event.name is Part.STEP and key in waits:
-            _add_batch(found, waits[key], event, steps_ns[key])
+            _add_batch(loop_pass, waits[key], event, steps_ns[key])
         if event.name is Part.END:
-            found.end_ns, found.stop_ns = event.stop_ns - event.start_ns, event.stop_ns
-    _add_coverage(
-        [passes[each] for each in {number for number, _ in waits} if each in passes], pieces
-    )
+            loop_pass.end_ns = event.stop_ns - event.start_ns
+            loop_pass.stop_ns = event.stop_ns
+    numbers = {number for number, _ in waits}
+    _add_coverage([passes[number] for number in numbers if number in passes], pieces)
 
 
 def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
-    """Add the covered time to passes of a thread."""
+    """Add `covered_ns` to the passes of a thread, of whose events `pieces` are the parts without
+    inner loops."""
     # Running sums of the pieces, because a script may have many passes and events. iter() is added
     # separately, because it may have run in another thread.
     starts = [piece.start_ns for piece in pieces]
@@ -147,13 +158,14 @@ def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None
         each.covered_ns = each.iter_ns + reached[end] - reached[begin]
 
 
-def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:
-    found.lane = wait.lane
-    found.batches.append(wait.batch)
-    found.wait_start_ns.append(wait.start_ns)
-    found.wait_stop_ns.append(wait.stop_ns)
-    found.step_ns.append(step_ns)
+def _add_batch(loop_pass: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:
+    """Add a batch. step_ns: the time of its step without inner loops."""
+    loop_pass.lane = wait.lane
+    loop_pass.batches.append(wait.batch)
+    loop_pass.wait_start_ns.append(wait.start_ns)
+    loop_pass.wait_stop_ns.append(wait.stop_ns)
+    loop_pass.step_ns.append(step_ns)
     # The CPU time of a step includes the loops inside of it, so it is unknown if there are any.
     is_alone = step_ns == step.stop_ns - step.start_ns
-    found.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
-    found.stop_ns = step.stop_ns
+    loop_pass.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
+    loop_pass.stop_ns = step.stop_ns
