@@ -50,7 +50,7 @@ class Ordered:
 
 
 @dataclass
-class EpochTimes:
+class PlainTimes:
     """Times of epochs of a loop that reads the clock twice a batch and has no other instruments."""
 
     seconds: list[float] = field(default_factory=list)
@@ -104,18 +104,18 @@ def train_batch(
     optimizer.step()
 
 
-def time_plain(pipeline: Pipeline) -> tuple[EpochTimes, EpochTimes]:
+def time_plain(pipeline: Pipeline) -> tuple[PlainTimes, PlainTimes]:
     """Epochs of the pipeline, and of the same pipeline without its delay, in turn."""
     torch.set_num_threads(pipeline.threads)
     warnings.filterwarnings("ignore", "This DataLoader will create")
     times = []
     for each in (pipeline, pipeline.without_injection()):
         step = partial(train_batch, *build_step(each))
-        times.append((build_loader(each), step, EpochTimes()))
+        times.append((build_loader(each), step, PlainTimes()))
     for number in range(ROUNDS + 1):
         for loader, step, epochs in times:
             # The first epoch of each is a warm-up.
-            _time_epoch(loader, step, epochs if number else EpochTimes())
+            _time_epoch(loader, step, epochs if number else PlainTimes())
     (_, _, slow), (_, _, fast) = times
     return slow, fast
 
@@ -123,9 +123,9 @@ def time_plain(pipeline: Pipeline) -> tuple[EpochTimes, EpochTimes]:
 def measure_bytes_per_s() -> float:
     """Bytes per second at which one worker hands over large batches while the loop does nothing."""
     pipeline = Pipeline(stage="hand-off", ratio=1.0, workers=1, batch_bytes=READY_BYTES)
-    loader, epochs = build_loader(pipeline), EpochTimes()
+    loader, epochs = build_loader(pipeline), PlainTimes()
     for number in range(ROUNDS + 1):
-        _time_epoch(loader, lambda _: None, epochs if number else EpochTimes())
+        _time_epoch(loader, lambda _: None, epochs if number else PlainTimes())
     paces = [
         (seconds - start_s) / BATCHES
         for seconds, start_s in zip(epochs.seconds, epochs.start_up_s, strict=True)
@@ -133,7 +133,7 @@ def measure_bytes_per_s() -> float:
     return READY_BYTES / median(paces)
 
 
-def _time_epoch(loader: DataLoader[Any], step: Callable[[Any], None], epochs: EpochTimes) -> None:
+def _time_epoch(loader: DataLoader[Any], step: Callable[[Any], None], epochs: PlainTimes) -> None:
     waits, begun_s = [], time.perf_counter()
     asked_s, iterator = begun_s, iter(loader)
     while True:
