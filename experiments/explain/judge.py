@@ -75,7 +75,7 @@ def carry_out(
     for change in changes:
         overrides = shlex.split(judgement.what_if(change)["command"])[3:]
         jobs[change] = _ready(request, _compose(overrides))
-    times = time_side_by_side(jobs, request.job.trials, None)
+    times = time_side_by_side(jobs, request.job.most_trials, None)
     whole = jobs[AS_IS].whole_batches
     seconds = {name: [each[name].whole_epoch_s(whole) for each in times] for name in jobs}
     rows = []

@@ -95,7 +95,7 @@ class RaceProbe:
         A call in a dictionary makes the loaders of training and validation, which one line then
         iterates over.
         """
-        from fastloop.explain.attach.patch_dataloader import count_samples
+        from fastloop.explain.attach.loader_facts import count_samples
 
         wanted = self.plan.num_samples
         lengths = [count_samples(each) for each, _ in self.made.values()]

@@ -18,9 +18,9 @@ from fastloop.core.machine_load import LoadSummary
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach import findings, try_changes
+from fastloop.explain.attach.loader_facts import describe_loader
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.patch_dataloader import _describe
 from fastloop.explain.attach.step_lines import StepLine, StepLines
 from fastloop.explain.change import Change
 
@@ -70,7 +70,7 @@ def a_loop() -> findings.LoopFindings:
     rank = RankFindings(rank=0, batches=4, seconds=1.0, verdict=VERDICT, shares=SHARES)
     return findings.LoopFindings(
         name="DataLoader at train.py:9",
-        facts=_describe(loader) | facts | of_class,
+        facts=describe_loader(loader) | facts | of_class,
         passes=1,
         loaders=1,
         batches=4,

@@ -13,8 +13,9 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from fastloop.explain.attach.by_identity import ByIdentity
+from fastloop.explain.attach.loader_facts import describe_loader, find_rank
 from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
-from fastloop.explain.attach.patch_dataloader import LoopProbe, _describe, find_rank
+from fastloop.explain.attach.patch_dataloader import LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
 
 
@@ -83,7 +84,7 @@ def test_value_is_forgotten_with_its_object():
 
 def test_numbers_of_numpy_are_written_as_numbers():
     loader = DataLoader([1, 2, 3], batch_size=2, num_workers=np.int64(1))
-    facts = json.loads(json.dumps(_describe(loader)))
+    facts = json.loads(json.dumps(describe_loader(loader)))
     assert (facts["num_workers"], facts["batch_size"]) == (1, 2)
     assert facts["takes"] is None
 
@@ -94,20 +95,20 @@ def test_numbers_of_numpy_are_written_as_numbers():
 )
 def test_arguments_of_a_derived_class_are_known(kind, names):
     assert names_of_arguments(kind) == names
-    assert _describe(kind([1, 2, 3], 2))["takes"] == names
+    assert describe_loader(kind([1, 2, 3], 2))["takes"] == names
 
 
 def test_script_may_set_a_start_method_after_a_loop():
     program = (
         "import multiprocessing\n"
         "from torch.utils.data import DataLoader\n"
-        "from fastloop.explain.attach.patch_dataloader import _describe\n"
+        "from fastloop.explain.attach.loader_facts import describe_loader\n"
         "default = multiprocessing.get_all_start_methods()[0]\n"
-        "assert _describe(DataLoader([1, 2]))['start_method'] == default\n"
+        "assert describe_loader(DataLoader([1, 2]))['start_method'] == default\n"
         "multiprocessing.set_start_method('spawn')\n"
-        "assert _describe(DataLoader([1, 2]))['start_method'] == 'spawn'\n"
+        "assert describe_loader(DataLoader([1, 2]))['start_method'] == 'spawn'\n"
         "loader = DataLoader([1, 2], num_workers=1, multiprocessing_context='forkserver')\n"
-        "assert _describe(loader)['start_method'] == 'forkserver'\n"
+        "assert describe_loader(loader)['start_method'] == 'forkserver'\n"
     )
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

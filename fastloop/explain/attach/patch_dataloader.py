@@ -9,14 +9,11 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 # The import of torch.utils.data, which has this function, too, may not be complete here.
 from torch.utils.data._utils.worker import get_worker_info
@@ -27,8 +24,8 @@ from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
+from fastloop.explain.attach.loader_facts import describe_loader, name_loader
 from fastloop.explain.attach.loader_places import (
-    names_of_arguments,
     place_in_script,
     place_of_call,
 )
@@ -53,10 +50,6 @@ DATASETS = itertools.count()
 """Numbers of the datasets of this process."""
 WORKERS_POSITION = 5
 """Place of num_workers among DataLoader's arguments, after the loader itself."""
-SETTINGS = (
-    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
-    "in_order",
-)
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
@@ -129,7 +122,7 @@ class LoopProbe:
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
             state.gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
-            facts = _name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
+            facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
         return __init__
@@ -234,7 +227,7 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = _describe(loader)
+            facts = describe_loader(loader)
             facts |= {"made_at": state.made_at, "gives_workers": state.gives_workers}
             self.log.add_fact(loader=state.number, **facts)
         return state
@@ -365,145 +358,3 @@ class LoopProbe:
             return batch
 
         return __next__
-
-
-def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The names of a DataLoader's class, and of its dataset's."""
-    return {"type": type(loader).__qualname__, "dataset": type(loader.dataset).__qualname__}
-
-
-def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Facts about a DataLoader: its settings, its dataset."""
-    is_native, is_tensors = _is_read_natively(loader), _is_tensors(loader.dataset)
-    return _name_loader(loader) | {
-        "sampler": type(loader.sampler).__qualname__,
-        "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
-        "num_samples": count_samples(loader),
-        "most_workers": _count_most_workers(loader),
-        # PyG's class has DataLoader's name, and a collate_fn of its own.
-        "is_derived": _is_derived(loader),
-        "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
-        "is_native": is_native,
-        "is_in_memory": is_native and (is_tensors or _are_rows(loader.dataset)),
-        # FastLoader, which this asks, is imported for images already. For tensors, it would take
-        # the script's time.
-        "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
-        "group_size": _group_size(),
-        "start_method": _find_start_method(loader),
-        "torch_threads": torch.get_num_threads(),
-        "rank": find_rank(),
-        **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
-    }
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON holds it, as an int of a number of NumPy; None for any other object."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
-
-
-def _find_start_method(loader: DataLoader[Any]) -> str:
-    """The name of the way in which its workers are started."""
-    context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
-    # To ask for the default would settle it: the script could no longer set another one. It is the
-    # first of all.
-    settled = context.get_start_method(allow_none=True)
-    return settled or torch.multiprocessing.get_all_start_methods()[0]
-
-
-def count_samples(loader: DataLoader[Any]) -> int | None:
-    """The length of the dataset; None for a stream, or if the dataset has no length."""
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return None
-    # The script's own method may raise anything, for example before its data is there.
-    try:
-        return len(loader.dataset)  # pyright: ignore[reportArgumentType]
-    except Exception:
-        return None
-
-
-def _is_derived(loader: DataLoader[Any]) -> bool:
-    """True for a class that is derived from torch's DataLoader."""
-    return type(loader).__module__ != "torch.utils.data.dataloader"
-
-
-def find_rank() -> str | None:
-    """The rank of this process, as launchers tell it; None if there is none, or no number."""
-    text = os.environ.get("RANK", "")
-    return str(int(text)) if text.isdecimal() else None
-
-
-def _group_size() -> int | None:
-    """Number of processes in the script's group of torch.distributed; None without one."""
-    distributed = torch.distributed
-    is_there = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if is_there else None
-
-
-def _without_effect(loader: DataLoader[Any]) -> list[str] | None:
-    """Names of the given arguments that FastLoader drops when it decodes natively; None: none."""
-    from fastloop.fastloader.loader_settings import NOT_USED
-
-    given = {name: getattr(loader, name, default) for name, (default, _) in NOT_USED.items()}
-    dropped = [name for name, value in given.items() if value not in (NOT_USED[name][0], None)]
-    return dropped or None
-
-
-def _count_most_workers(loader: DataLoader[Any]) -> int | None:
-    """The greatest number of workers among which the samples are divided; None: any number.
-
-    An IterableDataset that is not divided delivers each sample once for each worker.
-    """
-    dataset = loader.dataset
-    if not isinstance(dataset, torch.utils.data.IterableDataset):
-        return None
-    # Streams of Hugging Face know the number of their shards.
-    shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
-    if isinstance(shards, int):
-        return shards
-    code = getattr(type(dataset).__iter__, "__code__", None)
-    divides_itself = code is not None and "get_worker_info" in code.co_names
-    return None if divides_itself else max(1, int(loader.num_workers))
-
-
-def _is_read_natively(loader: DataLoader[Any]) -> bool:
-    """True for a dataset that FastLoader decodes natively, or reads as rows."""
-    is_usual = not _is_derived(loader) and loader.collate_fn is torch.utils.data.default_collate
-    kinds = _is_tensors, _is_native_folder, _is_array_dataset
-    return is_usual and any(is_of_kind(loader.dataset) for is_of_kind in kinds)
-
-
-def _is_tensors(dataset: Any) -> bool:
-    """True for a TensorDataset, of which FastLoader reads the tensors as rows."""
-    # A derived class may do more, so that FastLoader reads it by its samples.
-    return type(dataset) is torch.utils.data.TensorDataset
-
-
-def _is_native_folder(dataset: Any) -> bool:
-    # This import, and the one below, take time, so they are made only for a script that has such a
-    # dataset.
-    if "torchvision.datasets.folder" not in sys.modules:
-        return False
-    from fastloop.fastloader.recognise_image_folders import has_native_steps
-
-    return has_native_steps(dataset)
-
-
-def _is_array_dataset(dataset: Any) -> bool:
-    """True for a dataset with images in memory, such as MNIST, that FastLoader reads as rows."""
-    if "torchvision.datasets.mnist" not in sys.modules:
-        return False
-    from fastloop.fastloader.recognise_image_arrays import is_array_dataset
-
-    return is_array_dataset(dataset)
-
-
-def _are_rows(dataset: Any) -> bool:
-    """True for such images if FastLoader looks up whole batches. Those that Pillow resizes first
-    take time for each sample, too."""
-    if "torchvision.datasets.mnist" not in sys.modules:
-        return False
-    from fastloop.fastloader.recognise_image_arrays import needs_no_pillow
-
-    return needs_no_pillow(dataset)

@@ -19,9 +19,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
+from fastloop.explain.attach.loader_facts import SETTINGS, find_rank
 from fastloop.explain.attach.loader_places import place_in_script
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
-from fastloop.explain.attach.patch_dataloader import SETTINGS, find_rank
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
