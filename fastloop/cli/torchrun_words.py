@@ -50,10 +50,13 @@ def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         option = option.replace("_", "-")
+        if option == "--":
+            break
         runs_module = runs_module or option in MODULE
         if option in SWITCHES:
             continue
-        if not equals:
+        # The value may be attached to an option of one letter, as in -t3.
+        if not equals and (option.startswith("--") or len(option) == 2):
             value = rest.pop(0) if rest else ""
         given[option] = value
     script = ["-m", *rest] if runs_module and rest else rest

@@ -18,6 +18,8 @@ NUMBER_NBYTES = 32
 MOST_ITEMS, MOST_PARTS = 32, 256
 """An estimate looks at so many items of a list, and at so many parts of a batch: counting all of
 8,000 texts would take as long as reading them."""
+RECHECK_S = 1.0
+"""A waiting thread asks again after this time whether the epoch has ended."""
 NEWEST_SHARE = 1 / 8
 """The weight of the newest batch in the size of a usual one."""
 
@@ -115,7 +117,8 @@ class BytesAhead:
         """Wait until the item with this number may be made; False if the epoch has ended."""
         with self._changed:
             while not self._is_ended and not self._may_begin(number):
-                self._changed.wait()
+                # The collector may call end() in this thread, just before it waits.
+                self._changed.wait(RECHECK_S)
             self._num_making += 1
             return not self._is_ended
 

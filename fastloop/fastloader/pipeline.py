@@ -114,7 +114,7 @@ class Pipeline:
             stages=stages,
             tuning=replace(self.tuning, num_threads=num_threads),
             on_stream=nullcontext if copies is None else copies.on_stream,
-            draws=self.draws if draws else None,
+            draws=self._draws_in(modes) if draws else None,
             in_order=self.in_order,
             modes=modes,
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
@@ -129,6 +129,10 @@ class Pipeline:
             results = work.map(numbered)
         end = source.end if isinstance(source, ProcessBatches) else lambda: None
         return Running(results, partial(_receive, receiving), end)
+
+    def _draws_in(self, modes: ThreadModes) -> GlobalDraws:
+        # What an epoch without threads finds does not hold for later ones with threads.
+        return self.copy().draws if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
         # Nobody has asked for a thread, nor said that threads may read this Dataset.
@@ -392,11 +396,14 @@ class Work:
             return pass_stages(staged, self.stages)
 
     def _finish_here(self, staged: StagedGroup) -> StagedGroup:
-        """Do these stages in the loop's thread, with its number of torch's threads as under a
-        DataLoader: the last digits of long sums depend on it."""
+        """Do these stages in the loop's thread."""
+        has_threads = bool(self.tuning.num_threads)
         # The loop may ask for batches in other modes than those in which the threads make them.
-        modes = self.modes.apply() if self.tuning.num_threads else nullcontext()
-        with modes, self.on_stream():
+        modes = self.modes.apply() if has_threads else nullcontext()
+        # If threads were asked for, which have one of torch's each, all batches are made alike:
+        # the last digits of long sums depend on that number. Otherwise they are a DataLoader's.
+        threads = one_torch_thread() if has_threads and self.pace is None else nullcontext()
+        with threads, modes, self.on_stream():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:

@@ -365,7 +365,9 @@ def _list_samples(dataset: Any) -> Sequence[tuple[str, int]]:
     if type(dataset) is not Subset:
         return dataset.samples
     samples = _list_samples(dataset.dataset)
-    return [samples[index] for index in dataset.indices]
+    indices = dataset.indices
+    # Tensors of one number each would take a second a million.
+    return [samples[i] for i in (indices.tolist() if hasattr(indices, "tolist") else indices)]
 
 
 def _open_images(paths: Sequence[str], steps: ImageSteps) -> Images:

@@ -16,8 +16,8 @@ from fastloop.explain.rung_passes import BatchTimes, EpochTimes, merge_batches
 TIMES = BatchTimes(load_s=[0.006], load_cpu_s=[0.006], step_s=[0.004], step_cpu_s=[0.004])
 MEASURED = Measured(
     batches=10,
-    as_is=TIMES,
-    single=TIMES,
+    own_threads=TIMES,
+    one_thread=TIMES,
     hand_off={},
     kept=0.25,
     decode_share=0.5,

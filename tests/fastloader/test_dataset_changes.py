@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from options import require_library
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastloop import FastLoader
@@ -98,7 +99,7 @@ def test_tensors_that_are_not_changed_are_opened_once():
 
 
 def test_a_format_that_is_set_later_holds_for_the_next_epoch():
-    hf_datasets = pytest.importorskip("datasets")
+    hf_datasets = require_library("datasets")
     dataset = hf_datasets.Dataset.from_dict({"x": np.arange(6), "y": np.arange(6)})
     loader = FastLoader(dataset, 4)
     assert {*next(iter(loader))} == {"x", "y"}

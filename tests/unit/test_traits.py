@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from options import REPOSITORY
 
-from fastloop.core import plan, protocols, traits
+from fastloop.core import benchmark, plan, protocols, traits
 
 NOT_IN_A_PROTOCOL = {"format_version", "slow"}
 """Optional, and read by data/prepare_dataset.py; and of a column of FastLoader."""
@@ -18,7 +18,7 @@ NOT_IN_A_PROTOCOL = {"format_version", "slow"}
 
 def declared_names() -> set[str]:
     """Attributes that a Protocol or a kind of traits declares."""
-    modules = (plan, protocols, traits)
+    modules = (benchmark, plan, protocols, traits)
     classes = [
         item for module in modules for item in vars(module).values() if isinstance(item, type)
     ]

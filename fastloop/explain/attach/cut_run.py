@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastloop.core.spans import now_ns
+from fastloop.core.types import Unsupported
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
@@ -84,7 +85,9 @@ class CutLoop:
         def __new__(kind: type, *args: Any, **named: Any) -> Any:  # noqa: N807
             # No patch puts FastLoader in the place of a class that is derived from DataLoader.
             if kind is not dataloader or place_of_call(None) not in self.cut.made_at:
-                return super(dataloader, kind).__new__(kind)
+                make = super(dataloader, kind).__new__
+                # A second base class may need the arguments, which `object` refuses.
+                return make(kind) if make is object.__new__ else make(kind, *args, **named)
             arguments = signature.bind(None, *args, **named).arguments
             del arguments["self"]
             self._set_threads()
@@ -93,6 +96,8 @@ class CutLoop:
             self.changed[fast] = True
             return fast
 
+        # inspect.signature(DataLoader) asks for that of __new__ first.
+        __new__.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
         return __new__
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -104,6 +109,10 @@ class CutLoop:
             if place_of_call(loader) not in self.cut.made_at:
                 original(loader, *args, **named)
                 return
+            # Below a library's own wrapper of __init__, __new__ has not seen this place. A
+            # DataLoader as it was must not be timed as FastLoader.
+            if self.cut.change.is_fastloader:
+                raise Unsupported("FastLoader can't take the place of a library's DataLoader")
             bound = signature.bind(loader, *args, **named)
             bound.arguments |= settings_beside(self.cut.change.settings, bound.arguments)
             self._set_threads()

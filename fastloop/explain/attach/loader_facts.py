@@ -129,8 +129,14 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
 
 def _is_tensors(dataset: Any) -> bool:
     """True for a TensorDataset, of which FastLoader reads the tensors as rows."""
-    # A derived class may do more, so that FastLoader reads it by its samples.
-    return type(dataset) is torch.utils.data.TensorDataset
+    # A derived class may do more, so that FastLoader reads it by its samples, as it reads tensors
+    # that are no rows of plain memory.
+    return type(dataset) is torch.utils.data.TensorDataset and all(
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized)
+        for tensor in dataset.tensors
+    )
 
 
 def _is_native_folder(dataset: Any) -> bool:
