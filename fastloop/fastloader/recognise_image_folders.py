@@ -365,7 +365,7 @@ def _list_samples(dataset: Any) -> Sequence[tuple[str, int]]:
     if type(dataset) is not Subset:
         return dataset.samples
     samples = _list_samples(dataset.dataset)
-    indices = dataset.indices
+    indices: Any = dataset.indices
     # Tensors of one number each would take a second a million.
     return [samples[i] for i in (indices.tolist() if hasattr(indices, "tolist") else indices)]
 
