@@ -132,7 +132,7 @@ class Pipeline:
 
     def _draws_in(self, modes: ThreadModes) -> GlobalDraws:
         # What an epoch without threads finds does not hold for later ones with threads.
-        return self.copy().draws if modes.has_others else self.draws
+        return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
         # Nobody has asked for a thread, nor said that threads may read this Dataset.
@@ -300,7 +300,7 @@ class Work:
         with closing(results):
             begin_ns = now_ns()
             for staged in results:
-                has_failed = self.repeats_failed and _has_failed(staged)
+                has_failed = self.repeats_failed and pace.may_need_loop(staged.made)
                 if has_failed:
                     yield from self._repeat_failed(staged, results, pace)
                     break
@@ -329,7 +329,8 @@ class Work:
             failed = next(filter(_is_failed, staged.made), None)
             if failed is not None:
                 staged = here._finish_globally(StagedGroup(staged.group, staged.number))
-                if not _has_failed(staged) and not pace.needs_loop:
+                pace.own_errors |= {type(each.error) for each in filter(_is_failed, staged.made)}
+                if not any(map(_is_failed, staged.made)) and not pace.needs_loop:
                     pace.keep_to_loop()
                     LOG.info("FastLoader reads in the loop, as its thread failed: %r", failed.error)
             yield staged
@@ -433,10 +434,6 @@ def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
     # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
     return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
-
-
-def _has_failed(staged: StagedGroup) -> bool:
-    return any(map(_is_failed, staged.made))
 
 
 def _is_failed(batch: Any) -> bool:

@@ -33,6 +33,7 @@ from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
+from fastloop.fastloader.running_epoch import INTERRUPTED_S, LEAVE_S
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.shared_batch import read_batch, receive_memory
 from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
@@ -40,11 +41,6 @@ from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
 MOST_LENT = 8
 """Batches of a process that may stay in shared memory while the program keeps them; further ones
 are copied, so that a program that keeps all batches runs out of neither files nor shared memory."""
-LEAVE_S = 5.0
-"""The longest that processes are waited for to end their batches, before they are terminated."""
-INTERRUPTED_S = 0.5
-"""The longest that processes are waited for after a KeyboardInterrupt or the end of one of them,
-and after they were terminated."""
 
 
 @dataclass(eq=False)

@@ -13,6 +13,14 @@ from typing import Any
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch
 
+LEAVE_S = 5.0
+"""The longest that the end of an epoch waits for a thread, or a process, to finish its batch. A
+thread that has not finished by then is left behind: it ends with its batch, which nobody gets. A
+process is terminated."""
+INTERRUPTED_S = 0.5
+"""The same limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset
+may block for ever."""
+
 
 class SharedBatches:
     """The batches of an epoch, which several threads may ask for at the same time.

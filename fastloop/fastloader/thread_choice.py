@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -15,6 +17,7 @@ from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, T
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.failed_batch import FailedBatch
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 
@@ -184,11 +187,20 @@ class Pace:
     threads lead if it is positive."""
     needs_loop: bool = False
     """True once the loop could read a batch that a thread could not."""
+    own_errors: frozenset[type[Exception]] = frozenset()
+    """Types of errors that samples have raised in the loop, too."""
 
     @property
     def is_decided(self) -> bool:
         """True once one of the two ways has proven faster, or needed, and is used from now on."""
         return self.needs_loop or abs(self.evidence) > DECIDED
+
+    def may_need_loop(self, batches: Sequence[Any]) -> bool:
+        """True if one of a thread's batches is an error that may be due to the thread."""
+        # An error of a type that the loop meets as well is the samples' own. To read each of many
+        # broken samples twice would take twice as long.
+        failed = (each for each in batches if isinstance(each, FailedBatch))
+        return any(type(each.error) not in self.own_errors for each in failed)
 
     def keep_to_loop(self) -> None:
         """Let the loop read from now on: the samples can't be read in another thread."""

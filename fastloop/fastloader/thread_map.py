@@ -24,14 +24,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from fastloop.fastloader.bytes_ahead import BytesAhead
+from fastloop.fastloader.running_epoch import INTERRUPTED_S, LEAVE_S
 
 W = TypeVar("W")
 R = TypeVar("R")
-LEAVE_S = 5.0
-"""The longest that the end of an epoch waits for a thread to finish its batch. A thread that has
-not finished by then is left behind: it ends with its batch, which nobody gets."""
-INTERRUPTED_S = 0.5
-"""The same limit after a KeyboardInterrupt. It is short, because a Dataset may block for ever."""
 UNFINISHED: Any = object()
 """The result of every part of an item except the one that is finished last."""
 Part = Callable[[], Any]

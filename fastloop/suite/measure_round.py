@@ -173,8 +173,8 @@ def _requests(
     if not in_folder:
         return _compose(run, workload, rows, folder, run.changes)
     # A job that failed has failed: the suite tells the reason.
-    resume = (f"resume={quote(str(folder))}", "retry_failed=false")
-    requests = _compose(run, workload, rows, folder, (*run.changes, *resume))
+    changes = (*run.changes, f"resume={quote(str(folder))}", "retry_failed=false")
+    requests = _compose(run, workload, rows, folder, changes)
     if not in_folder.isdisjoint(map(config_hash, requests.values())):
         return requests
     # The folder has other jobs alone, such as those of other loaders. They keep their folders.

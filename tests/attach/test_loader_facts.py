@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_facts import describe_loader, find_rank
@@ -87,6 +88,21 @@ def test_numbers_of_numpy_are_written_as_numbers():
     facts = json.loads(json.dumps(describe_loader(loader)))
     assert (facts["num_workers"], facts["batch_size"]) == (1, 2)
     assert facts["takes"] is None
+
+
+@pytest.mark.parametrize(
+    ("make", "is_native"),
+    [
+        (lambda: torch.zeros(4, 2), True),
+        (lambda: torch.zeros(4, 2, requires_grad=True), False),
+        (lambda: torch.zeros(4, 2, device="meta"), False),
+        (lambda: torch.zeros(4, 2).to_sparse(), False),
+    ],
+    ids=["plain", "with a gradient", "meta", "sparse"],
+)
+def test_tensors_are_rows_if_they_are_plain_memory(make, is_native):
+    facts = describe_loader(DataLoader(TensorDataset(make()), 2))
+    assert (facts["is_native"], facts["is_in_memory"]) == (is_native, is_native)
 
 
 @pytest.mark.parametrize(

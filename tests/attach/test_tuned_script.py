@@ -196,6 +196,9 @@ def test_wrong_commands_are_told_in_a_line(tmp_path, words, reason):
             ["-m", "train", "a"],
         ),
         ("-m torch.distributed.run --nnodes 1:1 train.py", ["train.py"]),
+        ("torchrun --nproc_per_node=1 -- train.py data.py", ["train.py", "data.py"]),
+        ("torchrun -t3 train.py", ["train.py"]),
+        ("torchrun -t 3 train.py", ["train.py"]),
     ],
 )
 def test_script_of_the_only_rank_of_torchrun_is_found(words, script):

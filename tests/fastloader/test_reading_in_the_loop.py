@@ -141,6 +141,16 @@ def test_a_thread_goes_on_after_a_sample_that_the_loop_cannot_read_either():
     assert 47 in find_others(dataset)
 
 
+def test_errors_of_samples_that_the_loop_has_met_are_not_read_again():
+    broken = tuple(range(20, 48))
+    dataset = Local(48, broken)
+    assert walk(iter(FastLoader(dataset, 4))) == walk(iter(DataLoader(Local(48, broken), 4)))
+    asked = [index for index, _ in dataset.readers]
+    # The first sample of a batch ends it. The turn that met the first error had begun others.
+    assert 44 in find_others(dataset)
+    assert asked.count(44) == 1
+
+
 def test_a_state_after_each_batch_begins_with_the_next_one():
     dataset = Local(22)
     loader = FastLoader(dataset, 4)

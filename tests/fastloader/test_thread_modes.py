@@ -176,6 +176,15 @@ def test_loop_makes_all_batches_under_a_mode_of_the_program(make_mode, settings)
     assert dataset.readers == {threading.get_ident()}
 
 
+def test_an_epoch_under_a_mode_decides_nothing_for_later_ones():
+    """Samples that draw from generators that threads share are found once threads read."""
+    loader = FastLoader(Made(np.random.rand), 3, num_threads=2, thread_safe=True)
+    with Count():
+        list(loader)
+    with pytest.warns(UserWarning, match="drawn from the global generators of numpy"):
+        list(loader)
+
+
 def test_a_sample_that_iterates_over_a_loader_with_threads_gets_the_modes():
     """The modes that redirect the draws of the outer thread stay there."""
     inner = Made(lambda: torch.rand(2), 6)

@@ -146,8 +146,8 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
 
 
 def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
-    """Add `covered_ns` to the passes of a thread, of whose events `pieces` are the parts without
-    inner loops."""
+    """Add `covered_ns` to the passes of a thread. pieces: its events, without the time of inner
+    loops."""
     # Running sums of the pieces, because a script may have many passes and events. iter() is added
     # separately, because it may have run in another thread.
     starts = [piece.start_ns for piece in pieces]
