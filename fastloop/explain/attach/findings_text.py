@@ -9,7 +9,13 @@ from pathlib import Path
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
-from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    show_estimate,
+    show_percent,
+    show_time,
+    significant,
+)
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
@@ -235,6 +241,11 @@ def _answer(tried: TriedLoop) -> str:
                 f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
                 f"--minutes={tried.least_minutes:.1f} or more will tell."
             )
+        if first.gain and _is_unclear(first.gain):
+            return (
+                f"No answer yet for {loop}: the loop's time with {first.change} differs too much "
+                "from round to round; a quieter machine or more --minutes will tell."
+            )
         best = f"for certain: the best, {first.change}, {_show_gain(first)}"
         if not left:
             return f"No change helps {loop} {best}."
@@ -251,6 +262,8 @@ def _answer(tried: TriedLoop) -> str:
 def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+    if _is_unclear(tried.gain):
+        return "differs too much from round to round"
     if tried.gain.value < 0:
         low, high = 1 - tried.gain.high, 1 - tried.gain.low
         longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
@@ -258,6 +271,11 @@ def _show_gain(tried: TriedChange) -> str:
             return "takes as long as it does now"
         return f"takes {_show_bounds(longer, significant)} times as long"
     return f"saves {_show_bounds(tried.gain, show_percent)}"
+
+
+def _is_unclear(gain: Estimate) -> bool:
+    """True if the ends of the loop's time with the change differ by more than WIDEST_INTERVAL."""
+    return 1 - gain.low > WIDEST_INTERVAL * (1 - gain.high)
 
 
 def _show_bounds(gain: Estimate, show: Callable[[float], str]) -> str:
