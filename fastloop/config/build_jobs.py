@@ -165,7 +165,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
             shlex.split(each)
         # The text has a quotation mark without its partner.
         except ValueError as error:
-            raise ConfigError(f"{group}.requirements: {each}: {error}; {hint}") from None
+            raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
     rest = {name: value for name, value in node.items() if name != "requirements"}
     if group != "loader" or "store" not in node:
         return rest, given
