@@ -73,10 +73,8 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
         return None
     # The difference of two rungs: the copy with the transform, and the copy alone.
     without_workers = explained.without_workers(1)
-    on_device = replace(
-        without_workers.job, transform=replace(without_workers.job.transform, where="device")
-    )  # pyright: ignore
-    moved = replace(without_workers, job=on_device)
+    on_device = replace(without_workers.job.transform, where="device")  # pyright: ignore
+    moved = replace(without_workers, job=replace(without_workers.job, transform=on_device))
     try:
         without = moved.time_rung(Part.COPY, 0)
         with_transform = moved.time_rung(Part.TRANSFORM, 0)

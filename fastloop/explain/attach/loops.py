@@ -179,7 +179,7 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
                 continue
             kind, place = loaders[fact["loader"]]["type"], fact["place"]
             name = f"{kind} at {place}" if place else kind
-            has_batch = any(event.name is Part.WAIT for event in process.by_pass.get(number, ()))
+            has_batch = any(event.part is Part.WAIT for event in process.by_pass.get(number, ()))
             how = (
                 "got its first batch, and asked for no other"
                 if has_batch
