@@ -4,7 +4,7 @@ first batch much later than for the epoch."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
 from threading import RLock, get_ident
@@ -22,7 +22,18 @@ INTERRUPTED_S = 0.5
 may block for ever."""
 
 
-class SharedBatches:
+class EpochIterator:
+    """An iterator over the batches of an epoch, with the length that DataLoader's iterator has."""
+
+    order: Sized
+    """The order of the epoch, which the loader assigns."""
+
+    def __len__(self) -> int:
+        """Return the number of batches of the whole epoch; TypeError if it is not known."""
+        return len(self.order)
+
+
+class SharedBatches(EpochIterator):
     """The batches of an epoch, which several threads may ask for at the same time.
 
     The error of a FailedBatch is raised in its turn.
@@ -120,7 +131,7 @@ def _refuse_fork(pid: int) -> None:
         raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
 
 
-class LaterBatches(chain):
+class LaterBatches(EpochIterator, chain):
     """The batches of an epoch that begins when the first of them is asked for.
 
     They are handed on without a call of Python, which would cost a tenth of a small batch.
@@ -138,11 +149,10 @@ class LaterBatches(chain):
 class _Beginning:
     """An iterator over the batches' iterator, which each thread gets once."""
 
-    def __init__(self, begin: Callable[[], Any]) -> None:
+    def __init__(self, begin: Callable[[], Any] | None, begun: list[Any]) -> None:
         self._begin, self._lock = begin, RLock()
         self._threads: set[int] = set()
-        self.begun: list[Any] = []
-        self.is_closed = False
+        self.begun, self.is_closed = begun, False
 
     def __iter__(self) -> _Beginning:
         return self
@@ -154,14 +164,26 @@ class _Beginning:
             if self.is_closed or get_ident() in self._threads:
                 raise StopIteration
             self._threads.add(get_ident())
-            if not self.begun:
+            if self._begin is not None and not self.begun:
                 self.begun.append(self._begin())
             return self.begun[0]
 
 
 def begin_later(begin: Callable[[], Any]) -> LaterBatches:
     """The batches of an epoch that begins when the first of them is asked for."""
-    beginning = _Beginning(begin)
+    return _hand_on(_Beginning(begin, []))
+
+
+def give_length(batches: Any, order: Sized) -> EpochIterator:
+    """The batches of an epoch, or an iterator that hands them on, with the length of this order."""
+    # The native core's stream has no length of its own.
+    if not isinstance(batches, EpochIterator):
+        batches = _hand_on(_Beginning(None, [batches]))
+    batches.order = order
+    return batches
+
+
+def _hand_on(beginning: _Beginning) -> LaterBatches:
     batches: Any = LaterBatches.from_iterable(beginning)
     batches.beginning = beginning
     return batches
