@@ -15,6 +15,7 @@ import torch
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
+from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.first_look import FirstBatchCheck
 from fastloop.explain.attach.transform_probe import time_transforms
 from fastloop.explain.attach.usage_probe import PassUsage
@@ -24,8 +25,11 @@ from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
 from fastloop.observe.warning_frames import skip_in_warnings
 
 FIRST, EVERY = 2, 16
-"""Samples are timed in the first FIRST batches of an epoch, and after that in at most one batch in
-EVERY."""
+"""Samples are timed in the first FIRST batches of an epoch and in one batch in EVERY, as long as
+this costs little."""
+FREE = 8
+"""Number of a dataset's batches in which samples are timed whatever it costs: a script may look at
+a few batches before its loop begins."""
 COUNTED, COUNTED_EVERY = 8, 8
 """Counters are read around the first COUNTED batches of an epoch, and later around at most one
 batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
@@ -57,7 +61,7 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, turns = fetcher.fetch, FetchTurns()
+    fetch, turns = fetcher.fetch, FetchTurns(_budget_of(fetcher.dataset))
     usage = PassUsage(log, "makes")
 
     @skip_in_warnings
@@ -104,17 +108,42 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
 
 @dataclass
-class FetchTurns:
-    """Chooses the batches in which samples are timed, and those around which counters are read: the
-    first ones, and later as many as cost little."""
+class SampleBudget:
+    """The time that events of a dataset's samples may take in this process."""
 
-    batches: int = 0
     allowed_ns: float = 0.0
-    """Nanoseconds that events of samples may still cost; negative if they have cost too much."""
+    """Nanoseconds that they may still take; negative if they have taken too much."""
+    free_batches: int = FREE
+    """Number of batches that are still recorded whatever it takes."""
+
+
+BUDGETS: ByIdentity[SampleBudget] = ByIdentity()
+"""The budget of each dataset that this process has read. Epochs share it: in short ones their first
+batches would otherwise be most of what is recorded."""
+
+
+def _budget_of(dataset: Any) -> SampleBudget:
+    budget = BUDGETS.get(dataset)
+    if budget is None:
+        budget = SampleBudget()
+        # A list, for example, can't be followed, so each of its passes has a budget of its own.
+        with suppress(TypeError):
+            BUDGETS[dataset] = budget
+    return budget
+
+
+@dataclass
+class FetchTurns:
+    """Chooses the batches of a pass in which samples are timed, and those around which counters are
+    read: the first ones, and as many others as cost little."""
+
+    budget: SampleBudget
+    batches: int = 0
 
     def has_samples(self) -> bool:
         """True if the samples of the next batch are timed."""
-        return self.batches < FIRST or (self.batches % EVERY == 0 and self.allowed_ns >= 0)
+        has_turn = self.batches < FIRST or self.batches % EVERY == 0
+        return has_turn and (self.budget.free_batches > 0 or self.budget.allowed_ns >= 0)
 
     def is_counted(self) -> bool:
         """True if counters may be read around the next batch."""
@@ -123,7 +152,9 @@ class FetchTurns:
     def end_batch(self, spent_ns: int, events: int) -> None:
         """Account for a batch that was made in that time, with so many events of its samples."""
         self.batches += 1
-        self.allowed_ns += MOST_COST * spent_ns - EVENT_NS * events
+        if events:
+            self.budget.free_batches -= 1
+        self.budget.allowed_ns += MOST_COST * spent_ns - EVENT_NS * events
 
 
 @contextmanager

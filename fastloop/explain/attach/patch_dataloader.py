@@ -24,7 +24,7 @@ from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
-from fastloop.explain.attach.loader_facts import describe_loader, name_loader
+from fastloop.explain.attach.loader_facts import describe_loader, import_recognition, name_loader
 from fastloop.explain.attach.loader_places import (
     place_in_script,
     place_of_call,
@@ -97,6 +97,8 @@ class _Origin:
     loader: LoaderState
     start_ns: int
     """Time before it was made."""
+    own_ns: int
+    """Nanoseconds that the probe took meanwhile, to look at the DataLoader."""
 
 
 class LoopProbe:
@@ -119,6 +121,7 @@ class LoopProbe:
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             original(loader, *args, **named)
             self._follow_derived(loader)
+            import_recognition()
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
             state.gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
@@ -169,9 +172,11 @@ class LoopProbe:
         ) -> None:
             start_ns = now_ns()
             original(iterator, loader, *args, **named)
+            made_ns = now_ns()
             # A derived class need not call DataLoader.__init__.
             self._follow_derived(loader)
-            setattr(iterator, ORIGIN, _Origin(self._describe_once(loader), start_ns))
+            state = self._describe_once(loader)
+            setattr(iterator, ORIGIN, _Origin(state, start_ns, now_ns() - made_ns))
 
         return __init__
 
@@ -219,6 +224,10 @@ class LoopProbe:
         if last and last.begun_ns >= start_ns:
             return
         stop_ns, earlier_passes = now_ns(), last.earlier_passes + 1 if last else 0
+        origin: _Origin | None = getattr(iterator, ORIGIN, None)
+        # An iterator that is reset was made in an earlier pass.
+        if origin and origin.start_ns >= start_ns:
+            stop_ns -= origin.own_ns
         state = self._describe_once(loader)
         self._record_pass(iterator, state, earlier_passes, None, start_ns, stop_ns)
 
@@ -238,7 +247,8 @@ class LoopProbe:
         # A class that is derived from the iterators' class need not call their __init__.
         if origin is None:
             return None
-        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, now_ns())
+        stop_ns = now_ns() - origin.own_ns
+        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, stop_ns)
 
     def _begin_again(self, iterator: Any, last: PassState) -> PassState:
         """Begin a pass that goes on with an iterator which the DataLoader has kept."""
@@ -261,7 +271,7 @@ class LoopProbe:
         state = PassState(
             number=number,
             loader=loader,
-            begun_ns=stop_ns,
+            begun_ns=now_ns(),
             place=place_in_script(),
             earlier_passes=earlier_passes,
             first_pass=number if first_pass is None else first_pass,
