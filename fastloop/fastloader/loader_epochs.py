@@ -25,7 +25,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.running_epoch import EpochIterator, SharedBatches, begin_later, give_length
+from fastloop.fastloader.running_epoch import SharedBatches, begin_later, give_length
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -74,9 +74,7 @@ class LoaderEpochs:
             states = self.sources.states()
         return initial_state(epoch, states, self.order)
 
-    def start(
-        self, state: State, loaded: States | None, finish: Callable[[], None]
-    ) -> EpochIterator:
+    def start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
         loaded: the random states to restore, if a state is continued. finish: called after the last

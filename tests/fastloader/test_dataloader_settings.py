@@ -258,11 +258,11 @@ def test_attributes_are_shown_as_dataloader_shows_them(settings):
         assert list(ours.batch_sampler.sampler) == list(theirs.batch_sampler.sampler)
 
 
-SOURCES = [Numbers(), torch.arange(20), TensorDataset(torch.arange(20))]
+OF_TWENTY = [Numbers(), torch.arange(20), TensorDataset(torch.arange(20))]
 
 
 @pytest.mark.parametrize("settings", [*SHOWN, {"shuffle": True}, {"sampler": [5, 3, 1]}], ids=str)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: type(source).__name__)
+@pytest.mark.parametrize("source", OF_TWENTY, ids=lambda source: type(source).__name__)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_an_iterator_has_the_length_of_dataloaders(source, settings, seed):
     batches, theirs = (
@@ -281,7 +281,7 @@ class Endless:
         return itertools.repeat(3)
 
 
-@pytest.mark.parametrize("source", SOURCES[:2], ids=lambda source: type(source).__name__)
+@pytest.mark.parametrize("source", OF_TWENTY[:2], ids=lambda source: type(source).__name__)
 def test_an_iterator_over_an_endless_sampler_has_no_length(source):
     for kind in (FastLoader, DataLoader):
         batches = iter(kind(source, sampler=Endless()))
@@ -309,7 +309,7 @@ def test_an_iterator_over_a_stream_has_a_length_if_the_stream_has_one():
     assert [*map(len, batches)] == [8, 8, 4]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: type(source).__name__)
+@pytest.mark.parametrize("source", OF_TWENTY, ids=lambda source: type(source).__name__)
 def test_an_epoch_that_was_closed_before_its_first_batch_has_ended(source):
     for seed in (None, 3):
         batches: Any = iter(FastLoader(source, 4, seed=seed))
