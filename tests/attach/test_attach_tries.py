@@ -257,8 +257,17 @@ def test_change_that_saves_most_is_recommended_with_its_interval():
     assert tried.same_samples is True
     assert "num_workers=2" in tried.advice, "its file does not exist, so that there is no patch"
     slowest = next(each for each in tried.changes if each.change == "num_workers=4")
-    assert slowest.rounds == 2, "three changes go on to the second round, two to the third"
+    assert slowest.rounds == 1, "a change that loses so much is not run again"
+    second = next(each for each in tried.changes if each.change == "num_workers=1")
+    assert second.rounds >= FEWEST_ROUNDS, "two changes go on to the third round"
     assert runner.runs.count("num_workers=2") >= FEWEST_ROUNDS
+
+
+def test_change_that_loses_little_goes_on_to_the_second_round():
+    times = {"": 10.0, "num_workers=1": 8.0, "num_workers=2": 9.0, "num_workers=4": 14.0}
+    tried, _ = judged(times, [1, 2, 4])
+    rounds = {each.change: each.rounds for each in tried.changes}
+    assert rounds["num_workers=4"] == 2, "three changes go on to the second round, two to the third"
 
 
 @pytest.mark.parametrize("times", [{"": 10.0, "num_workers=1": 9.99}, {"": 10.0}])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fastloop.explain.attach.fastloader_gain import find_fastloader_gain
-from fastloop.explain.attach.loop_model import LoopModel, LoopTime
+from fastloop.explain.attach.loop_model import LoopModel, LoopTime, model_loop
 from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loops import Loop
@@ -75,6 +77,28 @@ def time_of(
         hand_off_s=None,
     )
     return LoopTime(loop=loop, model=model, scale=1.0)
+
+
+@pytest.mark.parametrize("batches", [300, 1400])
+def test_first_step_of_a_loop_does_not_count_for_later_ones(batches):
+    """The first step takes as long as 500 others, as it loads libraries."""
+    steps = np.full(batches, MS, np.int64)
+    steps[0] = 500 * MS
+    waits = np.zeros((batches, 4), np.int64)
+    waits[:, 0] = MS
+    made = MadeBatch(batch=0, start_ns=0, collate_ns=MS, stop_ns=MS, cpu_ns=0)
+    loop = replace(
+        time_of(1, 1).loop,
+        facts=FACTS | {"num_workers": 0},
+        waits_ns=waits,
+        steps_ns=steps,
+        pass_of=np.zeros(batches, np.int64),
+        made=(made,) * batches,
+    )
+    model = model_loop(loop)
+    assert model is not None
+    present_s = model.once_s + model.seconds(0, 2) * (batches / len(model.steps))
+    assert present_s == pytest.approx(loop.seconds, rel=0.01)
 
 
 def test_waits_of_samples_are_hidden_behind_the_step():

@@ -268,3 +268,13 @@ def test_gain_of_a_single_round_has_no_bounds():
     assert "num_workers=1 saves 6.8 % in 1 of" in " ".join(
         format_tried(tried_loop(change), None).split()
     )
+
+
+@pytest.mark.parametrize(("low", "is_told"), [(-0.8, True), (-67.0, False)])
+def test_interval_that_says_nothing_is_not_shown(low, is_told):
+    """As on a machine that has much other work in one of three rounds."""
+    known = Estimate(value=0.56, low=low, high=0.71, is_interval=True)
+    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=3)
+    text = " ".join(format_tried(tried_loop(change), None).split())
+    assert text.startswith("No change helps" if is_told else "No answer yet")
+    assert ("56 %" in text) is is_told

@@ -133,7 +133,7 @@ def _predict_thread(time: LoopTime, idle: float, *, holds_lock: bool) -> float:
         workers=1, prefetch=TORCH_PREFETCH, cores=model.cores, other_cores=model.other_cores
     )
     steady_s = time.scale * epoch_seconds(loads, steps, machinery)
-    saved = 1 - (steady_s + time.starts_s) / time.loop.seconds
+    saved = 1 - (model.once_s + steady_s + time.starts_s) / time.loop.seconds
     return max(0.0, saved) * _share_of_thread(time.loop)
 
 

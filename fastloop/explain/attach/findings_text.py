@@ -9,7 +9,13 @@ from pathlib import Path
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
-from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    show_estimate,
+    show_percent,
+    show_time,
+    significant,
+)
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
@@ -218,39 +224,51 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
 def _answer(tried: TriedLoop) -> str:
     loop = f"the loop at {tried.place}"
     if tried.best is None:
-        known = [each for each in tried.changes if each.gain]
-        left = sum(not each.gain and not each.failure for each in tried.changes)
-        minutes = minutes_of_all(tried.least_minutes)
-        if not known and left:
-            return (
-                f"No answer yet for {loop}: no change was compared in time; "
-                f"--minutes={minutes:.1f} or more will tell."
-            )
-        if not known:
-            return f"No change helps {loop}: none of them runs."
-        first = known[0]
-        if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
-            least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
-            return (
-                f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
-                f"--minutes={tried.least_minutes:.1f} or more will tell."
-            )
-        best = f"for certain: the best, {first.change}, {_show_gain(first)}"
-        if not left:
-            return f"No change helps {loop} {best}."
-        others = "1 other was" if left == 1 else f"{left} others were"
-        return (
-            f"No change that was tried helps {loop} {best}; {others} not run, for which "
-            f"--minutes={minutes:.1f} has time."
-        )
+        return _answer_without_change(tried, loop)
     (best,) = [each for each in tried.changes if each.change == tried.best]
     batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
     return f"{tried.best} {_show_gain(best)} of the time of {loop}, {batches}."
 
 
+def _answer_without_change(tried: TriedLoop, loop: str) -> str:
+    """The answer if no change is recommended."""
+    known = [each for each in tried.changes if each.gain]
+    left = sum(not each.gain and not each.failure for each in tried.changes)
+    minutes = minutes_of_all(tried.least_minutes)
+    if not known and left:
+        return (
+            f"No answer yet for {loop}: no change was compared in time; "
+            f"--minutes={minutes:.1f} or more will tell."
+        )
+    if not known:
+        return f"No change helps {loop}: none of them runs."
+    first = known[0]
+    if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
+        least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
+        return (
+            f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
+            f"--minutes={tried.least_minutes:.1f} or more will tell."
+        )
+    if first.gain and _is_unclear(first.gain):
+        return (
+            f"No answer yet for {loop}: the loop's time with {first.change} differs too much "
+            "from round to round; a quieter machine or more --minutes will tell."
+        )
+    best = f"for certain: the best, {first.change}, {_show_gain(first)}"
+    if not left:
+        return f"No change helps {loop} {best}."
+    others = "1 other was" if left == 1 else f"{left} others were"
+    return (
+        f"No change that was tried helps {loop} {best}; {others} not run, for which "
+        f"--minutes={minutes:.1f} has time."
+    )
+
+
 def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+    if _is_unclear(tried.gain):
+        return "differs too much from round to round"
     if tried.gain.value < 0:
         low, high = 1 - tried.gain.high, 1 - tried.gain.low
         longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
@@ -258,6 +276,11 @@ def _show_gain(tried: TriedChange) -> str:
             return "takes as long as it does now"
         return f"takes {_show_bounds(longer, significant)} times as long"
     return f"saves {_show_bounds(tried.gain, show_percent)}"
+
+
+def _is_unclear(gain: Estimate) -> bool:
+    """True if the ends of the loop's time with the change differ by more than WIDEST_INTERVAL."""
+    return 1 - gain.low > WIDEST_INTERVAL * (1 - gain.high)
 
 
 def _show_bounds(gain: Estimate, show: Callable[[float], str]) -> str:

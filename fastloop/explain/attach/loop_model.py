@@ -23,6 +23,8 @@ from fastloop.explain.model import (
 LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
+BLOCKS = 8
+"""The model has this many pieces of a long loop, from its beginning to its end."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
 
@@ -41,6 +43,8 @@ class LoopModel:
     """Number of these that other programs keep busy."""
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
+    once_s: float = 0.0
+    """Seconds of the loop's first batch if the model does not contain it."""
 
     def seconds(
         self,
@@ -68,8 +72,9 @@ def model_loop(loop: Loop) -> LoopModel | None:
     """The model of a loop; None if no batch was recorded as it was made."""
     if not loop.made:
         return None
-    count = min(MOST_SIMULATED, loop.batches)
-    places = np.arange(count)
+    first = _find_first_batches(loop) if loop.batches > MOST_SIMULATED else []
+    places = _spread(np.delete(np.arange(loop.batches), first))
+    once_ns = loop.waits_ns[first, :-1].sum() + loop.steps_ns[first].sum()
     load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
     step_s = loop.steps_ns / 1e9
     load_cores, step_cores = cores_of_loading(loop), cores_of_steps(loop)
@@ -87,7 +92,28 @@ def model_loop(loop: Loop) -> LoopModel | None:
         cores=cores,
         other_cores=min(loop.other_cores / processes, left),
         hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
+        once_s=float(once_ns) / 1e9,
     )
+
+
+def _find_first_batches(loop: Loop) -> list[int]:
+    """Place of the first batch of each process that has the loop.
+
+    Its step also loads libraries, and may take as long as a hundred others.
+    """
+    # In reverse, so that the first pass of a process is the last to be written.
+    first = {each.process_id: number for number, each in reversed([*enumerate(loop.passes)])}
+    return [int(np.flatnonzero(loop.pass_of == number)[0]) for number in first.values()]
+
+
+def _spread(places: np.ndarray) -> np.ndarray:
+    """The places of the batches that are simulated: all, or MOST_SIMULATED of them in BLOCKS pieces
+    from the first to the last."""
+    if len(places) <= MOST_SIMULATED:
+        return places
+    size = MOST_SIMULATED // BLOCKS
+    starts = np.linspace(0, len(places) - size, BLOCKS).astype(int)
+    return places[(starts[:, None] + np.arange(size)).ravel()]
 
 
 def cores_of_loading(loop: Loop) -> float:
@@ -127,7 +153,7 @@ class LoopTime:
     loop: Loop
     model: LoopModel
     scale: float
-    """Seconds of the measured loop, without starts, for each second of the model."""
+    """Seconds of the measured loop, without starts and `once_s`, for each second of the model."""
 
     def gain(
         self,
@@ -139,13 +165,13 @@ class LoopTime:
     ) -> float:
         """Share of the loop's time that is saved. start_s: seconds of all starts together."""
         steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
-        return 1 - (steady_s + start_s) / self.loop.seconds
+        return 1 - (self.model.once_s + steady_s + start_s) / self.loop.seconds
 
     @property
     def starts_s(self) -> float:
         """Time of all starts and ends of epochs, as they are."""
         present_s = self.model.seconds(self.model.workers, self.model.prefetch)
-        return max(0.0, self.loop.seconds - self.scale * present_s)
+        return max(0.0, self.loop.seconds - self.model.once_s - self.scale * present_s)
 
     def starts_with(self, workers: int, starts: float) -> float:
         """Time of all starts and ends of epochs with this number of workers.

@@ -60,7 +60,7 @@ def predict_changes(
     if model is None:
         return None, ()
     # The last column of the waits is start-up, which the model does not contain.
-    steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum() - loop.waits_ns[:, -1].sum()) / 1e9
+    steady_s = (loop.waits_ns[:, :-1].sum() + loop.steps_ns.sum()) / 1e9 - model.once_s
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
     ratio = present_s * scale / steady_s

@@ -26,6 +26,9 @@ from fastloop.explain.change import LEAST_GAIN, Change
 
 MOST_ROUNDS = 10
 """Most rounds, even if the budget has time for more."""
+MOST_RATIO = 1.5
+"""A change with which the loop has taken more than this many times as long is not run again: what
+else the machine does changes a run's time by less. Other changes get the time."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is killed when it has taken MOST_TIMES as long as the first run, but not before
 LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
@@ -226,7 +229,10 @@ def _run_once(
 
 
 def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
-    """The changes that still run, the one that has saved most in the rounds so far first."""
+    """The changes that still run, the one that has saved most in the rounds so far first.
+
+    Those that have failed, or that lose much, do not run any more.
+    """
 
     def ratio(attempt: Attempt) -> float:
         # The end of the budget may have cut off the run of a round without a change.
@@ -237,7 +243,8 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
     # A change that was left out of the last round does not come back.
     last = max((number for each in attempts for number in each.seconds), default=None)
     going_on = [each for each in attempts if last is None or last in each.seconds]
-    return sorted((each for each in going_on if not each.failure), key=ratio)
+    alive = [each for each in going_on if not each.failure and ratio(each) <= MOST_RATIO]
+    return sorted(alive, key=ratio)
 
 
 def _judge(
