@@ -25,7 +25,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.running_epoch import SharedBatches, begin_later
+from fastloop.fastloader.running_epoch import SharedBatches, begin_later, give_length
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -79,6 +79,9 @@ class LoaderEpochs:
         loaded: the random states to restore, if a state is continued. finish: called after the last
         batch.
         """
+        return give_length(self._start(state, loaded, finish), self.order)
+
+    def _start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         seed = self.order.seed
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)

@@ -104,7 +104,15 @@ def is_about_pass(fact: Mapping[str, Any]) -> bool:
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     """The facts about each DataLoader of a process, by its number."""
-    return {fact["loader"]: fact for fact in process.facts if is_about_loader(fact)}
+    loaders: dict[int, dict[str, Any]] = {}
+    for fact in process.facts:
+        if is_about_loader(fact):
+            loaders[fact["loader"]] = dict(fact)
+        # The length of the dataset, which a sampler has asked for later. A fork may write it for a
+        # DataLoader of its parent.
+        elif "num_samples" in fact and fact["loader"] in loaders:
+            loaders[fact["loader"]] |= fact
+    return loaders
 
 
 def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:

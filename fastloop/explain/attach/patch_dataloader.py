@@ -32,6 +32,7 @@ from fastloop.explain.attach.loader_places import (
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
+from fastloop.explain.attach.sampler_lengths import SamplerLengths
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
@@ -57,6 +58,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     log = open_script_log(folder)
     MEMORY_TURNS.open()
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
+    loops.lengths.probe_samplers()
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
@@ -106,6 +108,7 @@ class LoopProbe:
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
+        self.lengths = SamplerLengths(log)
         # This is no attribute of the DataLoader, which may be pickled or copied with its
         # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
@@ -236,7 +239,8 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = describe_loader(loader)
+            count = functools.partial(self.lengths.find, number=state.number)
+            facts = describe_loader(loader, count)
             facts |= {"made_at": state.made_at, "gives_workers": state.gives_workers}
             self.log.add_fact(loader=state.number, **facts)
         return state
