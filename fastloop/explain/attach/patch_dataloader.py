@@ -324,9 +324,9 @@ class LoopProbe:
         cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
         start_ns, has_step = now_ns(), state.batch != UNKNOWN
         # A loop inside of the step has waits of its own.
-        is_alone = getattr(self.last, "state", None) is state
+        has_inner_loop = getattr(self.last, "state", None) is not state
         self.last.state = state
-        state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
+        state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
         # A loop in a worker, as of a dataset over another one, must not end the worker alone.
         if self.counter is not None and has_step and get_worker_info() is None:
             loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
