@@ -323,10 +323,13 @@ def test_text_that_no_file_can_hold_is_refused(outputs):
 
 
 @pytest.mark.parametrize("option", ["-r", "--requirement", "-c"])
-def test_a_file_of_requirements_of_another_content_is_another_environment(tmp_path, option):
+def test_a_file_of_requirements_of_another_content_is_another_environment(
+    tmp_path, monkeypatch, option
+):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "requirements.txt"
     file.write_text("a==1")
-    environment = Environment(requirements=(f"{option} {file}",))
+    environment = Environment(requirements=(f"{option} {file.name}",))
     key = environment.key
     file.write_text("a==2")
     assert environment.key != key

@@ -236,7 +236,9 @@ def test_other_files_are_refused_in_one_line(tmp_path, text):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": 1, "a\\n\\u001b[2J": 1}'])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"schema": 1, "a\\n\\u001b[2J": 1}'], ids=["nested", "terminal"]
+)
 def test_a_strangers_file_is_refused_in_one_printable_line(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError) as error:
