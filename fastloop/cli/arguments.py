@@ -18,10 +18,14 @@ PYTHON = re.compile(r"python[\d.]*")
 CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
-def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str]:
+def parse_settings(
+    arguments: Sequence[str], defaults: Mapping[str, str], *, may_be_empty: bool = True
+) -> dict[str, str]:
     """The defaults, updated with the arguments.
 
-    Raises UsageError for an unknown setting, one that is given twice, and control characters.
+    may_be_empty: False if empty values are refused, such as that of a variable that is not set.
+    Raises UsageError for these, an unknown setting, one that is given twice, and control
+    characters.
     """
     settings, given = dict(defaults), set[str]()
     for argument in arguments:
@@ -36,6 +40,8 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
             raise UsageError(f"{argument}: no such setting; {allowed}")
         if name in given:
             raise UsageError(f"{argument}: {name}= is given twice; allowed: once")
+        if not value.strip() and not may_be_empty:
+            raise UsageError(f"{argument}: it is empty; allowed: a value, or no {name}=")
         given.add(name)
         settings[name] = _expand_home(value)
     return settings

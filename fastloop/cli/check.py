@@ -109,7 +109,7 @@ def main() -> None:
 
 def _run() -> None:
     _refuse_settings_of_job(sys.argv[1:])
-    given = parse_settings(sys.argv[1:], DEFAULTS)
+    given = parse_settings(sys.argv[1:], DEFAULTS, may_be_empty=False)
     if given["record"] not in ("true", "false"):
         raise UsageError(f"record={given['record']}: allowed: true, false")
     path = Path(given["file"])

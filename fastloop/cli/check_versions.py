@@ -11,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastloop.config.check_files import withheld_environment
+from fastloop.config.compose import compose_requirements
 from fastloop.core.atomic_files import remove, write_text
 from fastloop.core.check_status import CheckStatus
-from fastloop.core.outputs_folder import outputs_folder
+from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import MachineBusy, UsageError
 
@@ -49,13 +51,16 @@ def check_versions(
     from fastloop.reporting.comparison import parse_percent
     from fastloop.reporting.version_text import describe_versions, versions_markdown
     from fastloop.sweep.machine_lock import lock_machine
-    from fastloop.sweep.version_source import find_source
+    from fastloop.sweep.version_source import find_source, with_requirements
 
     seconds = _parse_seconds(given["seconds"])
     markdown = _check_markdown(given["markdown"])
     allowed = FAIL_ABOVE if allowed_percent is None else allowed_percent
     fail_above = parse_percent(given["fail_above"]) if given["fail_above"] else allowed
     source = find_source(given["against"], given["package"], Path.cwd())
+    if source.package:
+        with withheld_environment():
+            source = with_requirements(source, compose_requirements(arguments))
     handle_signals()
     try:
         with lock_machine("wait=true" in arguments):
@@ -120,4 +125,6 @@ def _check_markdown(text: str) -> Path | None:
     path = Path(text)
     if text and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"markdown={text}: allowed: the path of a file in a folder that exists")
+    if text:
+        refuse_unwritable(f"markdown={text}", path)
     return path if text else None

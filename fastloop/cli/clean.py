@@ -25,16 +25,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.atomic_files import remove
+from fastloop.core.atomic_files import hold_lock, remove
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"older_than": "", "yes": "false"}
+ENVIRONMENTS = "environments"
 HOUR_S = 3600
 UNITS = {"h": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
 MIB = 2**20
@@ -111,7 +113,7 @@ def _remove(items: Sequence[Item]) -> None:
     """Remove the items, while no other fastloop measures or prepares on this machine."""
     from fastloop.sweep.machine_lock import lock_machine
 
-    with lock_machine(wait=False):
+    with lock_machine(wait=False), _keep_environments(items):
         for item in items:
             # A report may have been removed with its sweep; exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
@@ -120,6 +122,27 @@ def _remove(items: Sequence[Item]) -> None:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
     print(f"\nremoved: {sum(item.mib for item in items):,.1f} MiB")
+
+
+@contextmanager
+def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
+    """Let no other command create an environment inside the context, if one of the items is one.
+
+    Raises UsageError if another command creates one now: its unfinished folder is one of the items.
+    """
+    folder = outputs_folder() / ENVIRONMENTS
+    if not any(item.path.parent == folder for item in items):
+        yield
+        return
+    with hold_lock(folder, _refuse_environments):
+        yield
+
+
+def _refuse_environments() -> None:
+    raise UsageError(
+        f"clean {ENVIRONMENTS}: another fastloop creates an environment; nothing was removed; "
+        "allowed: once it has ended"
+    )
 
 
 def _line(kind: str, items: Sequence[Item]) -> str:
@@ -212,6 +235,6 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "check": _children("check"),
     "suite": _children("suite"),
     "mlflow": _mlflow,
-    "environments": _children("environments"),
+    ENVIRONMENTS: _children(ENVIRONMENTS),
 }
 """A word on the command line -> a function that finds the items of that kind."""

@@ -6,8 +6,9 @@
 Without arguments all environments in outputs/environments/ are listed, with their size and age.
 With the command line of a run, those are created which its jobs' requirements need: the key
 `requirements` in the yaml of a loader, a store or a placement. One that exists is used again, as
-it is by every run, and nothing is installed if the main environment has all of it. pip installs,
-and shows why it can't; a build that fails leaves nothing. fastloop clean environments yes=true
+it is by every run, and nothing is installed if the main environment has all of it. pip installs;
+if it can't, its reason is printed, and nothing is left. While another command creates one, this
+one waits. fastloop clean environments yes=true
 removes them.
 """
 
@@ -77,7 +78,7 @@ def _create(requests: Sequence[JobRequest]) -> int:
     """Create each environment that the requests need once; return the exit status."""
     from fastloop.core.outputs_folder import remove_unused
     from fastloop.core.types import Unsupported
-    from fastloop.processes.environments import build_environment, environment_for
+    from fastloop.processes.environments import environment_for, find_or_build
 
     handle_signals()
     status, done = 0, set[str]()
@@ -92,12 +93,11 @@ def _create(requests: Sequence[JobRequest]) -> int:
             print(f"{name}: no environment is needed: {has}")
         elif environment.key not in done:
             done.add(environment.key)
-            existed = environment.is_built
             try:
-                built = build_environment(environment)
+                built, is_new = find_or_build(environment)
             except Unsupported as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 status = 1
                 continue
-            print(f"{name}: {'exists' if existed else 'created'}: {built.folder}")
+            print(f"{name}: {'created' if is_new else 'exists'}: {built.folder}")
     return status

@@ -54,7 +54,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
             continue
         keys.add(key)
         try:
-            print(_summary(prepare_job(job, request.launcher, whole=True)))
+            print(_summary(prepare_job(job, request.launcher, compares_checksums=True)))
         except JobFailed as error:
             key = request.choices["dataset"], plain_reason(str(error))
             is_unsupported = error.failure.kind == FailureKind.UNSUPPORTED

@@ -3,7 +3,7 @@
     fastloop suite [quick|full] [round=<name>] [machine=<name>] [results=results]
                    [workloads=<name>,...] [loaders=<name>,...] [trials=<number>]
                    [wait=true|allow_concurrent=true]
-    fastloop suite claims [the same settings, but loaders; workloads names claims]
+    fastloop suite claims [the same settings without loaders; workloads names claims]
     fastloop suite verify <file>...
     fastloop suite site [results=results] [page=results/index.html] [code=<address>]
     fastloop suite list
@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
 PASSED_ON = {"trials": "", "wait": "", "allow_concurrent": ""}
 """Settings that are those of `fastloop run`."""
-OF_SUITE = {"round": "", "machine": "", "results": "results", "workloads": "", "loaders": ""}
+OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
+OF_SUITE = OF_CLAIMS | {"loaders": ""}
 SITE = {"results": "results", "page": "", "code": ".."}
+CLAIMS_PAGE = "claims.html"
+LONGEST_NAME = 100
+"""Most characters of the name of a round or a machine, which are names of files."""
 
 
 def main() -> None:
@@ -55,13 +59,15 @@ def main() -> None:
         command = arguments[0] if arguments and "=" not in arguments[0] else "full"
         rest = arguments[1:] if arguments[:1] == [command] else arguments
         if command in SCOPES:
-            _measure(SCOPES[command], parse_settings(rest, OF_SUITE | PASSED_ON))
+            known = (OF_CLAIMS if command == "claims" else OF_SUITE) | PASSED_ON
+            given = parse_settings(rest, known, may_be_empty=False)
+            _measure(SCOPES[command], {"loaders": ""} | given)
         elif command == "verify":
             _verify(rest)
         elif command == "site":
-            _write_site(parse_settings(rest, SITE))
-        elif command == "list" and not rest:
-            _list()
+            _write_site(parse_settings(rest, SITE, may_be_empty=False))
+        elif command == "list":
+            _list(rest)
         else:
             allowed = ", ".join((*SCOPES, "verify", "site", "list"))
             raise UsageError(f"suite {' '.join(arguments)}: allowed: {allowed}")
@@ -72,7 +78,7 @@ def main() -> None:
 
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
-    from fastloop.core.outputs_folder import outputs_folder
+    from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
     from fastloop.suite.build_file import build_suite_file, machine_name
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
@@ -94,6 +100,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     folder = Path(given["results"]) / round_name
     path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
     # The file is checked before anything is measured, because measuring takes minutes.
+    refuse_unwritable(f"results={given['results']}: {path}", path)
     check_replaceable(path, scope, is_whole=run.is_whole)
     # Hydra reads the arguments of the command, too, and knows none of its settings.
     sys.argv[1:] = []
@@ -136,26 +143,34 @@ def _verify(names: Sequence[str]) -> None:
 
 def _write_site(given: dict[str, str]) -> None:
     from fastloop.core.atomic_files import write_text
+    from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.core.spans import wall_ms
     from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_claims, render_site
 
     results = Path(given["results"])
     page = Path(given["page"] or results / "index.html")
+    if page.name == CLAIMS_PAGE:
+        raise UsageError(f"page={page}: that is the page of claims; allowed: another name")
+    refuse_unwritable(f"page={page}", page)
     rounds, claims = load_rounds(results), load_rounds(results, CLAIMS_FILES)
     if not rounds and not claims:
-        raise UsageError(f"results={results}: no <round>/<machine>.json in it")
+        allowed = "allowed: a folder that fastloop suite has written to"
+        raise UsageError(f"results={results}: no <round>/<machine>.json in it; {allowed}")
     if rounds:
         write_text(page, render_site(rounds, wall_ms(), given["code"], bool(claims)))
         print(page)
     if claims:
-        write_text(page.with_name("claims.html"), render_claims(claims))
-        print(page.with_name("claims.html"))
+        of_claims = page.with_name(CLAIMS_PAGE)
+        write_text(of_claims, render_claims(claims, page.name if rounds else ""))
+        print(of_claims)
 
 
-def _list() -> None:
+def _list(arguments: Sequence[str]) -> None:
     from fastloop.suite.claims import CLAIMS
     from fastloop.suite.workloads import WORKLOADS
 
+    if arguments:
+        raise UsageError(f"suite list {' '.join(arguments)}: allowed: fastloop suite list")
     print("workloads of fastloop suite and suite quick:\n")
     for each in WORKLOADS:
         print(f"{each.name}: {each.title}\n  {' '.join(each.overrides)}")
@@ -180,4 +195,6 @@ def _check_name(setting: str, name: str) -> str:
         raise UsageError(
             f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores; not dots alone"
         )
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"{setting}={name}: allowed: at most {LONGEST_NAME} characters")
     return name

@@ -142,6 +142,12 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     return job
 
 
+def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
+    """Requirements of a job's options, from its configuration. Raises ConfigError."""
+    found = [_split_requirements(group, values[group])[1] for group in ("loader", "placement")]
+    return (*dict.fromkeys(each for texts in found for each in texts),)
+
+
 def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     """The node of an option without its requirements and those of its store, and all of these.
 
@@ -150,15 +156,16 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
         return node, []
     given = node.get("requirements") or []
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
+    hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
+    texts = isinstance(given, list) and all(isinstance(each, str) for each in given)
+    if not texts or not all(map(str.strip, given)):
         raise ConfigError(f"{group}.requirements={given}: {hint}")
     for each in given:
         try:
             shlex.split(each)
         # The text has a quotation mark without its partner.
         except ValueError as error:
-            raise ConfigError(f"{group}.requirements: {each}: {error}") from None
+            raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
     rest = {name: value for name, value in node.items() if name != "requirements"}
     if group != "loader" or "store" not in node:
         return rest, given

@@ -3,10 +3,7 @@ and the results that later ones are compared with."""
 
 from __future__ import annotations
 
-import errno
-import os
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from fastloop.config.messages import validation_message
 from fastloop.core.atomic_files import write_text
-from fastloop.core.outputs_folder import nearest_existing
+from fastloop.core.outputs_folder import refuse_unwritable
 from fastloop.core.passwords import without_address_users
 from fastloop.core.result import Result
 from fastloop.core.text import shorten_words
@@ -173,15 +170,7 @@ def save_base(results: Sequence[Result], path: Path) -> None:
 
 def check_base_path(path: Path) -> None:
     """Raise UsageError if no base can be written at the path, without writing anything."""
-    # The folders above the file are made when it is written, so the nearest one that exists has to
-    # be writable. Making a file finds read-only mounts and quotas, which permissions do not show.
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        tempfile.TemporaryFile(dir=nearest_existing(path.absolute().parent)).close()
-    except OSError as error:
-        allowed = "allowed: the path of a file that can be written"
-        raise UsageError(f"base: {path}: {error.strerror}; {allowed}") from error
+    refuse_unwritable(f"base: {path}", path)
 
 
 def load_base(path: Path) -> dict[str, Result]:

@@ -17,7 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.build_jobs import build_job, build_request, check_settings
+from fastloop.config.build_jobs import (
+    build_job,
+    build_request,
+    check_settings,
+    requirements_of,
+)
 from fastloop.config.catalogue import overridable_names
 from fastloop.config.combinations import (
     BASIC,
@@ -155,6 +160,18 @@ def compose_silently() -> tuple[list[JobRequest], str]:
             return compose_all(lambda _: 1), ""
         except SystemExit as end:
             return [], output.getvalue().strip() if end.code else ""
+
+
+def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The requirements of the options of all jobs that a command line composes; no job is built.
+
+    Raises UsageError for an invalid name or value.
+    """
+    with usage_errors():
+        line = read_command_line(arguments)
+        combinations = [] if line.prints_info else compose_combinations(line).each
+        found = [requirements_of(combination.values) for combination in combinations]
+    return (*dict.fromkeys(each for texts in found for each in texts),)
 
 
 def compose_job(*overrides: str) -> Job:

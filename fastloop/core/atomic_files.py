@@ -5,23 +5,34 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fastloop.core.text import encodable
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder; other processes wait until it is released."""
+def hold_lock(path: Path, before_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock of a file or folder; other processes wait until it is released.
+
+    before_wait: called if another process holds it; an error that it raises ends the wait.
+    """
     # The lock is a file beside the target, because the target may not exist yet and is replaced by
     # a rename, which would leave waiting processes with the lock of the old file.
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.name}.lock"):
+    lock = FileLock(path.parent / f".{path.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        before_wait()
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager

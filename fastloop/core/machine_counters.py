@@ -18,7 +18,7 @@ from fastloop.core.spans import now_ns, wall_ms
 PROC = Path("/proc")
 LEAST_SECONDS = 0.2
 """No figure of CPU time rests on a shorter stretch: the system counts CPU time in ticks of 10 ms, a
-twentieth of this one."""
+twentieth of it."""
 INIT = 1
 """Process id of the first process, which waits for the ended children of others."""
 KERNEL = 2
@@ -75,8 +75,8 @@ def read_counters(
     process, or its launcher's agent.
     cpus: numbers of the cores on which this process may run; None: as the system says.
     """
-    # Processes first, then the totals, in both readings: the time of reading itself then falls into
-    # the difference of both, and cancels.
+    # The processes are read before the totals. So between two readings, the totals and this process
+    # both grow by the time of one reading, which cancels when other programs' time is computed.
     cpus = _usable_cpus() if cpus is None else cpus
     processes = _read_processes(proc)
     times, is_all = _read_cpus(proc, cpus)
@@ -235,7 +235,7 @@ def _living_ancestor(
     return 0
 
 
-def tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
+def process_tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
     """The process and all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, times in processes.items():

@@ -22,10 +22,10 @@ from fastloop.core.machine_counters import (
     LEAST_SECONDS,
     Counters,
     Resource,
+    process_tree,
     read_counters,
     seconds_spent,
     shows_kernel,
-    tree,
 )
 
 QUIET_SHARE = 0.05
@@ -207,8 +207,8 @@ def load_between(before: Counters, after: Counters) -> Load:
         return Load(seconds=0.0, cores=cores, other_cores=None)
     seconds = total_s / cores
     spent = seconds_spent(before.processes, after.processes)
-    own = tree(after.processes, after.root)
-    kernel = tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
+    own = process_tree(after.processes, after.root)
+    kernel = process_tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
     # Kernel threads are subtracted only if busy_s contains all of their time: their counters span
     # all cores, busy_s only those on which this process may run.
     nobodys = kernel if after.includes_kernel else ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,22 @@ def outputs_folder() -> Path:
 def nearest_existing(folder: Path) -> Path:
     """The folder, or the nearest of its parents that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def refuse_unwritable(shown: str, path: Path) -> None:
+    """Raise UsageError unless a file can be written at the path; nothing is written.
+
+    shown: the setting and its value, the beginning of the message.
+    """
+    # The folders above the file are made when it is written, so the nearest one that exists has to
+    # be writable. Making a file finds read-only mounts and quotas, which permissions do not show.
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        tempfile.TemporaryFile(dir=nearest_existing(path.absolute().parent)).close()
+    except OSError as error:
+        allowed = "allowed: the path of a file that can be written"
+        raise UsageError(f"{shown}: {error.strerror}; {allowed}") from error
 
 
 def make_sweep_folder(folder: Path) -> None:

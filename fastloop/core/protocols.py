@@ -236,6 +236,7 @@ class RandpermOrder(Protocol):
     epoch_seed(seed, epoch). A loader that draws the same order itself needs no sampler."""
 
     is_randperm: ClassVar[Literal[True]]
+    """Marks the class: its methods are those of any Order."""
 
 
 @runtime_checkable

@@ -140,6 +140,7 @@ def _find_equal(logs: dict[str, np.ndarray], share: float | None) -> tuple[str, 
         return ()
     margin = math.log1p(MINIMUM_EFFECT)
     is_equal = equal_pairs(np.stack(list(logs.values())), margin, share=share)
+    # The pairs of the first job, with the others in their order.
     with_first = is_equal[pairs(len(logs))[0] == 0]
     return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
 
@@ -155,7 +156,7 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
     direct: dict[str, list[str]] = {name: [] for name in names}
     # `logs` is in the order of the medians, so the first job of a pair is the faster one.
     for quick, slow in zip(first, second, strict=True):
-        if _slower(logs[names[slow]] - logs[names[quick]]):
+        if _is_surely_slower(logs[names[slow]] - logs[names[quick]]):
             direct[names[slow]].append(names[quick])
     # The relation is made transitive: if a is surely faster than b and b than c, then a is faster
     # than c, even if their own test is not significant. `names` begins with the fastest job, so
@@ -166,9 +167,10 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
     return faster
 
 
-def _slower(ratios: np.ndarray) -> bool:
-    beyond = len(ratios) < FEWEST_FOR_INTERVALS or log_interval(ratios)[0] > 0
-    return bool(beyond and np.median(ratios) >= math.log1p(MINIMUM_EFFECT))
+def _is_surely_slower(log_ratios: np.ndarray) -> bool:
+    """True if the ratios of a pair that the test tells apart are large enough, see `rank_jobs`."""
+    is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
+    return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))
 
 
 def _why_undetermined(lists: list[Sequence[float]]) -> str:
@@ -200,13 +202,14 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     # Trials are paired by round, so only the rounds that all jobs have count.
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
-    large = seen >= math.log1p(MINIMUM_EFFECT)
+    is_large = seen >= math.log1p(MINIMUM_EFFECT)
     # exp overflows above 709, so the exponent is limited.
     times = f"the difference seen ({significant(math.exp(min(seen, 700)))} times)"
-    difference = times if large else "a difference of 2 %"
+    difference = times if is_large else "a difference of 2 %"
     trials = _count_needed(logs)
-    equal = most if fewest < most else FEWEST_FOR_RANKING
-    return f"about {max(trials, equal):,} of each would tell {difference} apart"
+    # Jobs that have fewer trials than others have to catch up.
+    least = most if fewest < most else FEWEST_FOR_RANKING
+    return f"about {max(trials, least):,} of each would tell {difference} apart"
 
 
 def _count_needed(logs: np.ndarray) -> int:

@@ -26,6 +26,15 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub("?", text)
 
 
+def printable_line(text: str) -> str:
+    """The text as one line that is safe to print, such as a message with words of a file of others.
+
+    >>> printable_line("a\\nb\\033")
+    'a b?'
+    """
+    return printable(re.sub(r"\s+", " ", text))
+
+
 def encodable(text: str) -> str:
     """The text as UTF-8 can encode it: halves of surrogate pairs become escapes.
 

@@ -48,7 +48,7 @@ def check_usable(path: str) -> str:
 
 def is_iterable(thing: Any) -> bool:
     """True for an argument that iter() accepts."""
-    # Objects with __getitem__ alone are iterable by the old sequence protocol, as Datasets are
+    # Objects with __getitem__ alone are iterable by the old sequence protocol, as Datasets are.
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
@@ -86,7 +86,7 @@ def call(path: str, arguments: Mapping[str, Any]) -> Any:
     target = locate(path)
     if not _is_called(target):
         return target
-    # The verdicts of fastloop's own classes pass as they are
+    # These classes are fastloop's own, and their messages name the cause already.
     try:
         return target(**arguments)
     except (BadData, Invalid, Unsupported):
@@ -143,12 +143,13 @@ class UserFunction:
             return True
         # A function that can be called with kwargs alone, but not with an argument in addition,
         # must be one that makes the function.
-        takes_none = not _binding_error(self.target, (), self.kwargs)
-        return takes_none and bool(_binding_error(self.target, (None,), self.kwargs))
+        takes_no_argument = not _binding_error(self.target, (), self.kwargs)
+        return takes_no_argument and bool(_binding_error(self.target, (None,), self.kwargs))
 
 
 def error_line(error: BaseException) -> str:
-    """Name of the error's class and first line of its message, also of one from a worker."""
+    """Name of the error's class and first line of its message; if a DataLoader worker has raised
+    it, those of the worker's error."""
     if of_worker := worker_error_line(error):
         return of_worker
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -165,9 +166,10 @@ def worker_error_line(error: BaseException) -> str | None:
     found = IN_A_WORKER.search(text.partition("\n")[0])
     if found is None:
         return None
-    line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
-    begun = line.search(text, max(0, text.rfind(TRACEBACK))) or line.search(text)
-    return begun[1] if begun else text.splitlines()[-1]
+    first_line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
+    # The error is behind its last traceback, unless its own message quotes a further one.
+    own = first_line.search(text, max(0, text.rfind(TRACEBACK))) or first_line.search(text)
+    return own[1] if own else text.splitlines()[-1]
 
 
 def _import_path(path: str) -> Any:

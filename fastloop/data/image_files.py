@@ -21,7 +21,7 @@ from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
-"""Number of files with contents that count for a fingerprint."""
+"""A fingerprint of a folder covers the contents of at most so many of its files."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,16 @@ def images_fingerprint(
     root: Path, names: Iterable[str], decoder: Decoder, size: Size, *others: object
 ) -> str:
     """Fingerprint of image files: name, size, modification and status-change times of every file,
-    the contents of 64 of them, and the decoder with its library and code.
+    the first and last MiB of READ_FILES of them, and the decoder with its library and code.
 
     Raises Unsupported if the decoder's library is not installed.
     """
     # If every file were read, each command would take as long as an epoch.
     library, names = decoder.library(), list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
-    contents = [edge_digest(root / name) for name in names[:: -(-len(names) // READ_FILES) or 1]]
+    # -(-a // b) rounds up, so that at most READ_FILES are read; without files the step is 1.
+    read = names[:: -(-len(names) // READ_FILES) or 1]
+    contents = [edge_digest(root / name) for name in read]
     modules = decoders, image_headers, image_pixels, sys.modules[__name__]
     code = source_fingerprint(decoder), *map(inspect.getsource, modules)
     return fingerprint(stats, contents, decoder, library, code, size, *others)

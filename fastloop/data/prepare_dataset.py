@@ -71,15 +71,15 @@ class DataRequest:
     """The collate that makes the samples, see CollateTraits.defines_samples; None: torch's
     default_collate."""
 
-    def prepare(self, whole: bool = False) -> PreparedData:
+    def prepare(self, compares_checksums: bool = False) -> PreparedData:
         """Prepare the data, see the function `prepare`."""
-        return prepare(self.dataset, self.store, self.tolerant, self.collate, whole)
+        return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
 
-    def prepare_within(self, limit_s: float, whole: bool = False) -> PreparedData:
+    def prepare_within(self, limit_s: float, compares_checksums: bool = False) -> PreparedData:
         """Prepare the data; raises TimeLimit if no sample is read or written for that many
         seconds."""
         with limit_preparation(self.dataset, limit_s):
-            return self.prepare(whole)
+            return self.prepare(compares_checksums)
 
 
 @contextmanager
@@ -98,13 +98,13 @@ def prepare(
     store: Store | None,
     tolerant: bool = False,
     collate: Collate | None = None,
-    whole: bool = False,
+    compares_checksums: bool = False,
 ) -> PreparedData:
     """Prepare a dataset: write its reference and its store unless they exist.
 
     tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
     collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
-    whole: read all existing files, and write damaged ones again.
+    compares_checksums: read all existing files, and write damaged ones again.
     Raises BadData, Unsupported or OSError; no partially written file is left behind.
     """
     if isinstance(dataset, StreamingDataset):
@@ -114,7 +114,7 @@ def prepare(
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset), *_class_of(dataset))
-    prepared = _prepare_reference(dataset, data, tolerant, collate, whole)
+    prepared = _prepare_reference(dataset, data, tolerant, collate, compares_checksums)
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
         return dataclasses.replace(prepared, files=tuple(files))
@@ -122,7 +122,7 @@ def prepare(
         reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
     root = Path(store.root).absolute() / f"{_folder_name(dataset, data)}.{name_of(store)}"
-    return prepare_store(prepared, store, root, whole)
+    return prepare_store(prepared, store, root, compares_checksums)
 
 
 def _folder_name(dataset: Dataset, data: str) -> str:
@@ -131,7 +131,7 @@ def _folder_name(dataset: Dataset, data: str) -> str:
 
 
 def _prepare_reference(
-    dataset: Dataset, data: str, tolerant: bool, collate: Collate | None, whole: bool
+    dataset: Dataset, data: str, tolerant: bool, collate: Collate | None, compares_checksums: bool
 ) -> PreparedData:
     """Write the reference unless it exists, and describe the dataset by it.
 
@@ -142,7 +142,7 @@ def _prepare_reference(
     reference = outputs_folder() / "stores" / name
     write = partial(_write_reference, source=source)
     try:
-        facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
+        facts = write_once(reference, fingerprint(data, REFERENCE), write, compares_checksums)
     except SamplesDiffer as error:
         raise BadData(add_remedy(str(error), dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))
@@ -209,8 +209,10 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
     classes, scale = ClassCounter(), dataset.uint8_scale
     with stream.batches() as batches:
         hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
-    whole = reference_digest(hashes, leaves)
-    data = fingerprint("stream", whole.count, leaves, whole.total if stream.same_data else "random")
+    digest = reference_digest(hashes, leaves)
+    data = fingerprint(
+        "stream", digest.count, leaves, digest.total if stream.same_data else "random"
+    )
     folder = outputs_folder() / "stores" / f"stream-{data[:16]}.reference"
 
     def write(beside: Path) -> Facts:
@@ -245,7 +247,9 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
         raise BadData(f"{dataset.label}: {reason} (num_classes)")
 
 
-def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
+def prepare_store(
+    prepared: PreparedData, store: Store, root: Path, compares_checksums: bool
+) -> PreparedData:
     """Write the store below that path unless it exists, and add it to the prepared data."""
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +267,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
     code = getattr(store, "format_version", None) or source_fingerprint(store)
     earlier = _find_earlier_store(root, prepared.reference, code)
-    if earlier and not (whole and break_seal_if_damaged(earlier[0])):
+    if earlier and not (compares_checksums and break_seal_if_damaged(earlier[0])):
         root, facts = earlier
     else:
         # The reader that wrote the reference has opened the dataset already. A new reader is used,
@@ -272,7 +276,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         nbytes = prepared.num_samples * prepared.sample_nbytes
         write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
         expected = fingerprint(prepared.fingerprint, code, *settings)
-        facts = write_once(root, expected, write, whole)
+        facts = write_once(root, expected, write, compares_checksums)
     return dataclasses.replace(
         prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )

@@ -81,6 +81,7 @@ class _PlannedPlaces:
 
     def __init__(self, prepared: PreparedData, plan: Plan) -> None:
         reference = reference_hashes(prepared)
+        # Equal samples can't be told apart: each of them has the place of the first.
         self._first = places_in_store(reference, reference)
         self._plan = plan
         self._broken = [index for index, _ in prepared.broken]

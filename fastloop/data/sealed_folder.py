@@ -24,16 +24,17 @@ Facts = dict[str, Any]
 
 
 def write_once(
-    folder: Path, expected: str, write: Callable[[Path], Facts], whole: bool = False
+    folder: Path, expected: str, write: Callable[[Path], Facts], compares_checksums: bool = False
 ) -> Facts:
     """Write a folder unless it is intact and as expected; returns the facts in its seal.
 
-    expected: fingerprint of the content that `write` makes. whole: compare checksums as well, and
-    print a line if they differ. Other processes wait meanwhile.
+    expected: fingerprint of the content that `write` makes. compares_checksums: read all files to
+    compare their checksums as well, and print a line if they differ. Other processes wait
+    meanwhile.
     """
     with hold_lock(folder):
         facts = read_seal(folder, expected)
-        if facts is not None and whole and (damage := _damage(folder, facts)):
+        if facts is not None and compares_checksums and (damage := _damage(folder, facts)):
             print(f"{folder}: {damage}; it is written again", file=sys.stderr)
             facts = None
         if facts is None:
@@ -74,13 +75,13 @@ def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
 def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
     """The facts in a folder's seal; None unless it is intact and has the expected fingerprint.
 
-    expected: None: any fingerprint.
+    expected: the fingerprint; None if any is.
     """
     try:
         facts = json.loads((folder / SEAL).read_text())
         files = facts["files"].items()
-        intact = all(edge_digest(folder / name) == digest for name, digest in files)
-        return facts if intact and expected in (None, facts["fingerprint"]) else None
+        is_intact = all(edge_digest(folder / name) == digest for name, digest in files)
+        return facts if is_intact and expected in (None, facts["fingerprint"]) else None
     # A file of the folder is missing, or the seal is not JSON of this form.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -92,10 +93,12 @@ def _damage(folder: Path, facts: Facts) -> str:
     if checksums is None:
         return "an earlier version has sealed it without checksums"
     try:
-        intact = all(_checksum(folder / name) == checksum for name, checksum in checksums.items())
+        is_intact = all(
+            _checksum(folder / name) == checksum for name, checksum in checksums.items()
+        )
     except OSError as error:
         return str(error)
-    return "" if intact else "its files have changed since they were written"
+    return "" if is_intact else "its files have changed since they were written"
 
 
 def _checksum(path: Path) -> str:

@@ -82,12 +82,12 @@ def look_before(files: Sequence[Path]) -> Beginning:
 
 
 def look_after(
-    job: Job, beginning: Beginning, measured: Measured | None, alone: BatchTimes
+    job: Job, beginning: Beginning, measured: Measured | None, without_workers: BatchTimes
 ) -> Surroundings:
     """The surroundings of a job after its passes.
 
-    alone: the times of its batches without workers. measured: None if the model misses the job, so
-    that it predicts nothing.
+    measured: None if the model misses the job, so that it predicts nothing. without_workers: the
+    times of its batches without workers.
     """
     quota, visible = cpu_quota(), _visible_cores()
     has_less = quota is not None and quota < visible
@@ -99,7 +99,7 @@ def look_after(
         in_memory=beginning.in_memory,
         gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
         machine_cores=os.cpu_count() or visible,
-        load_cpu_share=alone.load_cpu_share,
+        load_cpu_share=without_workers.load_cpu_share,
     )
 
 

@@ -55,7 +55,7 @@ from fastloop.explain.what_ifs import (
 )
 from fastloop.observe.chrome_trace import format_trace
 from fastloop.observe.drawing import draw_timeline
-from fastloop.observe.lanes import build_lanes, stage_seconds
+from fastloop.observe.lanes import build_lanes, part_seconds
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.explain_stage import ExplainJob
@@ -84,8 +84,8 @@ class _JobPasses:
     last round of the ladder. If the loader can't be taken apart, the last round stands for it."""
     rounds: list[Round]
     ladder: Ladder
-    alone: Measurement
-    """The loader without steps."""
+    without_steps: Measurement
+    """The trial of the loader without steps."""
 
 
 def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
@@ -123,16 +123,18 @@ def explain_job(
     minute.
     """
     progress.begin_step("preparing the data")
-    whole = _prepare(request, progress)
+    whole_epochs = _prepare(request, progress)
     # The load by other programs is watched from here on: preparing data is not measured.
     watch = LoadWatch()
-    whole = replace(whole, begin_step=partial(_begin_pass, watch, progress.begin_step))
+    whole_epochs = replace(
+        whole_epochs, begin_step=partial(_begin_pass, watch, progress.begin_step)
+    )
     # This looks at the page cache before the first pass, which brings the files into memory.
-    beginning = look_before(whole.prepared.files)
+    beginning = look_before(whole_epochs.prepared.files)
     traversal = compose(TRAVERSAL.apply(request.overrides))
-    passes, explained = _measure(whole, traversal, request.job.most_trials, seconds)
+    passes, explained = _measure(whole_epochs, traversal, request.job.most_trials, seconds)
     name = benchmark_name(request.job)
-    decoding = describe_decoding(request.job, whole.prepared)
+    decoding = describe_decoding(request.job, whole_epochs.prepared)
     verdict = judge(passes.ladder, name, passes.first_batch_s, decoding)
     costs = measure_parts(explained)
     found = _find_changes(explained, beginning, costs, request, compose)
@@ -144,7 +146,7 @@ def explain_job(
     around = look_after(
         explained.job, beginning, measured if is_close(model_ratio) else None, passes.times[0]
     )
-    label = f"{request.choices['loader']} {whole.prepared.label}"
+    label = f"{request.choices['loader']} {whole_epochs.prepared.label}"
     return Explanation(
         name=label,
         benchmark=name,
@@ -152,9 +154,9 @@ def explain_job(
         rounds=len(passes.rounds),
         window_batches=count_batches(explained.job, explained.prepared),
         model_ratio=model_ratio,
-        loader_samples_per_s=passes.alone.samples_per_s,
-        limit_samples_per_s=passes.alone.limit_samples_per_s,
-        limit_origin=passes.alone.limit_origin,
+        loader_samples_per_s=passes.without_steps.samples_per_s,
+        limit_samples_per_s=passes.without_steps.limit_samples_per_s,
+        limit_origin=passes.without_steps.limit_origin,
         verdict=add_threads(verdict, what_ifs),
         ladder=passes.ladder,
         what_ifs=what_ifs,
@@ -188,36 +190,36 @@ def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
 
 
 def _measure(
-    whole: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
+    whole_epochs: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
 ) -> tuple[_JobPasses, ExplainedJob]:
     """The measurements of all passes, and the job with epochs cut to the length that was run.
 
     traversal: the job without steps.
     """
-    present = whole.time_batches()
-    times = time_single_batches(whole)
-    explained = whole.cut(present)
+    present = whole_epochs.time_batches()
+    times = time_single_batches(whole_epochs)
+    explained = whole_epochs.cut(present)
     serial, work_s = None, None
-    if not uses_dataloader(whole.job):
+    if not uses_dataloader(whole_epochs.job):
         # Such a loader can't be taken apart: the work of its parts is unknown.
         work_s = {}
-    elif overlaps(whole.job):
+    elif overlaps(whole_epochs.job):
         # The same ladder without workers shows the work that is hidden otherwise. It runs once, as
         # hidden work needs no interval.
         serial = explained.without_workers(1).time_ladder(1, None)[0]
-        work_s = work_of(serial, whole.whole_batches)
+        work_s = work_of(serial, whole_epochs.whole_batches)
 
     # Each pass warms up by an epoch. Persistent workers start in it, so that the timed epoch has no
     # start-up.
-    started = None if whole.job.loading.persistent_workers else serial
-    alone = _time_alone(explained, traversal)
-    alone_s = alone.seconds / alone.epochs
-    device = resolve_device(whole.job.device).type
+    started = None if whole_epochs.job.loading.persistent_workers else serial
+    without_steps = _time_without_steps(explained, traversal)
+    without_steps_s = without_steps.seconds / without_steps.epochs
+    device = resolve_device(whole_epochs.job.device).type
 
     def build(rounds: list[Round]) -> Ladder:
         last = explained.rungs[-1]
-        shares = [alone_s / stats.median([times[last].seconds for times in rounds])]
-        return build_ladder(rounds, whole.whole_batches, work_s, started, shares, device)
+        shares = [without_steps_s / stats.median([times[last].seconds for times in rounds])]
+        return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
     passes = _JobPasses(
@@ -226,12 +228,12 @@ def _measure(
         serial=serial or rounds[-1],
         rounds=rounds,
         ladder=build(rounds),
-        alone=alone,
+        without_steps=without_steps,
     )
     return passes, explained
 
 
-def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
+def _time_without_steps(explained: ExplainedJob, traversal: Job) -> Measurement:
     """A trial of the loader without steps, which also compares its batches with the dataset."""
     explained.begin_step("comparing the data, and the loader alone")
     job = replace(traversal, batches=explained.job.batches, epochs=1)
@@ -297,12 +299,12 @@ def write_timeline(recording: Recording, folder: Path, title: str) -> Instrument
     trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)
     seconds = seconds_between(recording.start_ns, recording.stop_ns)
-    by_stage = stage_seconds(recording.loop)
+    seconds_by_part = part_seconds(recording.loop)
     return InstrumentedEpoch(
         seconds=seconds,
-        batches=sum(event.name is Part.WAIT for event in recording.loop),
+        batches=sum(event.part is Part.WAIT for event in recording.loop),
         coverage=recording.coverage,
-        shares={str(stage): value / seconds for stage, value in by_stage.items()},
+        shares={str(part): part_s / seconds for part, part_s in seconds_by_part.items()},
     )
 
 

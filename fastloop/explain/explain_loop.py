@@ -157,7 +157,7 @@ def explain_loop(
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
     watch = LoadWatch()
-    timed, alone_s = _run_rounds(loop, openers, trials, seconds, watch)
+    timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
     # {} for any loader but a DataLoader, because its hidden work is unknown; None for a DataLoader
     # without workers, because it overlaps nothing with the steps.
@@ -165,7 +165,9 @@ def explain_loop(
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
     last = [*timed[0]][-1]
-    shares = [each / times[last].seconds for each, times in zip(alone_s, timed, strict=True)]
+    shares = [
+        each / times[last].seconds for each, times in zip(without_steps_s, timed, strict=True)
+    ]
     ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares, device=target.type)
     notes = rung_notes(loader, openers)
     if not first.is_whole and length is None:
@@ -175,7 +177,7 @@ def explain_loop(
         ladder=ladder,
         device=str(target),
         window_batches=loop.batches,
-        loader_batches_per_s=loop.batches / stats.median(alone_s),
+        loader_batches_per_s=loop.batches / stats.median(without_steps_s),
         notes=tuple(notes),
         machine_load=load,
     )
@@ -282,9 +284,9 @@ def _run_rounds(
     seconds: float,
     watch: LoadWatch,
 ) -> tuple[list[Round], list[float]]:
-    """Times of all rungs, and seconds of the loader alone, in each round."""
-    timed, alone_s, deadline = [], [], deadline_after(seconds)
-    # None is the loader alone. Epochs 0 and 1 have been used by _run_first_epoch.
+    """Times of all rungs, and seconds of the loader without steps, in each round."""
+    timed, without_steps_s, deadline = [], [], deadline_after(seconds)
+    # None is the loader without steps. Epochs 0 and 1 have been used by _run_first_epoch.
     keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):
@@ -293,10 +295,10 @@ def _run_rounds(
             times = {}
             for rung in places:
                 if rung is None:
-                    alone_s.append(loop.time(loop.epochs(number + 2), loop.receive).seconds)
+                    without_steps_s.append(loop.time(loop.epochs(number + 2), loop.receive).seconds)
                 else:
                     times[rung] = loop.time(openers[rung](number + 2), loop.step)
                 watch.end_stretch()
             timed.append({rung: times[rung] for rung in openers})
             end_round()
-    return timed, alone_s
+    return timed, without_steps_s

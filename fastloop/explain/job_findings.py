@@ -57,7 +57,7 @@ def format_explanation(explanation: Explanation) -> str:
 
 
 def _timeline_text(epoch: InstrumentedEpoch) -> str:
-    shares = ", ".join(f"{stage} {show_percent(share)}" for stage, share in epoch.shares.items())
+    shares = ", ".join(f"{part} {show_percent(share)}" for part, share in epoch.shares.items())
     length = f"{epoch.batches:,} batches took {significant(epoch.seconds)} s"
     text = f"timeline: a recorded epoch of {length}"
     return f"{text}; its lanes account for {100 * epoch.coverage:.1f} % of it: {shares}"

@@ -29,17 +29,17 @@ def build_ladder(
     rounds: Sequence[Round],
     batches: int,
     work_s: Mapping[Part, float] | None,
-    alone: Round | None = None,
+    serial: Round | None = None,
     loader_shares: Sequence[float] = (),
     device: str = "",
 ) -> Ladder:
     """The ladder of a job. batches: number of batches in a whole epoch.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
-    alone: the round that work_s is from, which tells the start of workers from their first load;
-    None if workers don't start in each epoch. loader_shares: seconds of the loader without steps
-    relative to the job's, for the same batches, in each measurement; empty: not measured.
-    device: the type of the device of its steps; empty: it is not known.
+    serial: the round without overlap that work_s is from, which tells the start of workers from
+    their first load; None if workers don't start in each epoch. loader_shares: seconds of the
+    loader without steps relative to the job's, for the same batches, in each measurement; empty:
+    not measured. device: the type of the device of its steps; empty: it is not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
@@ -48,7 +48,7 @@ def build_ladder(
     # If the job overlaps nothing, all of its loading happens inside next().
     if work_s is None:
         seconds = _limit_by_next(seconds, rounds)
-    starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
+    starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
     # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
     # in both of their parts, with opposite signs.
@@ -191,18 +191,18 @@ def _sampling_rung(times: Mapping[Part, Any]) -> Part:
     return Part.DECODE if Part.DECODE in times else list(times)[-1]
 
 
-def _late_start_s(times: Round, alone: Round | None) -> float:
+def _late_start_s(times: Round, serial: Round | None) -> float:
     """Seconds in which the source of samples starts up, such as a Dataset that opens a file.
 
     Noise may make it negative in a single round.
     """
     rung = _sampling_rung(times)
-    if alone is None or Part.HAND_OFF not in times or rung not in alone:
+    if serial is None or Part.HAND_OFF not in times or rung not in serial:
         return 0.0
     # This is the start-up beyond that with ready batches, minus the time to load the first batch:
     # nothing hides that load, but it is work on a batch. A negative value is kept here. If each
     # round were cut off at zero, their median would turn noise into start-up; `_split` cuts later.
-    first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
+    first_load_s = max(0.0, serial[rung].first_wait_s - times[rung].later_wait_s)
     return times[rung].start_up_s - times[Part.HAND_OFF].start_up_s - first_load_s
 
 

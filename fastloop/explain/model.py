@@ -9,7 +9,7 @@ several threads that wait for each other by a power of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
 """The interpreter's lock is held by one thread at a time."""
@@ -96,10 +96,9 @@ def epoch_seconds(
     """Seconds of an epoch in which batch k takes the phases loads[k], then steps[k] in the loop."""
     if not machinery.workers:
         # Nothing overlaps, so the sum of all phases is the answer, without a simulation.
-        alone = replace(machinery, workers=0)
         phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
         return machinery.start_s + sum(
-            phase.seconds * _slow_down([phase], alone) for batch in phases for phase in batch
+            phase.seconds * _slow_down([phase], machinery) for batch in phases for phase in batch
         )
     return _Simulation(loads, steps, machinery).run()
 

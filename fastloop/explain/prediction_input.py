@@ -72,9 +72,9 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
     if not transforms_samples(explained.job):
         return None
     # The difference of two rungs: the copy with the transform, and the copy alone.
-    alone = explained.without_workers(1)
-    on_device = replace(alone.job, transform=replace(alone.job.transform, where="device"))  # pyright: ignore
-    moved = replace(alone, job=on_device)
+    without_workers = explained.without_workers(1)
+    on_device = replace(without_workers.job.transform, where="device")  # pyright: ignore
+    moved = replace(without_workers, job=replace(without_workers.job, transform=on_device))
     try:
         without = moved.time_rung(Part.COPY, 0)
         with_transform = moved.time_rung(Part.TRANSFORM, 0)
@@ -97,7 +97,7 @@ def share_of_loading(rung: Part, times: Round) -> float:
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0
 
 
-def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
+def time_single_batches(whole_epochs: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
     """Times of single batches without workers: with the job's threads, and with one thread, as
     workers have.
 
@@ -105,8 +105,8 @@ def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
     """
     # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
     # slows down both means alike.
-    own_threads = whole.without_workers(whole.job.torch_threads)
-    one_thread = whole.without_workers(1)
+    own_threads = whole_epochs.without_workers(whole_epochs.job.torch_threads)
+    one_thread = whole_epochs.without_workers(1)
     first = own_threads.time_batches()
     # The job has one thread already: two passes serve both.
     if first.torch_threads == 1:

@@ -176,9 +176,9 @@ def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) 
     if is_known:
         # Parts below zero count as zero. The others may then add up to more than the wait, and
         # shares must not exceed 100 %.
-        whole = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
-        named = [row for row in rows if row.share.value >= LEAST_NAMED * whole]
-        parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / whole)})" for row in named]
+        total = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
+        named = [row for row in rows if row.share.value >= LEAST_NAMED * total]
+        parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / total)})" for row in named]
         sure = _sure(rows[0])
         exposed = show_estimate(rows[0].exposed_ms, significant)
         return f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, {sure}"

@@ -72,8 +72,8 @@ def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
     size = explained.job.loading.batch_size / job.loading.batch_size
     batches = explained.job.batches and max(1, math.ceil(explained.job.batches * size))
     job = replace(job, batches=batches, benchmark={benchmark_name(job): benchmark_of(job)})
-    whole = max(1, math.ceil(explained.whole_batches * size))
-    return replace(explained, job=job, whole_batches=whole)
+    whole_batches = max(1, math.ceil(explained.whole_batches * size))
+    return replace(explained, job=job, whole_batches=whole_batches)
 
 
 def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:

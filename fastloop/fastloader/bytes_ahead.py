@@ -15,9 +15,12 @@ from torch.utils import _pytree as pytree
 AHEAD_BYTES = 64 << 20
 NUMBER_NBYTES = 32
 """About the bytes of a number of Python."""
-MOST_ITEMS, MOST_PARTS = 32, 256
-"""An estimate looks at so many items of a list, and at so many parts of a batch: counting all of
-8,000 texts would take as long as reading them."""
+MOST_PARTS, MOST_ITEMS = 512, 32
+"""An estimate looks at so many parts of a batch, and at so many items of a list that is longer than
+that, or has only texts and numbers: counting all of 8,000 texts would take as long as reading
+them."""
+SMALL = frozenset((str, bytes, int, float))
+"""Types of the items of such a list."""
 RECHECK_S = 1.0
 """A waiting thread asks again after this time whether the epoch has ended."""
 NEWEST_SHARE = 1 / 8
@@ -55,23 +58,47 @@ def _leaf_nbytes(leaf: Any) -> int | None:
 def estimate_nbytes(batches: Any) -> int:
     """About the bytes of batches, found in less than a millisecond.
 
-    Of a long list only some items count, each for its neighbours too; parts of other kinds than
-    those of count_nbytes are left out.
+    All parts of a level count before those of the level below, so that a large tensor beside many
+    small parts is not left out. Of a long list, or of more parts than an estimate looks at, only
+    some count, each for its neighbours too; parts of other kinds than those of count_nbytes are
+    left out.
 
     >>> estimate_nbytes((["four"] * 1000, object()))
-    4032
+    4000
     """
-    total, parts, num_left = 0, [(batches, 1)], MOST_PARTS
-    while parts and num_left:
-        num_left -= 1
-        part, weight = parts.pop()
-        items = _list_items(part)
-        if items is None:
-            total += weight * (_leaf_nbytes(part) or 0)
-        else:
-            step = -(-len(items) // MOST_ITEMS) or 1
-            parts += [(item, weight * step) for item in items[::step]]
-    return total
+    total, num_left, level = 0.0, MOST_PARTS, [(batches, 1.0)]
+    while level:
+        nodes = []
+        for part, weight in level:
+            items = _list_items(part)
+            if items is None:
+                total += weight * (_leaf_nbytes(part) or 0)
+            elif items:
+                nodes.append((items, weight))
+        num_left -= len(level)
+        # The other half is for the levels below.
+        level = _choose_parts(nodes, num_left // 2)
+    return round(total)
+
+
+def _choose_parts(
+    nodes: Sequence[tuple[Sequence[Any], float]], most: int
+) -> list[tuple[Any, float]]:
+    """At most `most` items of these nodes, each with the number of parts that it stands for.
+
+    nodes: (the items of a node, the number of nodes that it stands for).
+    """
+    if not nodes or not most:
+        return []
+    looked_at = nodes[:: -(-len(nodes) // most)]
+    share, chosen = most // len(looked_at), []
+    for items, weight in looked_at:
+        # Types are looked at much faster than sizes.
+        is_long = len(items) > share or (len(items) > MOST_ITEMS and {*map(type, items)} <= SMALL)
+        some = items[:: -(-len(items) // min(share, MOST_ITEMS)) if is_long else 1]
+        num_parts = weight * len(items) / len(some) * len(nodes) / len(looked_at)
+        chosen += [(item, num_parts) for item in some]
+    return chosen
 
 
 def _list_items(part: Any) -> Sequence[Any] | None:

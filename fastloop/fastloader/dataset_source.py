@@ -21,8 +21,8 @@ from fastloop.fastloader.column_source import ColumnSource, seed_columns
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.pickle_around import pickle_around, unpickle_around
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
-from fastloop.fastloader.shared_batch import pickle_around, unpickle_around
 
 CollateFn = Callable[[Any], Tree]
 

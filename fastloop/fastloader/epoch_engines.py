@@ -172,7 +172,7 @@ def choose_engine(
     if settings.transform is not None or not is_plain or shows_views:
         return python
     # The core asks for indices when it needs them, not when DataLoader would.
-    if order.is_paced:
+    if order.draws.is_paced:
         return python
     # Large files are read faster past the page cache if the order has long stretches of rows.
     if may_read_directly(reading.source, order.shuffle):
@@ -285,7 +285,7 @@ class PythonEpochs:
             batches = source.start(order, state, draws)
             return EpochPlan(batches, number_batches(order, delivered), tuning)
         assert not isinstance(source, IterableSource)
-        if order.is_paced:
+        if order.draws.is_paced:
             order, paced = _open_sampler(order, begin, delivered)
             if paced is not None:
                 by_processes = self.reading.processes is not None

@@ -413,7 +413,7 @@ class FastLoader(Generic[T_co]):
         return replace(order, batch_sampler=None, drop_last=False)
 
     def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
-        if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
+        if isinstance(order, LoaderOrder) and order.follows_dataloader:
             return draw_batches(order, self._position.read_loaded(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
         return (batch.tolist() for batch in order.batches(seed))

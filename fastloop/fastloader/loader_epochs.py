@@ -25,7 +25,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.running_epoch import SharedBatches, begin_later
+from fastloop.fastloader.running_epoch import SharedBatches, begin_later, give_length
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -33,7 +33,6 @@ from fastloop.fastloader.torch_draws import (
     EpochBegin,
     EpochSeeds,
     draw_before,
-    draw_leftover,
     epoch_seeds,
 )
 
@@ -80,6 +79,9 @@ class LoaderEpochs:
         loaded: the random states to restore, if a state is continued. finish: called after the last
         batch.
         """
+        return give_length(self._start(state, loaded, finish), self.order)
+
+    def _start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         seed = self.order.seed
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)
@@ -101,7 +103,7 @@ class LoaderEpochs:
             opened = self._open_directly()
         begin = partial(self._begin_as_dataloader, state, loaded is not None, finish, opened)
         # Without workers DataLoader draws in the first next(): so does this epoch.
-        if self.moments.lead or not self.order.draws_at_begin:
+        if self.moments.lead or not self.order.draws.at_begin:
             return begin()
         state[PENDING] = partial(self.sources.pending_states, drawn)
         return begin_later(begin)
@@ -111,7 +113,7 @@ class LoaderEpochs:
         None.
         """
         order = self.order
-        if isinstance(order, LoaderOrder) and order.is_paced and is_read_directly(order):
+        if isinstance(order, LoaderOrder) and order.draws.is_paced and is_read_directly(order):
             return iter(order.user_sampler)
         return None
 
@@ -126,7 +128,7 @@ class LoaderEpochs:
         drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
         if not is_loaded:
             drawn |= self.sources.states()
-        if order.draws_seed and ORDER_SEED not in drawn:
+        if order.draws.has_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
         is_drawn_anew = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
@@ -137,16 +139,16 @@ class LoaderEpochs:
         begin = EpochBegin(seeds, restored, lead, opened)
         delivered = int(state["delivered"])
         batches = self.engine.start(order, state, finish, begin)
-        if not isinstance(order, LoaderOrder) or not order.draws_leftover:
+        leftover = order.draws.leftover
+        if leftover is None:
             return batches
-        draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
         # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it
         # comes to its end. If the epoch has fewer batches than that, this is in iter().
-        count = order.last_draw - lead - delivered
+        count = leftover.batch - lead - delivered
         if count < 0:
-            draw()
+            leftover.draw()
             return batches
-        return SharedBatches(draw_before(batches, count, draw))
+        return SharedBatches(draw_before(batches, count, leftover.draw))
 
 
 def open_epochs(settings: LoaderSettings, reading: Reading) -> LoaderEpochs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -33,9 +35,16 @@ from fastloop.fastloader.native_stream import (
     SourceOrder,
     read_pieces,
 )
-from fastloop.fastloader.permutation import random_permutation
+from fastloop.fastloader.permutation import FeistelPermutation, random_permutation
 from fastloop.fastloader.process_group import group_size, resolve_rank
-from fastloop.fastloader.torch_draws import draw_seed, has_leftover, reads_ahead
+from fastloop.fastloader.torch_draws import (
+    Leftover,
+    OrderDraws,
+    draw_permutation,
+    draw_seed,
+    has_leftover,
+    reads_ahead,
+)
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -50,7 +59,27 @@ def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
     """Yield pieces of torch.randperm's order for this seed."""
     if has_core():
         return read_pieces(SeededOrder(num_samples, seed))
-    return [_randperm(num_samples, torch.Generator("cpu").manual_seed(seed))]
+    return [draw_permutation(num_samples, torch.Generator("cpu").manual_seed(seed)).numpy()]
+
+
+class OrderKind(Enum):
+    """The way in which the indices of an epoch come about."""
+
+    BATCH_SAMPLER = auto()
+    """The user's batch sampler gives the indices of each batch."""
+    SAMPLER = auto()
+    """The user's sampler gives one index after another."""
+    ARRAY = auto()
+    """The user's indices exist already, or a PiecewiseSampler computes many at once."""
+    SEQUENTIAL = auto()
+    BLOCKS = auto()
+    """Blocks of samples are shuffled, and the samples inside of each."""
+    SEEDED = auto()
+    """The permutation that torch.randperm draws from a seed."""
+    DRAWN = auto()
+    """The permutation that torch.randperm draws from the user's generator."""
+    COMPUTED = auto()
+    """A permutation of more than MAX_RANDPERM samples, computed as the epoch proceeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,50 +113,60 @@ class LoaderOrder:
         """The sampler of indices or of batches, if any."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    @property
-    def draws_seed(self) -> bool:
-        """True if each epoch draws its order's seed from torch's global generator."""
-        is_alone = self.seed is None and self.world_size == 1
-        return is_alone and bool(self.shuffle) and self.generator is None
+    @cached_property
+    def kind(self) -> OrderKind:
+        """The kind of the order, by which all methods choose."""
+        if self.batch_sampler is not None:
+            return OrderKind.BATCH_SAMPLER
+        if self.sampler is not None:
+            is_array = isinstance(self.sampler, (*ARRAYS, PiecewiseSampler))
+            return OrderKind.ARRAY if is_array else OrderKind.SAMPLER
+        if not self.shuffle:
+            return OrderKind.SEQUENTIAL
+        if isinstance(self.shuffle, Blocks):
+            return OrderKind.BLOCKS
+        if self.num_samples > MAX_RANDPERM:
+            return OrderKind.COMPUTED
+        return OrderKind.SEEDED if self.generator is None else OrderKind.DRAWN
 
     @property
-    def is_paced(self) -> bool:
-        """True if the user's code gives the indices, and may draw whenever it is asked for one.
-
-        Such a sampler is read when DataLoader would read it, see paced_samplers.py.
-        """
-        if self.seed is not None or self.world_size > 1 or self.user_sampler is None:
-            return False
-        return self.is_lazy and not reads_ahead(self.user_sampler)
+    def is_lazy(self) -> bool:
+        """True if a user's sampler is read as the epoch proceeds."""
+        return self.kind in (OrderKind.BATCH_SAMPLER, OrderKind.SAMPLER)
 
     @property
-    def draws_at_begin(self) -> bool:
-        """True if something is drawn, or a sampler read, when the first index is asked for."""
-        return self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
+    def is_sequential(self) -> bool:
+        """True if this process delivers all samples in the source's order."""
+        return self.kind is OrderKind.SEQUENTIAL and self.world_size == 1
 
     @property
-    def draws_leftover(self) -> bool:
-        """True if an epoch draws a RandomSampler's leftover at its end, see torch_draws.py."""
-        is_alone = self.seed is None and self.world_size == 1
-        is_drawn = is_alone and self.num_samples <= MAX_RANDPERM
-        return is_drawn and self.leftover_generator is not None
+    def follows_dataloader(self) -> bool:
+        """True if the epochs draw the same numbers as DataLoader's: with neither a seed nor several
+        ranks."""
+        return self.seed is None and self.world_size == 1
 
     @property
-    def leftover_generator(self) -> torch.Generator | None:
-        """The generator of the RandomSampler that gives the order, or would give it in
+    def draws(self) -> OrderDraws:
+        """The draws of an epoch's order, and their moments."""
+        at_begin = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
+        if not self.follows_dataloader:
+            return OrderDraws(at_begin=at_begin)
+        return OrderDraws(
+            has_seed=bool(self.shuffle) and self.generator is None,
+            at_begin=at_begin,
+            is_paced=self.is_lazy and not reads_ahead(self.user_sampler),
+            leftover=self._find_leftover(),
+        )
+
+    def _find_leftover(self) -> Leftover | None:
+        """The leftover of the RandomSampler that gives the order, or would give it in
         DataLoader."""
-        if self.shuffle is True:
-            return self.generator
-        return self.sampler.generator if has_leftover(self.sampler) else None  # pyright: ignore
-
-    @property
-    def last_draw(self) -> int:
-        """The number, from 0 on, of the batch at which a sampler of all samples comes to its end.
-
-        That is the last batch if it is short. Otherwise the sampler is asked for one more batch,
-        for which it has no index.
-        """
-        return self.num_samples // (self.batch_size or 1)
+        generator = self.generator if self.kind is OrderKind.DRAWN else None
+        if has_leftover(self.sampler):
+            generator = self.sampler.generator  # pyright: ignore
+        if generator is None or self.num_samples > MAX_RANDPERM:
+            return None
+        return Leftover(self.num_samples, generator, self.num_samples // (self.batch_size or 1))
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -138,18 +177,6 @@ class LoaderOrder:
             count = len(self.sampler)  # pyright: ignore[reportArgumentType]
         count = self.rank_share(count)
         return count // size if self.drop_last else -(-count // size)
-
-    @property
-    def is_sequential(self) -> bool:
-        """True if this process delivers all samples in the source's order."""
-        is_reordered = self.shuffle or self.sampler is not None or self.batch_sampler is not None
-        return not is_reordered and self.world_size == 1
-
-    @property
-    def is_lazy(self) -> bool:
-        """True if a user's sampler is read as the epoch proceeds."""
-        is_known = self.sampler is None or isinstance(self.sampler, (*ARRAYS, PiecewiseSampler))
-        return self.batch_sampler is not None or not is_known
 
     def rank_share(self, num_samples: int) -> int:
         """Of this many samples, the number that each rank delivers."""
@@ -162,22 +189,23 @@ class LoaderOrder:
         been delivered. Generators have been read when this returns; samplers are read as the pieces
         are asked for.
         """
-        if self.batch_sampler is not None:
+        if self.kind is OrderKind.BATCH_SAMPLER:
             # The batches of a batch sampler may differ in size: sizes are fed with the indices.
             groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # After a short last batch, the product lies beyond the end.
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
-        if self.shuffle is True and self.num_samples > MAX_RANDPERM:
-            permutation = random_permutation(self.num_samples, self._epoch_generator(seed))
-            # The tables are drawn at once: the user may use the generator during the epoch.
-            return FeistelOrder(permutation, self.rank, self.world_size), start
-        if self.shuffle is True and self.generator is None:
-            return SeededOrder(self.num_samples, seed, self.rank, self.world_size), start
-        if not self.shuffle and self.sampler is None:
-            return SourceOrder(self.num_samples, self.rank, self.world_size), start
-        # The core computes none of the other orders: it is fed with their indices.
-        return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
+        ranks = self.rank, self.world_size
+        match self.kind:
+            case OrderKind.COMPUTED:
+                return FeistelOrder(self._draw_tables(seed), *ranks), start
+            case OrderKind.SEEDED:
+                return SeededOrder(self.num_samples, seed, *ranks), start
+            case OrderKind.SEQUENTIAL:
+                return SourceOrder(self.num_samples, *ranks), start
+            # The core computes none of the other orders: it is fed with their indices.
+            case _:
+                return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
     def pieces(self, seed: int) -> Iterator[np.ndarray]:
         """Iterate over pieces of this rank's indices: every world_size-th, from the rank on.
@@ -187,19 +215,21 @@ class LoaderOrder:
         out of bounds.
         """
         with one_torch_thread():
-            if isinstance(self.shuffle, Blocks):
-                generator = self._epoch_generator(seed)
-                # Blocks are dealt out whole: every world_size-th row would spread each rank over
-                # all blocks.
-                pieces = self.shuffle.pieces(
-                    self.num_samples, generator, self.rank, self.world_size, self.batch_size or 1
-                )
-                return iterate_single_threaded(pieces)
-            if self.shuffle and self.num_samples > MAX_RANDPERM:
-                generator = self._epoch_generator(seed)
-                permutation = random_permutation(self.num_samples, generator)
-                return permutation.pieces(self.rank, self.world_size)
-            pieces = self._global_pieces(seed)
+            match self.kind:
+                case OrderKind.COMPUTED:
+                    return self._draw_tables(seed).pieces(self.rank, self.world_size)
+                case OrderKind.BLOCKS:
+                    return iterate_single_threaded(self._block_pieces(seed))
+                case OrderKind.SEQUENTIAL:
+                    pieces = self._sequential_pieces()
+                case OrderKind.SEEDED:
+                    pieces = randperm_pieces(self.num_samples, seed)
+                case OrderKind.DRAWN:
+                    assert self.generator is not None
+                    pieces = [draw_permutation(self.num_samples, self.generator).numpy()]
+                case _:
+                    pieces = self._sampler_pieces(self.sampler)
+        # The other orders deal their indices out to the ranks themselves.
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
     def batches(self, seed: int, delivered: int = 0) -> Iterator[np.ndarray]:
@@ -217,22 +247,27 @@ class LoaderOrder:
     def _remaining_pieces(self, seed: int, delivered: int) -> Iterator[np.ndarray]:
         return skip_indices(self.pieces(seed), delivered * (self.batch_size or 1))
 
-    def _global_pieces(self, seed: int) -> Iterable[np.ndarray]:
-        if self.sampler is not None:
-            if isinstance(self.sampler, PiecewiseSampler):
-                return (check_indices(piece, self.num_samples) for piece in self.sampler.pieces())
-            size = (self.batch_size or 1) * self.world_size
-            sampler = self.sampler
-            if self.draws_leftover:
-                # Asking for more than all samples would draw the permutation at the sampler's end,
-                # which is drawn at its own moment instead, see draw_leftover.
-                sampler = islice(sampler, self.num_samples)  # pyright: ignore
-            return sampler_pieces(sampler, self.num_samples, size)
-        if not self.shuffle:
-            return self._sequential_pieces()
-        if self.generator is None:
-            return randperm_pieces(self.num_samples, seed)
-        return [_randperm(self.num_samples, self.generator)]
+    def _block_pieces(self, seed: int) -> Iterable[np.ndarray]:
+        assert isinstance(self.shuffle, Blocks)
+        generator, size = self._epoch_generator(seed), self.batch_size or 1
+        # Blocks are dealt out whole: every world_size-th row would spread each rank over all
+        # blocks.
+        return self.shuffle.pieces(self.num_samples, generator, self.rank, self.world_size, size)
+
+    def _sampler_pieces(self, sampler: Any) -> Iterable[np.ndarray]:
+        if isinstance(sampler, PiecewiseSampler):
+            return (check_indices(piece, self.num_samples) for piece in sampler.pieces())
+        size = (self.batch_size or 1) * self.world_size
+        if self.draws.leftover:
+            # Asking for more than all samples would draw the leftover, which is drawn at its own
+            # moment instead.
+            sampler = islice(sampler, self.num_samples)
+        return sampler_pieces(sampler, self.num_samples, size)
+
+    def _draw_tables(self, seed: int) -> FeistelPermutation:
+        """The permutation of a COMPUTED order."""
+        # Its tables are drawn at once: the user may use the generator during the epoch.
+        return random_permutation(self.num_samples, self._epoch_generator(seed))
 
     def _epoch_generator(self, seed: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
@@ -250,11 +285,6 @@ class LoaderOrder:
             yield np.arange(start, min(start + step, self.num_samples))
 
 
-def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:
-    # int32 is drawn faster than int64, and gives the same order.
-    return torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu").numpy()
-
-
 @dataclass(frozen=True, kw_only=True)
 class StreamOrder:
     """The order of an iterable's epochs. Its samples come as the iterable yields them."""
@@ -267,7 +297,7 @@ class StreamOrder:
     shuffle = False
     world_size = 1
     is_sequential = True
-    is_paced = draws_seed = draws_at_begin = draws_leftover = False
+    draws = OrderDraws()
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError if it is unknown."""

@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler
 
 from fastloop.fastloader.batching import check_indices, to_array, to_integers
-from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
+from fastloop.fastloader.order import LoaderOrder, OrderKind
 from fastloop.fastloader.torch_draws import draw_seed
 
 OVER_ARRAYS = tuple(type(iter(each)) for each in ([], (), range(0), range(1 << 63)))
@@ -59,22 +59,24 @@ def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
         # torch's own samplers draw at exactly DataLoader's moments.
         yield from BatchSampler(sampler, order.batch_size or 1, order.drop_last)
         return
-    if seed is None and order.draws_seed:
+    if seed is None and order.draws.has_seed:
         seed = draw_seed(None)
     yield from (batch.tolist() for batch in order.batches(seed or 0))
 
 
 def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
     """The sampler that DataLoader has for this order; None if there is no such sampler."""
-    if order.batch_sampler is not None or order.world_size > 1 or not order.num_samples:
+    if order.world_size > 1 or not order.num_samples:
         return None
-    if order.sampler is not None:
-        return None if not order.is_lazy else order.sampler  # pyright: ignore[reportReturnType]
-    if not order.shuffle:
-        return range(order.num_samples)
-    if order.shuffle is not True or order.num_samples > MAX_RANDPERM:
-        return None
-    return RandomSampler(range(order.num_samples), generator=order.generator)
+    match order.kind:
+        case OrderKind.SAMPLER:
+            return order.sampler  # pyright: ignore[reportReturnType]
+        case OrderKind.SEQUENTIAL:
+            return range(order.num_samples)
+        case OrderKind.SEEDED | OrderKind.DRAWN:
+            return RandomSampler(range(order.num_samples), generator=order.generator)
+        case _:
+            return None
 
 
 class PacedGroups:

@@ -66,6 +66,8 @@ from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
 
 LOG = logging.getLogger("fastloop")
+STAYS_IN_LOOP = "FastLoader reads in the loop, as its thread failed: %r"
+TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: %r"
 
 
 @dataclass(frozen=True)
@@ -319,7 +321,7 @@ class Work:
 
     def _repeat_failed(self, first: StagedGroup, results: Results, pace: Pace) -> Results:
         """The rest of a turn from a group on that a thread has failed to make. The loop's thread
-        makes each such group again, and all later ones if it succeeds where the thread did not."""
+        makes each such group again, and all later ones if threads fail again, see note_failure."""
         left, here = deque([first]), self._without_threads()
         del first
         # The thread ends before the loop reads: it is not known that two may do so at once.
@@ -331,8 +333,9 @@ class Work:
                 staged = here._finish_globally(StagedGroup(staged.group, staged.number))
                 pace.own_errors |= {type(each.error) for each in filter(_is_failed, staged.made)}
                 if not any(map(_is_failed, staged.made)) and not pace.needs_loop:
-                    pace.keep_to_loop()
-                    LOG.info("FastLoader reads in the loop, as its thread failed: %r", failed.error)
+                    pace.note_failure()
+                    told = STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN
+                    LOG.info(told, failed.error)
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, failed

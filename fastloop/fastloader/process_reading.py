@@ -26,6 +26,7 @@ from torch._utils import ExceptionWrapper
 
 from fastloop.core.fork import inherit_no_garbage
 from fastloop.core.text import describe_exit
+from fastloop.fastloader.anonymous_file import receive_memory
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
@@ -35,7 +36,7 @@ from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.running_epoch import INTERRUPTED_S, LEAVE_S
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.shared_batch import read_batch, receive_memory
+from fastloop.fastloader.shared_batch import read_batch
 from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
 
 MOST_LENT = 8

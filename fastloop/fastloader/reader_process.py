@@ -24,6 +24,7 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from fastloop.core.seeds import mix_seed
+from fastloop.fastloader.anonymous_file import send_file
 from fastloop.fastloader.dataset_source import DatasetSource, Parts, share
 from fastloop.fastloader.failed_batch import describe_samples
 from fastloop.fastloader.sample_draws import (
@@ -33,7 +34,7 @@ from fastloop.fastloader.sample_draws import (
     find_global_draws,
     make_seeded,
 )
-from fastloop.fastloader.shared_batch import BatchWriter, is_plain, send_file
+from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 
 PARENT_S = 5.0
 """A process without work looks after this time whether its parent still lives."""

@@ -4,7 +4,7 @@ first batch much later than for the epoch."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
 from threading import RLock, get_ident
@@ -22,7 +22,18 @@ INTERRUPTED_S = 0.5
 may block for ever."""
 
 
-class SharedBatches:
+class EpochIterator:
+    """An iterator over the batches of an epoch, with the length that DataLoader's iterator has."""
+
+    order: Sized
+    """The order of the epoch, which the loader assigns."""
+
+    def __len__(self) -> int:
+        """Return the number of batches of the whole epoch; TypeError if it is not known."""
+        return len(self.order)
+
+
+class SharedBatches(EpochIterator):
     """The batches of an epoch, which several threads may ask for at the same time.
 
     The error of a FailedBatch is raised in its turn.
@@ -120,7 +131,7 @@ def _refuse_fork(pid: int) -> None:
         raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
 
 
-class LaterBatches(chain):
+class LaterBatches(EpochIterator, chain):
     """The batches of an epoch that begins when the first of them is asked for.
 
     They are handed on without a call of Python, which would cost a tenth of a small batch.
@@ -164,4 +175,30 @@ def begin_later(begin: Callable[[], Any]) -> LaterBatches:
     beginning = _Beginning(begin)
     batches: Any = LaterBatches.from_iterable(beginning)
     batches.beginning = beginning
+    return batches
+
+
+class StreamedBatches(EpochIterator, chain):
+    """The batches of the native core's stream, which has no length of its own.
+
+    They are handed on without a call of Python, in 2 ns.
+    """
+
+    stream: Any
+
+    def close(self) -> None:
+        """End the epoch."""
+        self.stream.close()
+
+
+def give_length(batches: Any, order: Sized) -> Iterator[Tree]:
+    """The batches of an epoch, or an iterator that hands them on, with the length of this order."""
+    measured: Any = batches if isinstance(batches, EpochIterator) else _hand_on(batches)
+    measured.order = order
+    return measured
+
+
+def _hand_on(stream: Any) -> StreamedBatches:
+    batches: Any = StreamedBatches.from_iterable((stream,))
+    batches.stream = stream
     return batches

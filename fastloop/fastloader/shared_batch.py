@@ -1,41 +1,27 @@
 """A batch in memory that a process shares with its parent: its tensors and arrays one after
-another, then the rest of it, pickled.
-
-The memory is an anonymous file, which is in no folder. So it takes no space in /dev/shm, which has
-64 MiB in a container by default. The kernel frees it when the last process that uses it ends,
-however that process ends. All of the memory is allocated at once, or the batch fails with an error:
-a page that can't be allocated when it is written to would end the process by SIGBUS.
+another, then the rest of it, pickled. The memory is that of an anonymous file.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle, send_handle
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from fastloop.core.cgroup import memory_left, usable_memory_bytes
+from fastloop.fastloader.anonymous_file import create_file
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.pickle_around import pickle_around, unpickle_around
 
-MEMINFO = Path("/proc/meminfo")
 ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 SPARE = 1.25
 """New memory for a batch that did not fit is this many times as large as the batch, because the
 next batches may be somewhat larger."""
-
-NumberLeaf = Callable[[Any], int | None]
-"""Returns the number of an object that is kept out of a pickle; None: the object is pickled."""
 
 
 class Place(NamedTuple):
@@ -46,67 +32,6 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """The strides, in elements."""
-
-
-def create_file(nbytes: int) -> int:
-    """The descriptor of an anonymous file of `nbytes`; raises MemoryError if too few are left."""
-    # The kernel would not refuse too large a file, but kill processes to make room for it.
-    if nbytes > (left := _available_bytes()):
-        raise MemoryError(_describe(nbytes, f"{left:,} bytes are available"))
-    if hasattr(os, "memfd_create"):
-        file = os.memfd_create("fastloop-batches", os.MFD_CLOEXEC)
-    else:
-        # macOS has no memfd_create. An open temporary file that has been removed takes its place.
-        with TemporaryFile() as unnamed:
-            file = os.dup(unnamed.fileno())
-    try:
-        _allocate(file, nbytes)
-    except OSError as error:
-        os.close(file)
-        raise MemoryError(_describe(nbytes, str(error.strerror))) from error
-    return file
-
-
-def _available_bytes() -> int:
-    """Memory that the machine and this process's cgroups have left."""
-    try:
-        lines = MEMINFO.read_text().splitlines()
-    except OSError:
-        return usable_memory_bytes()
-    kilobytes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    machine = kilobytes[0] << 10 if kilobytes else usable_memory_bytes()
-    return min([machine, *memory_left()])
-
-
-def _describe(nbytes: int, reason: str) -> str:
-    advice = "a smaller batch_size or prefetch_factor, or fewer num_workers, need less"
-    return f"no shared memory of {nbytes:,} bytes for a batch ({reason}): {advice}"
-
-
-def _allocate(file: int, nbytes: int) -> None:
-    # macOS can only set the file's length; its pages are allocated when they are written to.
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, nbytes)
-    else:
-        os.truncate(file, nbytes)
-
-
-def map_file(file: int) -> mmap.mmap:
-    """The file's memory, which keeps the file; the descriptor is closed."""
-    try:
-        return mmap.mmap(file, 0)
-    finally:
-        os.close(file)
-
-
-def send_file(connection: Connection, file: int) -> None:
-    """Hand the file over to the process at the other end; it stays open here."""
-    send_handle(connection, file, None)
-
-
-def receive_memory(connection: Connection) -> mmap.mmap:
-    """The memory of the file that was handed over."""
-    return map_file(recv_handle(connection))
 
 
 def tensor_at(buffer: mmap.mmap | memoryview, place: Place) -> torch.Tensor:
@@ -310,39 +235,3 @@ def _read(buffer: memoryview, place: Place | ArrayPlace) -> Any:
 
 def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()
-
-
-# These are classes of their own, because Python 3.13.0 ignores persistent_id and persistent_load if
-# they are attributes of an instance of pickle's classes.
-class _LeafPickler(pickle.Pickler):
-    """A Pickler that asks a function for the number of each object."""
-
-    def __init__(self, file: BytesIO, number_leaf: NumberLeaf) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._number_leaf = number_leaf
-
-    def persistent_id(self, obj: Any) -> int | None:
-        return self._number_leaf(obj)
-
-
-class _LeafUnpickler(pickle.Unpickler):
-    """An Unpickler that takes the objects that were left out from a sequence."""
-
-    def __init__(self, file: BytesIO, leaves: Sequence[Any]) -> None:
-        super().__init__(file)
-        self._leaves = leaves
-
-    def persistent_load(self, pid: int) -> Any:
-        return self._leaves[pid]
-
-
-def pickle_around(value: Any, number_leaf: NumberLeaf) -> bytes:
-    """The pickled value without the objects that have a number."""
-    file = BytesIO()
-    _LeafPickler(file, number_leaf).dump(value)
-    return file.getvalue()
-
-
-def unpickle_around(data: bytes, leaves: Sequence[Any]) -> Any:
-    """The value of `pickle_around`, with its left out objects again, by number."""
-    return _LeafUnpickler(BytesIO(data), leaves).load()

@@ -36,6 +36,9 @@ LONG_NS, CONFIRMED_LONG = 20_000_000, 2
 """If they should have saved more time than this, fewer batches are enough."""
 FEWEST_COMPARED = 3
 """Least number of batches of each way, of one epoch, that are compared."""
+FORGIVING = 64
+"""A batch that only a thread has failed to read is forgiven if threads have made so many since the
+one before: an error of a disk or a network may have passed, and few batches are read twice."""
 MOST_EVIDENCE, DECIDED = 1.0, 1.9
 """The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
 MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
@@ -186,7 +189,9 @@ class Pace:
     """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
     threads lead if it is positive."""
     needs_loop: bool = False
-    """True once the loop could read a batch that a thread could not."""
+    """True once the loop could read two batches that a thread could not, see note_failure."""
+    num_since_failure: int = FORGIVING
+    """Batches that threads have made since the last one that only they could not read."""
     own_errors: frozenset[type[Exception]] = frozenset()
     """Types of errors that samples have raised in the loop, too."""
 
@@ -202,9 +207,16 @@ class Pace:
         failed = (each for each in batches if isinstance(each, FailedBatch))
         return any(type(each.error) not in self.own_errors for each in failed)
 
-    def keep_to_loop(self) -> None:
-        """Let the loop read from now on: the samples can't be read in another thread."""
-        self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
+    def note_failure(self) -> None:
+        """Note that the loop could read a batch that a thread could not.
+
+        After the second one, with few batches of threads between them, the loop reads from now on:
+        the samples can't be read in another thread. The first one may have been an error that has
+        passed, so that threads go on.
+        """
+        if self.num_since_failure < FORGIVING:
+            self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
+        self.num_since_failure = 0
 
     def begin_epoch(self) -> None:
         """Forget the times of another epoch."""
@@ -213,6 +225,7 @@ class Pace:
     def note(self, between_ns: int) -> None:
         """Note the time from a batch to the next one, which was read in the way of this turn."""
         if self.num_threads:
+            self.num_since_failure += 1
             self.threads_ns = (*self.threads_ns, between_ns)[-TURN:]
         else:
             self.loop_ns = (*self.loop_ns, between_ns)[-TURN:]

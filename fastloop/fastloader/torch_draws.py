@@ -56,6 +56,38 @@ class EpochSeeds:
 
 
 @dataclass(frozen=True)
+class Leftover:
+    """The permutation that a RandomSampler draws at its end, and does not use."""
+
+    num_samples: int
+    generator: torch.Generator
+    batch: int
+    """The number, from 0 on, of the batch at which the sampler comes to its end. That is the last
+    batch if it is short. Otherwise the sampler is asked for one more batch, for which it has no
+    index."""
+
+    def draw(self) -> None:
+        """Draw the permutation."""
+        draw_permutation(self.num_samples, self.generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderDraws:
+    """The draws of each epoch's order, and their moments. An order without draws has the
+    defaults."""
+
+    has_seed: bool = False
+    """True if the order's seed is drawn from torch's global generator."""
+    at_begin: bool = False
+    """True if something is drawn, or a sampler read, when the first index is asked for."""
+    is_paced: bool = False
+    """True if the user's code gives the indices, and may draw whenever it is asked for one. Such a
+    sampler is read when DataLoader would read it, see paced_samplers.py."""
+    leftover: Leftover | None = None
+    """What is drawn at the end of the epoch."""
+
+
+@dataclass(frozen=True)
 class EpochBegin:
     """The seeds and the states with which an epoch begins."""
 
@@ -154,6 +186,7 @@ def has_leftover(sampler: Any) -> bool:
     return sampler.num_samples == len(sampler.data_source)  # pyright: ignore[reportArgumentType]
 
 
-def draw_leftover(num_samples: int, generator: torch.Generator | None) -> None:
-    """Draw the permutation that a RandomSampler draws at its end, and does not use."""
-    torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu")
+def draw_permutation(num_samples: int, generator: torch.Generator) -> torch.Tensor:
+    """A permutation, drawn as RandomSampler draws its own."""
+    # int32 is drawn faster than int64, and gives the same order.
+    return torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu")

@@ -47,7 +47,7 @@ def trace_events(lanes: Sequence[Lane], offset_ns: int) -> list[dict[str, Any]]:
             {
                 "ph": "X",
                 "cat": "loading",
-                "name": str(event.name),
+                "name": str(event.part),
                 **place,
                 "ts": round((event.start_ns + offset_ns) / 1e3, 3),
                 "dur": round((event.stop_ns - event.start_ns) / 1e3, 3),

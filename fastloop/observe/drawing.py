@@ -12,14 +12,14 @@ from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKind
-from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
+from fastloop.observe.lanes import Lane, build_lanes, flatten, part_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
 PLOT = WIDTH - LEFT - RIGHT
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
 LINE = 18
 PIXEL = 0.5
-"""Width of the smallest box, in the colour of the stage that takes most of its time. Without it a
+"""Width of the smallest box, in the colour of the part that takes most of its time. Without it a
 long epoch would need a box for each of its events, of which most could not be seen."""
 FEWEST_SHOWN, MOST_SHOWN = 6, 12
 """Batches of a stretch."""
@@ -91,16 +91,16 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
 
 def describe_loop(loop: Sequence[Event]) -> str:
     """The shares of the loop's time, the greatest first."""
-    seconds = stage_seconds(loop)
+    seconds = part_seconds(loop)
     total_s = sum(seconds.values())
-    shares = ", ".join(f"{stage} {100 * value / total_s:.1f} %" for stage, value in seconds.items())
+    shares = ", ".join(f"{part} {100 * value / total_s:.1f} %" for part, value in seconds.items())
     return f"The loop took {total_s * 1e3:,.1f} ms: {shares}"
 
 
 def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
     """The first batches and as many in the middle; one stretch of all batches if these are few."""
     bounds: dict[int, tuple[int, int]] = {}
-    arrived = [event.batch for event in loop if event.name is Part.WAIT]
+    arrived = [event.batch for event in loop if event.part is Part.WAIT]
     if not arrived:
         raise ValueError("no batch arrived in this timeline")
     for event in loop:
@@ -122,16 +122,16 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 
 
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
-    present = {event.name for lane in lanes for event in lane.events}
+    present = {event.part for lane in lanes for event in lane.events}
     x, elements = 16.0, []
-    for stage in Part:
-        if stage not in present:
+    for part in Part:
+        if part not in present:
             continue
         elements += [
-            _draw_box(x, y - 9, (10, 10), stage, stage),
-            _draw_text(x + 15, y, stage),
+            _draw_box(x, y - 9, (10, 10), part, part),
+            _draw_text(x + 15, y, part),
         ]
-        x += 30 + len(stage) * CHARACTER_WIDTH
+        x += 30 + len(part) * CHARACTER_WIDTH
     note = "a number is a batch's; blank: idle"
     return [*elements, _draw_text(x + 8, y, note)], y
 
@@ -166,10 +166,10 @@ def _overlaps(event: Event, stretch: Stretch) -> bool:
 
 def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float) -> Iterator[str]:
     for first, last, event in _runs(flatten(events), stretch):
-        hint = f"{event.name}, {_duration(event)}"
+        hint = f"{event.part}, {_duration(event)}"
         hint += f", batch {event.batch}" if event.batch >= 0 else ""
         x, width = LEFT + first * PIXEL, (last - first + 1) * PIXEL
-        yield _draw_box(x, y, (width, height), event.name, hint)
+        yield _draw_box(x, y, (width, height), event.part, hint)
     # The rows of queues are too low for a number.
     if height < ROW:
         return
@@ -188,19 +188,19 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
         begin = max(0.0, (stretch.x(piece.start_ns) - LEFT) / PIXEL)
         end = min(PLOT / PIXEL, (stretch.x(piece.stop_ns) - LEFT) / PIXEL)
         for pixel in range(int(begin), math.ceil(end)):
-            part = min(end, pixel + 1) - max(begin, pixel)
-            pixels[pixel][piece.name, piece.batch] += part
-            key = pixel, piece.name, piece.batch
+            share = min(end, pixel + 1) - max(begin, pixel)
+            pixels[pixel][piece.part, piece.batch] += share
+            key = pixel, piece.part, piece.batch
             longest[key] = max(longest.get(key, piece), piece, key=_duration_ns)
     run: tuple[int, int, Event] | None = None
     for pixel in sorted(pixels):
-        stage, part = max(pixels[pixel].items(), key=lambda item: item[1])
-        # The lane is idle for longer than any stage takes of this pixel.
-        if part < 1 - sum(pixels[pixel].values()):
+        work, share = max(pixels[pixel].items(), key=lambda item: item[1])
+        # The lane is idle for longer than any work takes of this pixel.
+        if share < 1 - sum(pixels[pixel].values()):
             continue
-        event = longest[pixel, *stage]
-        # Neighbouring pixels of the same stage and batch become one box.
-        if run and run[1] == pixel - 1 and (run[2].name, run[2].batch) == stage:
+        event = longest[pixel, *work]
+        # Neighbouring pixels of the same part and batch become one box.
+        if run and run[1] == pixel - 1 and (run[2].part, run[2].batch) == work:
             run = run[0], pixel, max(run[2], event, key=_duration_ns)
             continue
         if run:
@@ -219,7 +219,7 @@ def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, 
     extents: dict[int, tuple[int, int]] = {}
     for event in events:
         # The number belongs over the work on the batch.
-        if event.batch < 0 or event.name in (Part.WAIT, Part.START, Part.END):
+        if event.batch < 0 or event.part in (Part.WAIT, Part.START, Part.END):
             continue
         start_ns = max(event.start_ns, stretch.start_ns)
         stop_ns = min(event.stop_ns, stretch.stop_ns)
@@ -277,11 +277,11 @@ def _draw_text(x: float, y: float, text: str, kind: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{escape(kind)}">{escape(text)}</text>'
 
 
-def _draw_box(x: float, y: float, size: tuple[float, float], stage: Part, hint: str) -> str:
-    """A box in the colour of the stage, with a hint that shows under the pointer."""
+def _draw_box(x: float, y: float, size: tuple[float, float], part: Part, hint: str) -> str:
+    """A box in the colour of the part, with a hint that shows under the pointer."""
     width, height = size
     box = f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
-    return f'{box}fill="{COLOURS[stage]}"><title>{escape(hint)}</title></rect>'
+    return f'{box}fill="{COLOURS[part]}"><title>{escape(hint)}</title></rect>'
 
 
 def _draw_rule(x: float, top: float, bottom: float) -> str:

@@ -50,7 +50,7 @@ class Event:
     lane: LaneKey
     """The lane that the event belongs to. A queue's lane has the finished batches of the lane that
     fills it."""
-    name: Part
+    part: Part
     start_ns: int
     """The start by the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
@@ -120,7 +120,7 @@ class ThreadLog:
 
     def add(
         self,
-        stage: Part,
+        part: Part,
         start_ns: int,
         stop_ns: int,
         batch: int | None = None,
@@ -142,7 +142,7 @@ class ThreadLog:
         if epoch is None:
             epoch = self.current.epoch
         _pack_into(
-            self.records, self.place, _NUMBERS[stage], start_ns, batch, epoch, cpu_ns, stop_ns
+            self.records, self.place, _NUMBERS[part], start_ns, batch, epoch, cpu_ns, stop_ns
         )
         self.place += RECORD_BYTES
 
@@ -331,5 +331,5 @@ def _append(path: Path, data: bytes) -> None:
 def _read(path: Path, offset: int = 0) -> Iterator[Event]:
     process_id, text = path.name.removesuffix(SUFFIX).split(" ", 1)
     lane = LaneKey.decode(text)
-    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
-        yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)
+    for part, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
+        yield Event(int(process_id), lane, _PARTS[part], start_ns, stop_ns, batch, epoch, cpu_ns)

@@ -50,7 +50,7 @@ class Probe:
 
     log: EventLog
     fetch: Part = Part.DECODE
-    """The stage of fetching samples from the dataset."""
+    """The part as which fetching a sample from the dataset is recorded."""
 
     def watch_loaders(self) -> AbstractContextManager[None]:
         """A context in which DataLoaders number the batches that they make, see loaders_watched."""
@@ -147,8 +147,8 @@ def loaders_watched(log: EventLog) -> Iterator[None]:
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> Iterator[T]:
     """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
-    body: the stage of the loop's work with a batch, until it asks for the next one; GAP if events
-    inside of it show its parts.
+    body: the part as which the loop's work with a batch is recorded, until the loop asks for the
+    next one; GAP if events inside of it show its parts.
 
     An event starts at the reading of the clock at which the one before has stopped.
     """
@@ -182,14 +182,14 @@ def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
     return lambda epoch: watch_epoch(epochs(epoch), log)
 
 
-def watch_calls(function: Callable[[T], R], stage: Part, log: EventLog) -> Callable[[T], R]:
-    """The loop's function of a batch, with an event of the stage for each call."""
+def watch_calls(function: Callable[[T], R], part: Part, log: EventLog) -> Callable[[T], R]:
+    """The loop's function of a batch, with an event of this part for each call."""
     here = log.here()
 
     def call(batch: T) -> R:
         start_ns = now_ns()
         result = function(batch)
-        here.add(stage, start_ns, now_ns(), here.arrived)
+        here.add(part, start_ns, now_ns(), here.arrived)
         return result
 
     return call

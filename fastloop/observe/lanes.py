@@ -66,7 +66,7 @@ def _count_batches(events: list[Event]) -> list[Event]:
     # DataLoader also numbers batches that are never made, because the worker of a stream has ended
     # before others, and a kept iterator goes on with its numbers in the next pass.
     numbers = sorted(
-        {each.batch for each in events if each.batch != UNKNOWN and each.name not in OF_PASSES}
+        {each.batch for each in events if each.batch != UNKNOWN and each.part not in OF_PASSES}
     )
     if numbers == [*range(len(numbers))]:
         return events
@@ -124,14 +124,14 @@ def flatten(events: Iterable[Event]) -> list[Event]:
     return pieces
 
 
-def stage_seconds(events: Iterable[Event]) -> dict[Part, float]:
-    """Seconds of each stage of a lane, the longest first. The time of an inner event counts for its
-    own stage only."""
+def part_seconds(events: Iterable[Event]) -> dict[Part, float]:
+    """Seconds of each part of a lane, the longest first. The time of an inner event counts for its
+    own part only."""
     totals_ns: dict[Part, int] = defaultdict(int)
     for piece in flatten(events):
-        totals_ns[piece.name] += piece.stop_ns - piece.start_ns
+        totals_ns[piece.part] += piece.stop_ns - piece.start_ns
     longest = sorted(totals_ns.items(), key=lambda item: -item[1])
-    return {stage: total_ns / 1e9 for stage, total_ns in longest}
+    return {part: total_ns / 1e9 for part, total_ns in longest}
 
 
 def _divide_into_rows(events: Iterable[Event]) -> list[list[Event]]:
@@ -140,7 +140,7 @@ def _divide_into_rows(events: Iterable[Event]) -> list[list[Event]]:
     for event in sorted(events, key=_order):
         # Batches wait in a queue at the same time; in all other lanes events are nested.
         for row in rows:
-            if event.name is not Part.QUEUE or row[-1].stop_ns <= event.start_ns:
+            if event.part is not Part.QUEUE or row[-1].stop_ns <= event.start_ns:
                 row.append(event)
                 break
         else:
@@ -186,8 +186,8 @@ def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
 
     main: the events of the loop; work: those of the makers of its batches.
     """
-    arrivals = {event.batch: event for event in main if event.name is Part.WAIT}
-    collated = [event for event in work if event.name is Part.COLLATE and event.batch in arrivals]
+    arrivals = {event.batch: event for event in main if event.part is Part.WAIT}
+    collated = [event for event in work if event.part is Part.COLLATE and event.batch in arrivals]
     queues = [_wait_in_queue(event, event.stop_ns, arrivals[event.batch]) for event in collated]
     return [*queues, *_native_queue(main, work, arrivals)]
 
@@ -197,7 +197,7 @@ def _wait_in_queue(made: Event, made_ns: int, arrival: Event) -> Event:
     return replace(
         made,
         lane=made.lane.queue,
-        name=Part.QUEUE,
+        part=Part.QUEUE,
         batch=arrival.batch,
         start_ns=made_ns,
         stop_ns=arrival.stop_ns,
@@ -215,7 +215,7 @@ def _native_queue(
     if not native:
         return []
     # The loop's own thread makes pieces as well, while it waits.
-    own = [event for event in main if event.name is native[0].name]
+    own = [event for event in main if event.part is native[0].part]
     made_ns: dict[int, int] = defaultdict(int)
     for piece in (*native, *own):
         made_ns[piece.batch] = max(made_ns[piece.batch], piece.stop_ns)

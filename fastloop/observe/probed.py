@@ -19,12 +19,12 @@ from fastloop.observe.warning_frames import skip_in_warnings
 class ProbedDataset:
     """A dataset of either style that records an event per read; it has the dataset's attributes."""
 
-    def __init__(self, dataset: Any, stage: Part, log: EventLog) -> None:
+    def __init__(self, dataset: Any, part: Part, log: EventLog) -> None:
         # An ordinary assignment would set an attribute of the dataset, see __setattr__.
-        self.__dict__.update(_dataset=dataset, _stage=stage, _log=log)
+        self.__dict__.update(_dataset=dataset, _part=part, _log=log)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProbedDataset, (self._dataset, self._stage, self._log)
+        return ProbedDataset, (self._dataset, self._part, self._log)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_dataset"], name)
@@ -45,7 +45,7 @@ class ProbedDataset:
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         item = self._dataset[index]
-        self._log.here().add(self._stage, start_ns, now_ns())
+        self._log.here().add(self._part, start_ns, now_ns())
         return item
 
     @skip_in_warnings
@@ -58,18 +58,18 @@ class ProbedDataset:
             return [self[index] for index in indices]
         start_ns = now_ns()
         samples = getitems(indices) if getitems else [dataset[index] for index in indices]
-        log.add(self._stage, start_ns, now_ns())
+        log.add(self._part, start_ns, now_ns())
         return samples
 
     def __iter__(self) -> Iterator[Any]:
-        return ProbedIterator(iter(self._dataset), self._stage, self._log)
+        return ProbedIterator(iter(self._dataset), self._part, self._log)
 
 
 class ProbedIterator:
     """An IterableDataset's iterator that records an event for each sample."""
 
-    def __init__(self, iterator: Iterator[Any], stage: Part, log: EventLog) -> None:
-        self._iterator, self._stage, self._log = iterator, stage, log
+    def __init__(self, iterator: Iterator[Any], part: Part, log: EventLog) -> None:
+        self._iterator, self._part, self._log = iterator, part, log
 
     def __iter__(self) -> ProbedIterator:
         return self
@@ -78,7 +78,7 @@ class ProbedIterator:
     def __next__(self) -> Any:
         start_ns = now_ns()
         sample = next(self._iterator)
-        self._log.here().add(self._stage, start_ns, now_ns())
+        self._log.here().add(self._part, start_ns, now_ns())
         return sample
 
 
@@ -103,7 +103,7 @@ class ProbedCall:
     """A function that records an event for each call, while there is room for details."""
 
     function: Callable[..., Any]
-    stage: Part
+    part: Part
     log: EventLog
 
     def __getattr__(self, name: str) -> Any:
@@ -121,5 +121,5 @@ class ProbedCall:
             return self.function(*args, **kwargs)
         start_ns = now_ns()
         result = self.function(*args, **kwargs)
-        log.add(self.stage, start_ns, now_ns())
+        log.add(self.part, start_ns, now_ns())
         return result

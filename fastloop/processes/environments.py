@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import site
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires
+from itertools import pairwise
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,10 @@ from fastloop.core.atomic_files import hold_lock, remove, write_beside
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
 from fastloop.core.outputs_folder import outputs_folder
-from fastloop.core.text import shorten_words
+from fastloop.core.text import encodable
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.parent_death import die_with_parent
+from fastloop.processes.pip_reason import find_reason
 
 FORMAT = 1
 """Version of the way in which environments are built. If it is increased, older ones are unused."""
@@ -56,8 +59,8 @@ QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check
 """Options with which pip asks nothing and leaves out warnings that do not matter here."""
 ELSEWHERE = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
 """Environment variables with which pip would install to another place, or nothing."""
-NOT_FOUND = ("Could not find a version", "No matching distribution")
-"""Beginnings of pip's errors about a package that it has not found in its index."""
+NAME_FILES = ("-r", "--requirement", "-c", "--constraint")
+"""Options of pip install before the path of a file."""
 DESCRIBE = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
@@ -156,16 +159,27 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
     >>> build_environment(Environment(requirements=("webdataset==0.2.100",))).packages
     {'webdataset': '0.2.100', 'braceexpand': '0.1.7'}
     """
-    for path in _local_files(environment):
-        if not path.exists():
-            raise Unsupported(f"no environment: {path}: no such file or folder")
+    return find_or_build(environment)[0]
+
+
+def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
+    """The environment, and True if this call has built it; as `build_environment` does.
+
+    Waits, and prints a line about it, while another process builds an environment.
+    """
+    # A run does not wait for the environment of another one if its own exists.
+    if environment.is_built:
+        return read_environment(environment.folder), False
+    _check_contents(environment)
     folder = environment.folder
     # One lock for all: pip calls that run at a time would disturb each other, and a failed build
     # would leave its own lock.
     try:
-        with hold_lock(environments_folder()):
+        with hold_lock(environments_folder(), _tell_wait):
             remove_unfinished()
-            if not environment.is_built:
+            # The process that was waited for may have built it.
+            is_new = not environment.is_built
+            if is_new:
                 try:
                     with write_beside(folder) as beside:
                         _build(environment, beside, folder)
@@ -173,11 +187,27 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
                     # rmdir fails if there are other environments.
                     with suppress(OSError):
                         environments_folder().rmdir()
+            return read_environment(folder), is_new
     # The disk may be full, or the outputs folder read-only: that is a row with its reason, too.
     except OSError as error:
         reason = error.strerror or str(error)
         raise Unsupported(f"no environment: {error.filename or folder}: {reason}") from error
-    return read_environment(folder)
+
+
+def _tell_wait() -> None:
+    print(
+        "another fastloop creates an environment: waiting for its end", file=sys.stderr, flush=True
+    )
+
+
+def _check_contents(environment: Environment) -> None:
+    """Raise Unsupported for files that do not exist, and for text that no file can hold."""
+    for path in _local_files(environment):
+        if not path.exists():
+            raise Unsupported(f"no environment: {path}: no such file or folder")
+    for text in (*environment.requirements, str(environment.folder), sys.prefix):
+        if encodable(text) != text:
+            raise Unsupported(f"no environment: {encodable(text)}: allowed: text in UTF-8")
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
@@ -260,21 +290,27 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     """Build the environment in the folder `beside`, which is then renamed to `folder`."""
     venv.create(beside, symlinks=True, with_pip=False)
     python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
+    # A build that is interrupted is removed with the temporary files of pip in it.
+    temporary = beside / "tmp"
+    temporary.mkdir()
     # addsitedir also reads the .pth files of the main environment, such as those of editable
     # installations. Python reads .pth files in the order of their names: this name is the last one.
     # Python reads them in the encoding of the locale or as UTF-8, so they are ASCII.
     lines = [f"import site; site.addsitedir({each!a})" for each in _main_packages()]
     content = "".join(f"{line}\n" for line in lines)
     (own / "zz_main_environment.pth").write_text(content, encoding="ascii")
-    if _run([str(python), "-I", "-c", "import pip"]).returncode:
-        _check([str(python), "-I", "-m", "ensurepip"])
+    if _run([str(python), "-I", "-c", "import pip"], temporary).returncode:
+        _check([str(python), "-I", "-m", "ensurepip"], temporary)
     for arguments in _pip_calls(environment):
         # With PIP_USER=1, or `user = true` in a pip.conf, pip refuses to install to an environment.
-        _check([str(python), "-I", "-m", "pip", "install", "--no-user", *QUIET, *arguments])
-    described = json.loads(_check([str(python), "-I", "-c", DESCRIBE]))
+        command = [str(python), "-I", "-m", "pip", "install", "--no-user", *QUIET, *arguments]
+        _check(command, temporary)
+    described = json.loads(_check([str(python), "-I", "-c", DESCRIBE], temporary))
+    described["path"] = [each.replace(str(beside), str(folder)) for each in described["path"]]
     text = json.dumps(asdict(environment) | described, default=str, ensure_ascii=False)
-    (beside / DESCRIPTION).write_text(text.replace(str(beside), str(folder)), encoding="utf-8")
+    (beside / DESCRIPTION).write_text(text, encoding="utf-8")
     _move_scripts(beside, folder)
+    remove(temporary)
 
 
 def _pip_calls(environment: Environment) -> list[list[str]]:
@@ -282,7 +318,7 @@ def _pip_calls(environment: Environment) -> list[list[str]]:
     plain = [each for each in environment.requirements if not each.startswith("-")]
     with_options = [each for each in environment.requirements if each.startswith("-")]
     calls = [plain] if plain else []
-    calls += [shlex.split(each) for each in with_options]
+    calls += map(_words_of, with_options)
     if environment.fastloop is not None:
         # pip would leave out a wheel of the version that the main environment has.
         calls.append(["--no-deps", "--ignore-installed", str(environment.fastloop)])
@@ -298,42 +334,40 @@ def _move_scripts(beside: Path, folder: Path) -> None:
             path.write_bytes(content.replace(beside.name.encode(), folder.name.encode()))
 
 
-def _check(command: list[str]) -> str:
+def _check(command: list[str], temporary: Path) -> str:
     """The output of a command; raises Unsupported with the line of its output that tells why it
     has failed."""
-    done = _run(command)
+    done = _run(command, temporary)
     if done.returncode:
         raise Unsupported(f"no environment: {find_reason(done.stderr + done.stdout)}")
     return done.stdout
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    # If this command is killed, pip ends with it; otherwise it would go on writing to the folder.
-    return subprocess.run(
+def _run(command: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that writes its temporary files to that folder."""
+    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    process = subprocess.Popen(
         command,
-        env={name: value for name, value in os.environ.items() if name not in ELSEWHERE},
-        capture_output=True,
+        env=variables | {"TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        check=False,
-        stdin=subprocess.DEVNULL,
-        preexec_fn=die_with_parent,
+        # If this command is killed, pip ends with it; otherwise it would go on writing.
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - of Python's own code it runs one function
+        start_new_session=True,
     )
-
-
-def find_reason(output: str) -> str:
-    """pip's first error, without the list of all versions that exist; of a build, its last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    if "[end of output]" in lines:
-        return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
-    errors = [line for line in lines if line.lower().startswith("error:")]
-    line = (errors or lines[-1:] or ["pip has failed without a word"])[0]
-    reason = shorten_words(re.sub(r"^error: *| \(from versions: .*\)", "", line, flags=re.I))
-    # pip says of an index that it can't reach only that it has no such package. It also warns of a
-    # broken connection if the next one works.
-    is_unreached = any("connection broken by" in each for each in lines)
-    is_unreached = is_unreached and reason.startswith(NOT_FOUND)
-    return f"{reason}: pip can't reach its index" if is_unreached else reason
+    try:
+        stdout, stderr = process.communicate()
+    except BaseException:
+        # pip starts compilers, and ensurepip starts pip: all of these are in the session.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # The pipes close once the last of them has ended: nothing writes to the folder any more.
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _main_packages() -> list[str]:
@@ -344,10 +378,19 @@ def _main_packages() -> list[str]:
 
 def _local_files(environment: Environment) -> list[Path]:
     """Files and folders that the environment is made of."""
-    words = [word for each in environment.requirements for word in shlex.split(each)]
     is_path = re.compile(r"(?!-)(?!.*://).*(/|\.whl$|\.tar\.gz$)")
-    paths = [Path(word) for word in words if is_path.match(word)]
+    paths = [
+        Path(word)
+        for each in environment.requirements
+        for before, word in pairwise(["", *_words_of(each)])
+        if before in NAME_FILES or is_path.match(word)
+    ]
     return [*paths, *([environment.fastloop] if environment.fastloop else [])]
+
+
+def _words_of(requirement: str) -> list[str]:
+    """The arguments of pip that a requirement is: one, unless it begins with options."""
+    return shlex.split(requirement) if requirement.startswith("-") else [requirement]
 
 
 def _digest(path: Path) -> str:
@@ -368,14 +411,22 @@ def _is_source(file: Path, folder: Path) -> bool:
     return file.is_file() and not hidden and file.suffix != ".so"
 
 
-def _is_satisfied(requirement: str) -> bool:
-    """True if this process's environment has that requirement."""
+def package_in(requirement: str) -> Requirement | None:
+    """The package that a requirement names; None if it is a path, which tells no name.
+
+    >>> package_in("--no-deps ffcv>=1")
+    <Requirement('ffcv>=1')>
+    """
     try:
         # If options come with a requirement, they come before it.
-        words = shlex.split(requirement) if requirement.startswith("-") else [requirement]
-        needed = Requirement(words[-1])
+        return Requirement(_words_of(requirement)[-1])
     except InvalidRequirement:
-        # A path does not tell name and version.
+        return None
+
+
+def _is_satisfied(requirement: str) -> bool:
+    """True if this process's environment has that requirement."""
+    if (needed := package_in(requirement)) is None:
         return False
     if needed.marker is not None and not needed.marker.evaluate():
         return True

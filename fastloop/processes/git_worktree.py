@@ -40,6 +40,17 @@ def find_repository(folder: Path) -> Path | None:
     return Path(found).resolve() if found else None
 
 
+def explain_no_repository(folder: Path) -> str:
+    """git's reason for finding no repository around a folder that may have one, such as that it
+    belongs to another user; empty if there is none."""
+    try:
+        done = _call(folder, "rev-parse", "--show-toplevel", variables={"LC_ALL": "C"})
+    except OSError:
+        return "git is not installed"
+    reason = (done.stderr.strip().splitlines() or [""])[0].removeprefix("fatal: ")
+    return "" if not done.returncode or reason.startswith("not a git repository") else reason
+
+
 def find_commit(folder: Path, name: str) -> str:
     """The hash of the commit with this name: a hash, a tag, a branch, or a name such as HEAD~1.
     Empty if there is none."""

@@ -22,8 +22,8 @@ class Caveat:
     def text(self) -> str:
         """The jobs, each with its details; details that all jobs share are given once."""
         if len(set(self.details.values())) == 1:
-            detail = next(iter(self.details.values()))
-            return f"{', '.join(self.details)}{detail and f' ({detail})'}"
+            names, detail = ", ".join(self.details), next(iter(self.details.values()))
+            return f"{names} ({detail})" if detail else names
         return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
 
 
@@ -40,8 +40,8 @@ def group_caveats(results: Sequence[Result]) -> list[Caveat]:
     for result in results:
         for caveat in result.caveats:
             benchmark, kind, detail = _split(caveat, benchmarks)
-            shown = benchmark if len(benchmarks) > 1 else ""
-            grouped[kind][names[result.name]].append(": ".join(filter(None, (shown, detail))))
+            parts = (benchmark if len(benchmarks) > 1 else "", detail)
+            grouped[kind][names[result.name]].append(": ".join(filter(None, parts)))
     return [
         Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
         for kind, details in grouped.items()

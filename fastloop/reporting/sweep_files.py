@@ -14,7 +14,8 @@ STORES_LEGEND = (
     "A store holds all samples of its dataset, even if the order reads a subset. "
     "The seconds are those of writing it, which a later sweep does not repeat."
 )
-PROFILES = ("profile-<benchmark>.json.gz", "profile-<benchmark>.txt")
+TRACE, OPERATIONS = "profile-<benchmark>.json.gz", "profile-<benchmark>.txt"
+"""Names of the files of a profile, in a job's folder."""
 
 
 def stores_table(results: Sequence[Result]) -> Table | None:
@@ -28,8 +29,10 @@ def profiles_table(results: Sequence[Result]) -> Table | None:
     """The files of profile=true; None if no job was profiled."""
     if not any(result.params.get("profile") for result in results):
         return None
-    trace, table = PROFILES
-    rows = ((trace, "trace of a few steps, for ui.perfetto.dev"), (table, "costliest operations"))
+    rows = (
+        (TRACE, "trace of a few steps, for ui.perfetto.dev"),
+        (OPERATIONS, "costliest operations"),
+    )
     head = ("in each job's folder", "content")
     return Table(heading="Profiles", head=head, rows=rows, numeric=False)
 
@@ -45,7 +48,7 @@ def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
         text = f"stores: {'; '.join(stores)} (of all samples)"
         lines = [*textwrap.wrap(text, width, subsequent_indent=" " * 8), *lines]
     if profiles_table(results):
-        lines.append(f"        profiles are in {folder}/*/: {' and '.join(PROFILES)}")
+        lines.append(f"        profiles are in {folder}/*/: {TRACE} and {OPERATIONS}")
     return "\n".join(lines)
 
 

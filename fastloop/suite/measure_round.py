@@ -55,12 +55,12 @@ class SuiteRun:
 
     @property
     def loader_names(self) -> tuple[str, ...]:
-        """The loaders to measure; raises UsageError for one that does not exist."""
+        """The loaders to measure, each once; raises UsageError for one that does not exist."""
         every = options_of("loader")
         for name in self.loaders:
             if name not in every:
                 raise UsageError(f"loaders={name}: allowed: {', '.join(every)}")
-        return self.loaders or tuple(every)
+        return tuple(dict.fromkeys(self.loaders)) or tuple(every)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,11 +144,14 @@ def _without_rank(cell: Cell) -> Cell:
     return replace(cell, figures=replace(cell.figures, **no_rank), unranked_reason=reason)
 
 
-def render_claims(rounds: list[LoadedRound]) -> str:
-    """The page of claims: the newest round of each machine."""
+def render_claims(rounds: list[LoadedRound], page: str = "index.html") -> str:
+    """The page of claims: the newest round of each machine.
+
+    page: the name of the page of loaders beside it; empty without one.
+    """
     newest = {each.machine: each for each in rounds}
     judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
-    return render_page(CLAIMS_PAGE, judged=judged, machines=[*newest.values()])
+    return render_page(CLAIMS_PAGE, judged=judged, machines=[*newest.values()], page=page)
 
 
 def _label(shown: ShownCell) -> str:

@@ -22,6 +22,7 @@ from fastloop.core import result_io, stats
 from fastloop.core.atomic_files import write_text
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Shuffling
+from fastloop.core.text import printable_line
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import Configuration, Scope
 
@@ -169,8 +170,12 @@ def load_suite(path: Path) -> SuiteFile:
     try:
         text = path.read_bytes()
         number = json.loads(text).get("schema")
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path}: not a file of fastloop suite: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; allowed: a file of fastloop suite") from error
+    # A file of others may nest lists without an end.
+    except (ValueError, AttributeError, RecursionError) as error:
+        reason = printable_line(str(error))
+        raise UsageError(f"{path}: not a file of fastloop suite: {reason}") from error
     if number != SCHEMA:
         raise UsageError(f"{path}: schema: {number!r}: allowed: {SCHEMA}")
     try:
@@ -178,7 +183,7 @@ def load_suite(path: Path) -> SuiteFile:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: {where}: {first['msg']}") from error
+        raise UsageError(printable_line(f"{path}: {where}: {first['msg']}")) from error
 
 
 def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:

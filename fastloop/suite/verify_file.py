@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fastloop.core.text import printable_line
 from fastloop.core.types import UsageError
 from fastloop.suite.suite_file import (
     Figures,
@@ -26,12 +27,19 @@ def find_problems(document: SuiteFile) -> list[str]:
 
     The lines begin with the fields' paths. There are none if the file is as it was written.
     """
-    problems = [*_broken_seals(document), *_contradictions(document)]
+    problems = [*_broken_seals(document), *_contradictions(document), *_wrong_figures(document)]
+    # The file may come from anybody, and a terminal would obey control characters in it.
+    return [*map(printable_line, problems)]
+
+
+def _wrong_figures(document: SuiteFile) -> list[str]:
+    """A line for each figure that does not follow from the windows."""
+    problems: list[str] = []
     try:
         again = with_figures(document)
     # An altered window may end before it begins, or last for ever: it has no figures.
     except (ValueError, ArithmeticError, LookupError) as error:
-        return [*problems, f"cells: figures can't be recomputed: {error}"]
+        return [f"cells: figures can't be recomputed: {error}"]
     for given, computed in zip(document.workloads, again.workloads, strict=True):
         if given.undetermined != computed.undetermined:
             path = f"workloads.{given.name}.undetermined"

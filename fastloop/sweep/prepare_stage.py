@@ -125,13 +125,13 @@ def _set_up_job(
 
 
 def prepare_job(
-    job: Job, launcher: Launcher, whole: bool = False, most_s: float | None = None
+    job: Job, launcher: Launcher, compares_checksums: bool = False, most_s: float | None = None
 ) -> PreparedData:
     """The job's data, prepared in its own process. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`, or the job's environment can't be built.
 
-    whole: read all existing files, and write damaged ones again. most_s: seconds after which it
-    fails; None: there is no such limit.
+    compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
+    which it fails; None: there is no such limit.
     """
     if failure := _build_failure(job):
         raise JobFailed(failure)
@@ -140,8 +140,10 @@ def prepare_job(
     # only the time without progress is limited.
     if isinstance(job.dataset, StreamingDataset):
         limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
-        return launcher.call(request.prepare, whole, timeout_s=limit_s)
-    return launcher.call(request.prepare_within, job.trial_timeout_s, whole, timeout_s=most_s)
+        return launcher.call(request.prepare, compares_checksums, timeout_s=limit_s)
+    return launcher.call(
+        request.prepare_within, job.trial_timeout_s, compares_checksums, timeout_s=most_s
+    )
 
 
 def _build_failure(job: Job) -> Failure | None:

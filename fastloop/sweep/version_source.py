@@ -8,9 +8,8 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +17,18 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
+from fastloop.core.optional_libraries import version_of
 from fastloop.core.types import Unsupported, UsageError
-from fastloop.processes.environments import Environment, build_environment
+from fastloop.processes.environments import (
+    BuiltEnvironment,
+    Environment,
+    build_environment,
+    environment_for,
+    package_in,
+)
 from fastloop.processes.git_worktree import (
     check_out,
+    explain_no_repository,
     find_commit,
     find_repository,
     remove_left_worktrees,
@@ -47,6 +54,8 @@ class VersionSource:
     """The package that this is a version of; empty: it is a version of the user's own modules."""
     commit: str = ""
     """The hash of the commit."""
+    environment: Environment | None = None
+    """The environment that the jobs require, if this process can't import all of it."""
 
     @property
     def label(self) -> str:
@@ -69,25 +78,73 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
     """
     if package and not PACKAGE_NAME.fullmatch(package):
         raise UsageError(f"package={package}: allowed: the name of an installed package")
-    path = Path(against).expanduser()
+    path = _path_of(against)
     if against.endswith(".whl"):
         return _find_wheel(path, package)
     is_path = against.startswith((".", "/", "~"))
     if package and not is_path and _is_version(against):
         return VersionSource(kind="version", against=against, package=package)
-    if not is_path and (commit := find_commit(here, against)):
+    # In a bare repository there are commits, but no working folder to compare with them.
+    repository = None if is_path else find_repository(here)
+    if repository and (commit := find_commit(here, against)):
         return VersionSource(kind="commit", against=against, package=package, commit=commit)
-    if path.is_dir():
+    if _is_folder(path):
         return VersionSource(kind="folder", against=str(path), package=package)
     # A version without a package is one of fastloop.
     if _is_version(against):
         return VersionSource(kind="version", against=against, package=OWN)
-    shallow = ""
-    if find_repository(here) and not is_path:
-        shallow = "; CI checks out one commit only, and the others with fetch-depth: 0"
-    raise UsageError(
-        f"against={against}: no such commit, file or folder; allowed: {ALLOWED}{shallow}"
-    )
+    hint = ""
+    if repository:
+        hint = "; CI checks out one commit only, and the others with fetch-depth: 0"
+    elif not is_path and (reason := explain_no_repository(here)):
+        hint = f"; no commit was looked for: {reason}"
+    raise UsageError(f"against={against}: no such commit, file or folder; allowed: {ALLOWED}{hint}")
+
+
+def with_requirements(source: VersionSource, requirements: Sequence[str]) -> VersionSource:
+    """The version of a package, for jobs that require this of pip.
+
+    Raises UsageError if neither this process nor their environment has the package.
+    """
+    needed = environment_for(requirements)
+    package = source.package
+    if needed is None:
+        if version_of(package) is None:
+            hint = "allowed: a package that is, or that the options of the job require"
+            raise UsageError(f"package={package}: it is not installed; {hint}")
+        return source
+    # An environment that is not built yet may get the package as a dependency, but building it
+    # takes minutes: a typing error should not.
+    is_known = version_of(package) or needed.is_built or _find_in(requirements, package)
+    if not is_known:
+        raise UsageError(
+            f"package={package}: it is not installed, and the job requires "
+            f"{', '.join(requirements)}; allowed: a package that is, or that the job requires"
+        )
+    return replace(source, environment=needed)
+
+
+def _find_in(requirements: Sequence[str], package: str) -> str:
+    """The requirement that names the package; empty if there is none."""
+    for each in requirements:
+        found = package_in(each)
+        if found and canonicalize_name(found.name) == canonicalize_name(package):
+            return each
+    return ""
+
+
+def _path_of(text: str) -> Path:
+    # There may be no such user as in ~name.
+    with suppress(RuntimeError):
+        return Path(text).expanduser()
+    return Path(text)
+
+
+def _is_folder(path: Path) -> bool:
+    # A name may be too long for the file system.
+    with suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def _find_wheel(path: Path, package: str) -> VersionSource:
@@ -146,8 +203,24 @@ def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[
 def _package_versions(
     source: VersionSource, path: tuple[str, ...], tree: Path
 ) -> dict[str, Version]:
-    """Versions of an installed package: the user's code is the same in both."""
-    candidate = Version(label=f"{source.package} {_find_installed(source.package)}", path=path)
+    """Versions of a package: the user's code is the same in both.
+
+    If the jobs require an environment, both run in one: as it is, and with the other version.
+    """
+    package, needed = source.package, source.environment
+    if needed is None:
+        candidate = Version(label=f"{package} {version_of(package)}", path=path)
+    else:
+        built = _build(needed, f"package={package}")
+        candidate = _version_in(built, package, path)
+        installed = candidate.number or version_of(package)
+        if not installed:
+            label = ", ".join(built.packages)
+            raise UsageError(
+                f"package={package}: it is not installed; allowed: a package that is, such as "
+                f"those of the job's environment: {label}"
+            )
+        candidate = replace(candidate, label=f"{package} {installed}")
     return {BASE: _build_package(source, path, tree), CANDIDATE: candidate}
 
 
@@ -188,39 +261,57 @@ def _is_below(folder: str, top: Path) -> bool:
     return Path(folder).is_relative_to(top)
 
 
-def _find_installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        raise UsageError(
-            f"package={package}: it is not installed; allowed: a package that is"
-        ) from None
-
-
 def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
     """The version of a package, in an environment of its own."""
     is_own = canonicalize_name(source.package) == OWN
+    required = source.environment.requirements if source.environment else ()
     if source.kind == "version":
-        environment = Environment(requirements=(f"{source.package}=={source.against}",))
+        environment = Environment(requirements=pin(required, source.package, source.against))
     elif is_own:
-        environment = Environment(fastloop=tree)
+        environment = Environment(requirements=required, fastloop=tree)
     else:
         # Without these options, pip would skip a wheel of the version that is installed already.
-        place = f"--no-deps --ignore-installed {shlex.quote(str(tree))}"
-        environment = Environment(requirements=(place,))
-    try:
-        built = build_environment(environment)
-    except Unsupported as error:
-        raise UsageError(f"against={source.against}: {error}") from None
+        place = f"--no-deps --force-reinstall {shlex.quote(str(tree))}"
+        environment = Environment(requirements=(*required, place))
+    built = _build(environment, f"against={source.against}")
     if is_own:
         path = [each for each in path if not (Path(each) / OWN / "__init__.py").exists()]
+    return replace(_version_in(built, source.package, path), label=source.label)
+
+
+def pin(requirements: Sequence[str], package: str, number: str) -> tuple[str, ...]:
+    """The requirements, with this version of the package in place of any other.
+
+    >>> pin(("numba", "--no-deps ffcv>=1"), "ffcv", "1.0.2")
+    ('numba', '--no-deps ffcv==1.0.2')
+    """
+    old = _find_in(requirements, package)
+    found = package_in(old) if old else None
+    extras = f"[{','.join(sorted(found.extras))}]" if found and found.extras else ""
+    new = f"{package}{extras}=={number}"
+    if not old:
+        return (*requirements, new)
+    if old.startswith("-"):
+        new = shlex.join([*shlex.split(old)[:-1], new])
+    return (*(new if each == old else each for each in requirements),)
+
+
+def _build(environment: Environment, setting: str) -> BuiltEnvironment:
+    try:
+        return build_environment(environment)
+    except Unsupported as error:
+        raise UsageError(f"{setting}: {error}") from None
+
+
+def _version_in(built: BuiltEnvironment, package: str, path: Sequence[str]) -> Version:
+    """The version of the package that the environment has."""
     names = {canonicalize_name(name): number for name, number in built.packages.items()}
     return Version(
-        label=source.label,
+        label=built.label,
         python=str(built.folder / "bin" / "python"),
         path=tuple(path),
-        package=source.package,
-        number=names.get(canonicalize_name(source.package), ""),
+        package=package,
+        number=names.get(canonicalize_name(package), ""),
     )
 
 

@@ -56,7 +56,8 @@ class Job(JobSettings):
     @property
     def requirements(self) -> tuple[str, ...]:
         """Arguments of pip for all libraries that the job needs beside fastloop's own."""
-        return (*dict.fromkeys((*self.loader_requirements, *self.placement_requirements)),)
+        # Each once, in this order.
+        return tuple(dict.fromkeys((*self.loader_requirements, *self.placement_requirements)))
 
     @property
     def is_auto(self) -> bool:

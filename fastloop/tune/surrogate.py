@@ -13,15 +13,16 @@ from functools import cached_property
 
 import numpy as np
 
-# Relative standard deviations of the components of the model's error follow.
+# The model's error is a sum of components. These are their standard deviations, relative to each
+# other.
 OF_CHANGE = 0.3
-"""That of the component which all changed configurations share."""
+"""The component that all changed configurations share."""
 OF_SETTING = 0.3
-"""That of the component of each setting."""
+"""The component of each setting."""
 OF_PAIR = 0.2
-"""That of the component of each pair of settings."""
+"""The component of each pair of settings."""
 OF_ONE = 0.2
-"""That of the component of each configuration alone."""
+"""The component of each configuration alone."""
 SPREAD = 1.2
 """Standard deviation of the model's error of any configuration, as a logarithm."""
 LEVEL = 10.0
@@ -80,9 +81,10 @@ class Surrogate:
         """The covariance of the model's errors, (names, names)."""
         settings = sorted(set().union(*self.changes))
         has = np.array([[each in change for each in settings] for change in self.changes], float)
+        has = has.reshape(len(self.names), -1)
         # Entry (a, b) is the number n of settings that a and b share. They share n (n - 1) / 2
         # pairs of settings.
-        shared = has.reshape(len(self.names), -1) @ has.reshape(len(self.names), -1).T
+        shared = has @ has.T
         is_change = np.array([float(bool(change)) for change in self.changes])
         any_change = np.outer(is_change, is_change)
         pairs = shared * (shared - 1) / 2
@@ -135,9 +137,9 @@ class Surrogate:
         covariance, picked = posterior.covariance.copy(), [self.places[each] for each in chosen]
         for place in picked:
             _expect_trial(covariance, place, posterior.noise)
-        mean, first = posterior.mean.copy(), len(picked)
+        mean, num_chosen = posterior.mean.copy(), len(picked)
         mean[[*picked, *(self.places[each] for each in excluded)]] = np.inf
-        while len(picked) < first + count and np.isfinite(mean).any():
+        while len(picked) < num_chosen + count and np.isfinite(mean).any():
             # The variances of the differences from the present configuration, which is at place 0.
             variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
             bounds = mean - OPTIMISM * np.sqrt(np.maximum(variances, 0.0))
@@ -146,7 +148,7 @@ class Surrogate:
             # Names that resemble the picked one are then less uncertain, and less promising (as in
             # GP-BUCB, Desautels, Krause and Burdick 2014).
             _expect_trial(covariance, picked[-1], posterior.noise)
-        return [self.names[place] for place in picked[first:]]
+        return [self.names[place] for place in picked[num_chosen:]]
 
     def shortlist(self, count: int) -> list[str]:
         """The most promising names before anything was measured, without the present one."""
@@ -178,9 +180,11 @@ def estimate_noise(costs: Costs) -> float:
     """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
-    # Degrees of freedom of an additive two-way table: trials - names - rounds + 1.
-    squares, free = 0.0, int(is_known.sum()) - sum(logs.shape) + 1
-    if repeated and free > 0:
+    squares, free = 0.0, 0
+    if repeated:
+        # Degrees of freedom of an additive two-way table: trials - names - rounds + 1.
+        free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)
+    if free:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
         # The means of names and of rounds are removed in turn. Not every round has all names, so
         # removing the means of names changes those of rounds, and the other way round.
@@ -188,8 +192,7 @@ def estimate_noise(costs: Costs) -> float:
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
         squares = float((logs**2).sum())
-    weight = NOISE_WEIGHT + (max(0, free) if repeated else 0)
-    return float(np.sqrt((NOISE_WEIGHT * USUAL_NOISE**2 + squares) / weight))
+    return float(np.sqrt((NOISE_WEIGHT * USUAL_NOISE**2 + squares) / (NOISE_WEIGHT + free)))
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from commands import run_fastloop
+from commands import run_fastloop, run_script
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 
@@ -132,3 +132,45 @@ def test_iterators_of_another_library_are_seen(tmp_path, workers):
     (loop,) = findings["loops"]
     assert (loop["passes"], loop["batches"]) == (2, 16)
     assert loop["name"] == "StatefulDataLoader at stateful.py:6"
+
+
+MEASURED = """
+import sys
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
+
+class Measured(Dataset):
+    asked = 0
+
+    def __len__(self):
+        self.asked += 1
+        return 9
+
+    def __getitem__(self, index):
+        return index
+
+def load(dataset, way):
+    if way == "batches":
+        return DataLoader(dataset, batch_sampler=BatchSampler(SequentialSampler(dataset), 2, True))
+    if way == "single":
+        return DataLoader(dataset, batch_size=None)
+    return DataLoader(dataset, 2, shuffle=way == "shuffled", num_workers=2 * (way == "workers"))
+
+if __name__ == "__main__":
+    dataset = Measured()
+    for _ in range(2):
+        for batch in load(dataset, sys.argv[1]):
+            pass
+    print(dataset.asked)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["plain", "shuffled", "batches", "single", "workers"])
+def test_a_dataset_is_asked_for_its_length_as_often_as_without_attach(tmp_path, way):
+    script = tmp_path / "measured.py"
+    script.write_text(MEASURED)
+    plain = run_script(script, way, cwd=tmp_path)
+    process, findings = attach(script, way, cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (0, plain.stdout), process.stderr
+    (loop,) = findings["loops"]
+    assert (loop["passes"], loop["facts"]["num_samples"]) == (2, 9)

@@ -24,14 +24,14 @@ from fastloop.observe.event_log import EventLog
 
 @dataclass
 class Usage:
-    """Notes of each step whether its thread had no other loop meanwhile."""
+    """Notes of each step whether its thread has run another loop meanwhile."""
 
     log: EventLog
-    alone: list[bool] = field(default_factory=list)
+    inner_loops: list[bool] = field(default_factory=list)
     is_begun: bool = True
 
-    def end_part(self, _: int, *, is_alone: bool) -> None:
-        self.alone.append(is_alone)
+    def end_part(self, _: int, *, has_inner_loop: bool) -> None:
+        self.inner_loops.append(has_inner_loop)
 
 
 class Batches:
@@ -54,7 +54,7 @@ class Batches:
 
 
 @pytest.mark.parametrize("is_thread", [True, False])
-def test_step_is_alone_unless_its_own_thread_has_another_loop(tmp_path, is_thread):
+def test_step_has_an_inner_loop_if_its_own_thread_runs_another_loop(tmp_path, is_thread):
     log = open_script_log(str(tmp_path))
     ask = LoopProbe(log, object, None).wrap_next(lambda _: "batch")
     first, second = Batches(1, log), Batches(2, log)
@@ -66,7 +66,7 @@ def test_step_is_alone_unless_its_own_thread_has_another_loop(tmp_path, is_threa
     else:
         ask(second)
     ask(first)
-    assert first.usage.alone == [is_thread]
+    assert first.usage.inner_loops == [not is_thread]
 
 
 class Counter:

@@ -92,7 +92,7 @@ class AddLater(Add):
 
 def count_calls(log, process_id=None):
     process_id = process_id or os.getpid()
-    return [e.name for e in log.read() if e.process_id == process_id].count(Part.TRANSFORM)
+    return [e.part for e in log.read() if e.process_id == process_id].count(Part.TRANSFORM)
 
 
 @pytest.fixture

@@ -168,6 +168,10 @@ def test_module_of_the_other_version_is_refused(repository):
         (("against=first", "markdown=no/such/file"), "markdown=no/such/file: allowed:"),
         (("against=first", "fail_above=much"), "fail_above=much: allowed:"),
         (("seconds=5",), "seconds=5: allowed: with against="),
+        (("against=",), "against=: it is empty; allowed: a value, or no against="),
+        (("against=first", "job= "), "job= : it is empty; allowed: "),
+        (("against=first", "markdown=/proc/comment.md"), "markdown=/proc/comment.md: "),
+        (("against=1.0", "package=torch", "job=loader=no"), "loader=no: "),
     ],
 )
 def test_wrong_values_are_one_line(repository, arguments, line):
@@ -202,6 +206,56 @@ def test_wheel_is_measured_in_an_environment_against_the_package_that_is_here(re
     assert process.returncode == 1, process.stdout + process.stderr
     assert "is slower than iniconfig-0.0.1-py3-none-any.whl: " in process.stdout
     assert [*(repository / "outputs/environments").glob("*/environment.json")]
+
+
+PINNED = """\
+_target_: pinned.make_loader
+requirements: ["pins_demo>=1"]
+"""
+LOADER = """\
+import time
+
+from torch.utils.data import DataLoader
+
+
+class Slow:
+    def __init__(self, dataset, seconds):
+        self.dataset, self.seconds = dataset, seconds
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return self.dataset[index]
+
+
+def make_loader(dataset, sampler, batch_size):
+    import pins_demo
+
+    slow = Slow(dataset, 0.02 if pins_demo.VERSION == "2.0" else 0.002)
+    return DataLoader(slow, batch_size, sampler=sampler)
+"""
+
+
+@pytest.mark.heavy
+def test_library_that_only_an_environment_has_is_measured_in_two_of_them(repository):
+    (repository / "my_conf" / "loader").mkdir(parents=True)
+    (repository / "my_conf" / "loader" / "pinned.yaml").write_text(PINNED)
+    (repository / "pinned.py").write_text(LOADER)
+    write_dataset(repository, 0)
+    for version in ("1.0", "2.0"):
+        write_wheel(repository / "wheels", version)
+    job = FILE.partition(">-")[2].partition("fail_above")[0].replace("loader=raw", "loader=pinned")
+    given = ("package=pins-demo", "against=1.0", f"job=-cd my_conf {' '.join(job.split())}")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(repository / "wheels")}
+    process = run_fastloop(*given, "seconds=60", cwd=repository, command="check", **index)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert process.stdout.startswith("pins-demo 2.0 is slower than pins-demo 1.0: ")
+    # The environment of the loader is the one that a run uses.
+    listed = run_fastloop("-cd", "my_conf", "loader=pinned", cwd=repository, command="env")
+    assert "exists: " in listed.stdout
+    assert len([*(repository / "outputs" / "environments").iterdir()]) == 2
 
 
 @pytest.mark.heavy

@@ -9,18 +9,18 @@ import pytest
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-from fastloop.observe.lanes import build_lanes, coverage, flatten, last_passes, stage_seconds
+from fastloop.observe.lanes import build_lanes, coverage, flatten, last_passes, part_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
 """Process ids."""
 
 
-def main(name, start, stop, batch=0):
-    return Event(LOOP, LOOP_LANE, name, start, stop, batch)
+def main(part, start, stop, batch=0):
+    return Event(LOOP, LOOP_LANE, part, start, stop, batch)
 
 
-def worker(number, name, start, stop, batch):
-    return Event(FIRST + number, LaneKey(LaneKind.WORKER, number), name, start, stop, batch)
+def worker(number, part, start, stop, batch):
+    return Event(FIRST + number, LaneKey(LaneKind.WORKER, number), part, start, stop, batch)
 
 
 EPOCH = [
@@ -56,7 +56,7 @@ def test_batches_of_workers_are_queued_until_they_arrive():
     queued = [(e.process_id, e.batch, e.start_ns, e.stop_ns) for e in lane(lanes, "queue 0").events]
     assert queued == [(FIRST, 0, 20, 30), (FIRST, 2, 70, 91)]
     (waiting,) = lane(lanes, "queue 1").events  # the loop has ended without batch 3
-    assert (waiting.name, waiting.start_ns, waiting.stop_ns) == (Part.QUEUE, 50, 60)
+    assert (waiting.part, waiting.start_ns, waiting.stop_ns) == (Part.QUEUE, 50, 60)
     assert lane(lanes, "main").events == tuple(EPOCH)
 
 
@@ -78,7 +78,7 @@ def test_events_of_earlier_passes_of_persistent_workers_are_left_out():
 def test_pieces_are_of_the_innermost_event():
     outer, inner = main(Part.GAP, 0, 100), main(Part.STEP, 20, 60)
     copy, later = main(Part.COPY, 20, 30), main(Part.WAIT, 100, 110)
-    pieces = [(e.name, e.start_ns, e.stop_ns) for e in flatten([later, inner, outer, copy])]
+    pieces = [(e.part, e.start_ns, e.stop_ns) for e in flatten([later, inner, outer, copy])]
     assert pieces == [
         (Part.GAP, 0, 20),
         (Part.COPY, 20, 30),
@@ -86,7 +86,7 @@ def test_pieces_are_of_the_innermost_event():
         (Part.GAP, 60, 100),
         (Part.WAIT, 100, 110),
     ]
-    seconds = stage_seconds([outer, inner, copy, later])
+    seconds = part_seconds([outer, inner, copy, later])
     assert list(seconds) == [Part.GAP, Part.STEP, Part.COPY, Part.WAIT]
     assert seconds[Part.GAP] == pytest.approx(60e-9)
 

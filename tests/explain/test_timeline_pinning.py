@@ -43,4 +43,4 @@ def test_thread_records_each_batch_once_under_its_number(tmp_path, monkeypatch):
     assert all(first.is_pinned and parts["label"].is_pinned for _, (first, parts) in batches)
     (lane,) = build_lanes(log.read())
     assert lane.name == "pin 0"
-    assert [(event.name, event.batch) for event in lane.events] == [(Part.PIN, 1), (Part.PIN, 0)]
+    assert [(event.part, event.batch) for event in lane.events] == [(Part.PIN, 1), (Part.PIN, 0)]

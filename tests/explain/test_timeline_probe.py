@@ -38,8 +38,8 @@ def record(folder, loader, epochs=1):
     return build_lanes(log.read()), batches
 
 
-def named(lanes, stage, lane=""):
-    return [e for row in lanes if row.name.startswith(lane) for e in row.events if e.name is stage]
+def named(lanes, part, lane=""):
+    return [e for row in lanes if row.name.startswith(lane) for e in row.events if e.part is part]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_batches_of_each_pass_have_the_numbers_of_the_loader(
     log = EventLog(tmp_path)
     for _ in range(2):
         assert len(list(collect_epoch(loader, Probe(log)))) == BATCHES
-    collated = [event for event in log.read() if event.name is Part.COLLATE]
+    collated = [event for event in log.read() if event.part is Part.COLLATE]
     for number in range(2):
         batches = [each.batch for each in collated if each.lane == LaneKey(LaneKind.WORKER, number)]
         assert sorted(batches) == sorted(2 * [*range(number, BATCHES, 2)])
@@ -110,8 +110,8 @@ def test_batches_of_workers_that_end_at_different_times(tmp_path):
     assert [int(batch[0]) for batch in batches] == [0, 1, 1, 1, 1, 1]
     # Worker 0 was asked for batches, too, before it had ended: the DataLoader skips their numbers.
     events = log.read()
-    collated = sorted(e.batch for e in events if e.name is Part.COLLATE)
-    assert [e.batch for e in events if e.name is Part.WAIT] == collated
+    collated = sorted(e.batch for e in events if e.part is Part.COLLATE)
+    assert [e.batch for e in events if e.part is Part.WAIT] == collated
     lanes = build_lanes(events)
     assert [e.batch for e in named(lanes, Part.COLLATE, "worker 0")] == [0]
     assert [e.batch for e in named(lanes, Part.COLLATE, "worker 1")] == [1, 2, 3, 4, 5]
@@ -142,14 +142,14 @@ def test_group_has_the_number_of_its_first_batch():
     ]
 
 
-def test_stage_inside_of_a_fetch(tmp_path):
+def test_part_inside_of_a_fetch(tmp_path):
     probe = Probe(EventLog(tmp_path), fetch=Part.READ)
     loader = DataLoader(Split(probe), None)
     for _ in collect_epoch(loader, probe):
         pass
     events = probe.log.read()
-    reads = [e for e in events if e.name is Part.READ]
-    transforms = [e for e in events if e.name is Part.TRANSFORM]
+    reads = [e for e in events if e.part is Part.READ]
+    transforms = [e for e in events if e.part is Part.TRANSFORM]
     assert len(reads) == len(transforms) == len(Split(probe))
     for read, transform in zip(reads, transforms, strict=True):
         assert read.start_ns <= transform.start_ns <= transform.stop_ns <= read.stop_ns
@@ -177,7 +177,7 @@ def test_full_log_records_no_further_event(tmp_path):
     assert len(batches) == BATCHES
     events = log.read()
     assert len(events) == 20
-    assert [e.name for e in events].count(Part.DECODE) < 20, "a batch at a time once half is full"
+    assert [e.part for e in events].count(Part.DECODE) < 20, "a batch at a time once half is full"
 
 
 def test_main_lane_accounts_for_the_epoch(tmp_path):

@@ -24,7 +24,7 @@ MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "maker", "stages"),
+    ("overrides", "maker", "parts"),
     [
         (("loader=raw", "num_workers=2", *TRANSFORM, *PHOTOS), "worker 0", MAKING),
         (("loader=raw", *PHOTOS), "main", MAKING - {Part.TRANSFORM}),
@@ -59,24 +59,24 @@ MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
         "fastloop's threads",
     ],
 )
-def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job, tmp_path):
+def test_recorded_epoch_is_accounted_for(overrides, maker, parts, prepared_job, tmp_path):
     job, prepared = prepared_job(*TRAINING, *overrides)
     recording = record_epoch(job, prepared)
     assert recording.coverage >= 0.98
     lanes = {lane.name: lane for lane in build_lanes(recording.events)}
-    loop = [event.name for event in lanes["main"].events]
+    loop = [event.part for event in lanes["main"].events]
     assert [loop.count(each) for each in (Part.WAIT, Part.COPY, Part.STEP)] == [3, 3, 3]
     assert (loop.count(Part.START), loop.count(Part.END)) == (1, 1)
     makers = {name.split()[0] for name in lanes} & {"native", "thread"}
     assert {name.split()[1] for name in lanes if name.startswith("queue ")} >= makers
     workers = {lane.key for lane in lanes.values() if lane.key.kind is LaneKind.WORKER}
     assert {lane.key.of for lane in lanes.values()} >= workers, "each has a queue"
-    numbers = {e.batch for lane in lanes.values() for e in lane.events if e.name in MAKING}
+    numbers = {e.batch for lane in lanes.values() for e in lane.events if e.part in MAKING}
     assert numbers == {0, 1, 2}, "the numbers of the loop"
-    made = {e.name for lane in lanes.values() for e in lane.events} & MAKING
-    assert made == stages
+    made = {e.part for lane in lanes.values() for e in lane.events} & MAKING
+    assert made == parts
     if maker:
-        assert stages <= {event.name for event in lanes[maker].events}
+        assert parts <= {event.part for event in lanes[maker].events}
     figures = write_timeline(recording, tmp_path, "a title")
     assert sum(figures.shares.values()) == pytest.approx(1)
     assert (figures.batches, figures.coverage) == (3, recording.coverage)
@@ -89,7 +89,7 @@ def test_copies_and_steps_of_a_device_are_on_the_clock_of_the_loop():
         torch.device("cpu"), starts=[1_000_000, 5_000_000], stops=[4_000_000, 5_500_000]
     )
     events = device_events(marks, [700_000, 4_000_000], 500_000, 70_000_000)
-    assert [(e.lane.name, e.name, e.batch) for e in events] == [
+    assert [(e.lane.name, e.part, e.batch) for e in events] == [
         ("device cpu", Part.COPY, 0),
         ("device cpu", Part.STEP, 0),
         ("device cpu", Part.COPY, 1),

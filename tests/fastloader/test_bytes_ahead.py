@@ -55,8 +55,16 @@ def to_parts(batch: Any) -> Any:
         ([[torch.zeros(1)] * 4] * 640, 4 * 2560),
         ((torch.zeros(2, 3).to_sparse(), object(), np.array([{}]), torch.zeros(1)), 4),
         ([], 0),
+        (["four"] * 1000, 4 * 1000),
+        ((torch.zeros(MIB), [["four"] * 40] * 20), 4 * MIB + 4 * 800),
+        (([["four"] * 40] * 20, {"image": torch.zeros(MIB)}), 4 * MIB + 4 * 800),
+        ({"image": torch.zeros(MIB)} | {f"{n}": b"four" for n in range(250)}, 4 * MIB + 4 * 250),
+        ([[[[torch.zeros(8)] * 3] * 100] * 100] * 50, 32 * 3 * 500_000),
     ],
-    ids=["nodes", "exact", "texts", "nested", "unknown", "nothing"],
+    ids=[
+        *("nodes", "exact", "texts", "nested", "unknown", "nothing", "uneven"),
+        *("image_first", "image_below", "image_among_many", "deep"),
+    ],
 )
 def test_bytes_are_estimated_of_any_batch(batches, nbytes):
     assert estimate_nbytes(batches) == nbytes

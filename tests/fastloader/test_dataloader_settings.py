@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import warnings
 from importlib.util import find_spec
 from typing import Any, get_args
@@ -10,7 +11,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
 
 from fastloop import FastLoader, converted
 
@@ -248,6 +256,65 @@ def test_attributes_are_shown_as_dataloader_shows_them(settings):
         for name in ("batch_size", "drop_last"):
             assert getattr(ours.batch_sampler, name) == getattr(theirs.batch_sampler, name)
         assert list(ours.batch_sampler.sampler) == list(theirs.batch_sampler.sampler)
+
+
+OF_TWENTY = [Numbers(), torch.arange(20), TensorDataset(torch.arange(20))]
+
+
+@pytest.mark.parametrize("settings", [*SHOWN[:-1], {"shuffle": True}, {"sampler": [5, 3]}], ids=str)
+@pytest.mark.parametrize("source", OF_TWENTY, ids=lambda source: type(source).__name__)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_an_iterator_has_the_length_of_dataloaders(source, settings, seed):
+    batches, theirs = (
+        iter(FastLoader(source, seed=seed, **settings)),
+        DataLoader(source, **settings),
+    )
+    assert len(batches) == len(iter(theirs)) == len(theirs)
+    # It stays as the batches are delivered, as with DataLoader.
+    assert len([*batches]) == len(batches) == len(theirs)
+
+
+class Endless:
+    """A sampler without a length."""
+
+    def __iter__(self):
+        return itertools.repeat(3)
+
+
+@pytest.mark.parametrize("source", OF_TWENTY[:2], ids=lambda source: type(source).__name__)
+def test_an_iterator_over_an_endless_sampler_has_no_length(source):
+    for kind in (FastLoader, DataLoader):
+        batches = iter(kind(source, sampler=Endless()))
+        with pytest.raises(TypeError, match="has no len"):
+            len(batches)
+        assert len(next(batches)) in (1, 2)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(20))
+
+
+class Measured(Stream):
+    def __len__(self) -> int:
+        return 20
+
+
+def test_an_iterator_over_a_stream_has_a_length_if_the_stream_has_one():
+    batches = iter(FastLoader(Measured(), 8))
+    assert [len(batches), *map(len, batches)] == [3, 8, 8, 4]
+    batches = iter(FastLoader(Stream(), 8))
+    with pytest.raises(TypeError, match="its IterableDataset has none"):
+        len(batches)
+    assert [*map(len, batches)] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("source", OF_TWENTY, ids=lambda source: type(source).__name__)
+def test_an_epoch_that_was_closed_before_its_first_batch_has_ended(source):
+    for seed in (None, 3):
+        batches: Any = iter(FastLoader(source, 4, seed=seed))
+        batches.close()
+        assert list(batches) == []
 
 
 @pytest.mark.parametrize("count", [0, 1])

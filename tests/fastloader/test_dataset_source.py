@@ -17,6 +17,7 @@ from torch.utils.data import (
     IterableDataset,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
 )
 
@@ -114,6 +115,57 @@ def test_batches_of_a_batch_sampler_are_any_iterables(kind, settings):
         for batches in (map(kind, lists), [*map(kind, lists)]):
             loader = FastLoader(source, batch_sampler=batches, **settings)
             assert repr(list(loader)) == expected
+
+
+class Asked(SquaresDataset):
+    """The indices that are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(9)
+        self.asked: list = []
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return super().__getitem__(int(index))
+
+
+class AskedForBatches(Asked):
+    def __getitems__(self, indices):
+        self.asked.append(indices)
+        return [SquaresDataset.__getitem__(self, int(index)) for index in indices]
+
+
+ORDERS = {
+    "ints": {"sampler": [3, 1, 4, 2]},
+    "array": {"sampler": np.array([3, 1, 4, 2])},
+    "numbers of numpy": {"sampler": [*np.array([3, 1, 4, 2], np.int32)]},
+    "tensor": {"sampler": torch.tensor([3, 1, 4, 2])},
+    "subset of an array": {
+        "sampler": SubsetRandomSampler(np.array([3, 1, 4, 2]), torch.Generator())  # pyright: ignore
+    },
+    "lists": {"batch_sampler": [[3, 1], [4, 2]]},
+    "tuples": {"batch_sampler": [(3, 1), (4, 2)]},
+    "arrays": {"batch_sampler": [np.array([3, 1]), np.array([4, 2])]},
+    "rows of a tensor": {"batch_sampler": torch.tensor([[3, 1], [4, 2]])},
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"seed": 0}], ids=str)
+@pytest.mark.parametrize("kind", [Asked, AskedForBatches])
+@pytest.mark.parametrize("order", ORDERS)
+def test_indices_are_those_of_dataloader_as_ints_in_lists(order, kind, settings):
+    """DataLoader hands on the objects that a sampler gives."""
+    sizes = {} if "batch_sampler" in ORDERS[order] else {"batch_size": 2}
+    seen = []
+    for loader, further in ((DataLoader, {}), (FastLoader, settings)):
+        dataset, sampler = kind(), ORDERS[order].get("sampler")
+        if isinstance(sampler, SubsetRandomSampler):
+            sampler.generator.manual_seed(0)
+        list(loader(dataset, **ORDERS[order], **sizes, **further))
+        seen.append(dataset.asked)
+    theirs = [np.asarray(indices).tolist() for indices in seen[0]]
+    # The same text shows the same values and types.
+    assert repr(seen[1]) == repr(theirs)
 
 
 def test_loader_accepts_batch_samplers_for_datasets():

@@ -18,7 +18,9 @@ from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
 from fastloop.fastloader.thread_choice import (
+    DECIDED,
     FEWEST_COMPARED,
+    FORGIVING,
     TURN,
     Pace,
     ReadTimes,
@@ -148,6 +150,19 @@ def test_a_few_slow_steps_decide_nothing():
     for _ in range(TURN):
         pace.note(9 * MS)
     assert not pace.is_decided
+
+
+@pytest.mark.parametrize("num_between", [FORGIVING - 1, FORGIVING])
+def test_an_error_of_a_thread_alone_is_forgotten_after_many_batches_of_threads(num_between):
+    """Errors of a disk that pass must not add up over days."""
+    pace = Pace(num_threads=1, turn_threads=1, evidence=2 * DECIDED)
+    pace.note_failure()
+    assert (pace.num_threads, pace.needs_loop) == (1, False)
+    for _ in range(num_between):
+        pace.note(MS)
+    pace.note_failure()
+    assert pace.needs_loop == (num_between < FORGIVING)
+    assert pace.num_threads == (not pace.needs_loop)
 
 
 def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_third_batch():

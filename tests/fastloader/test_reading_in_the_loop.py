@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import signal
 import sqlite3
 import threading
@@ -83,6 +85,21 @@ class Local(Slow):
         return index
 
 
+class Disturbed(Slow):
+    """Samples that other threads fail to read the first time, as from a disk with an error that
+    passes."""
+
+    def __init__(self, *disturbed: int) -> None:
+        super().__init__()
+        self.left, self.owner = set(disturbed), threading.get_ident()
+
+    def read(self, index: int) -> int:
+        if index in self.left and threading.get_ident() != self.owner:
+            self.left.remove(index)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return index
+
+
 def walk(batches: Iterator[Any]) -> list[Any]:
     """The batches of the rest of an epoch as lists, and the text of each error."""
     found = []
@@ -122,6 +139,27 @@ def test_an_epoch_goes_on_in_the_loop_if_another_thread_cannot_read(make, caplog
     told = [each.message for each in caplog.records if "reads in the loop" in each.message]
     assert len(told) == 2, "one line of each loader"
     assert all("thread" in each for each in told)
+
+
+def test_a_thread_reads_on_after_an_error_that_has_passed(caplog):
+    dataset = Disturbed(30)
+    with caplog.at_level(logging.INFO, "fastloop"):
+        batches = walk(iter(FastLoader(dataset, 4)))
+    assert [*chain.from_iterable(batches)] == [*range(48)]
+    assert [index for index, _ in dataset.readers].count(30) == 2
+    assert 47 in find_others(dataset)
+    told = [each.message for each in caplog.records if "Input/output error" in each.message]
+    assert len(told) == 1, "one line of the error"
+
+
+def test_the_loop_reads_for_good_after_a_second_error_soon():
+    dataset = Disturbed(26, 38)
+    loader = FastLoader(dataset, 4)
+    assert [*chain.from_iterable(walk(iter(loader)))] == [*range(48)]
+    count = len(find_others(dataset))
+    assert not dataset.left, "no thread has met both"
+    assert [*chain.from_iterable(walk(iter(loader)))] == [*range(48)]
+    assert len(find_others(dataset)) == count
 
 
 @pytest.mark.parametrize("settings", [{}, {"shuffle": True, "seed": 3}], ids=str)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from fastloop.fastloader.shared_batch import BatchWriter, create_file, map_file, read_batch
+from fastloop.fastloader.anonymous_file import create_file, map_file
+from fastloop.fastloader.shared_batch import BatchWriter, read_batch
 
 Named = namedtuple("Named", "first second")
 DTYPES = [

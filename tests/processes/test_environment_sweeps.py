@@ -153,7 +153,7 @@ def test_the_command_lists_creates_and_removes(sweep, folder):
     assert description["packages"] == {"pins_demo": "2.0"}
 
 
-@pytest.mark.parametrize("value", ["text", "[1]", "{a: b}"])
+@pytest.mark.parametrize("value", ["text", "[1]", "{a: b}", "['']", "['\\'a']"])
 def test_requirements_are_a_list_of_texts(folder, value):
     process = run(folder, *QUICK, "loader=one", f"loader.requirements={value}")
     assert process.returncode == 1

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import fill_disk
+from commands import fill_disk, run_fastloop
 from options import CONF, MYDATASET, REPOSITORY, compose_job, require_library
 from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
 
+from fastloop.core.atomic_files import hold_lock
 from fastloop.core.machine import PACKAGES
 from fastloop.core.types import FailureKind, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
@@ -29,11 +30,11 @@ from fastloop.processes.environments import (
     build_environment,
     environment_for,
     environments_folder,
-    find_reason,
     list_environments,
     read_environment,
     spawn_from,
 )
+from fastloop.processes.pip_reason import find_reason
 
 OPTIONS_WITH_LIBRARIES = [
     path
@@ -157,6 +158,7 @@ def test_a_failed_build_leaves_nothing_and_says_why_in_one_line(index):
     with pytest.raises(Unsupported, match=r"no environment: .*pins_demo==9") as caught:
         build_environment(Environment(requirements=("pins_demo==9",)))
     assert "\n" not in str(caught.value)
+    assert "the newest that exist: 1.0, 2.0: PIP_NO_INDEX=1 keeps pip from" in str(caught.value)
     assert not left_over()
 
 
@@ -176,6 +178,27 @@ def test_a_connection_that_pip_has_restored_is_not_the_reason():
     assert find_reason(f"{warning}ERROR: {conflict}\n") == conflict
     absent = "No matching distribution found for a"
     assert find_reason(f"{warning}ERROR: {absent}\n") == f"{absent}: pip can't reach its index"
+
+
+ABSENT = "ERROR: Could not find a version that satisfies the requirement a=={} (from versions: {})"
+
+
+@pytest.mark.parametrize(
+    ("number", "versions", "told"),
+    [
+        ("9", "1, 2, 3, 4", "a==9; the newest that exist: 2, 3, 4"),
+        ("9", "none", "a==9"),
+        ("0.5", "1, 2", "a==0.5: it requires Python <3.9,>=3.6; the newest that exist: 1, 2"),
+    ],
+)
+def test_versions_that_pip_has_left_out_are_not_its_reason(monkeypatch, number, versions, told):
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    yanked = "ERROR: Ignored the following yanked versions: 0.1"
+    other = "ERROR: Ignored the following versions that require a different python version: "
+    other += "0.4 Requires-Python <3.5; 0.5 Requires-Python <3.9,>=3.6; 0.6 Requires-Python <3.9"
+    output = "\n".join([yanked, other, ABSENT.format(number, versions), "ERROR: No matching ..."])
+    reason = "Could not find a version that satisfies the requirement "
+    assert find_reason(output) == f"{reason}{told}"
 
 
 @pytest.mark.heavy
@@ -199,6 +222,8 @@ def test_a_killed_build_leaves_nothing_to_the_next_one(index, monkeypatch, tmp_p
         )
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", url)
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+        (tmp_path / "temporary").mkdir()
         process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
         connection, _ = server.accept()
         process.send_signal(number)
@@ -209,11 +234,105 @@ def test_a_killed_build_leaves_nothing_to_the_next_one(index, monkeypatch, tmp_p
         connection.close()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_INDEX_URL")
+    assert not [*(tmp_path / "temporary").iterdir()]
     if number == signal.SIGINT:
         assert not left_over()
         return  # as for a first build, of which there are other tests
     built = build_environment(Environment(requirements=("pins_demo==1.0",)))
     assert left_over() == [built.folder.name]
+
+
+BACKEND = """
+import os, socket
+
+def get_requires_for_build_wheel(settings=None):
+    connection = socket.create_connection(("127.0.0.1", {port}))
+    connection.recv(1)
+"""
+
+
+@pytest.mark.heavy
+def test_an_interrupted_build_ends_the_programs_that_pip_has_started(index, tmp_path):
+    import socket
+
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "waits"\nbackend-path = ["."]\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "waits.py").write_text(BACKEND.format(port=server.getsockname()[1]))
+        program = (
+            "from fastloop.processes.environments import Environment, build_environment\n"
+            f"build_environment(Environment(requirements=({str(tmp_path)!r} + '/.',)))"
+        )
+        process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+        connection, _ = server.accept()
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        # The kernel closes its end of the connection.
+        assert connection.recv(1) == b""
+        connection.close()
+    assert not left_over()
+
+
+@pytest.mark.heavy
+def test_a_second_process_waits_for_the_same_environment_and_finds_it(index, tmp_path):
+    (tmp_path / "mine.py").write_text("from torch.utils.data import DataLoader as Loader\n")
+    words = ("loader._target_=mine.Loader", "+loader.requirements=['pins_demo==1.0']")
+    command = [sys.executable, "-m", "fastloop", "env", *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with hold_lock(environments_folder()):
+        both = [subprocess.Popen(command, cwd=tmp_path, **streams) for _ in range(2)]
+        for each in both:
+            line = each.stderr.readline()
+            assert line == "another fastloop creates an environment: waiting for its end\n"
+    ends = [each.communicate() for each in both]
+    assert [each.returncode for each in both] == [0, 0], ends
+    folder = environments_folder() / left_over()[0]
+    words = {stdout.strip().rpartition("Loader: ")[2] for stdout, _ in ends}
+    assert words == {f"created: {folder}", f"exists: {folder}"}
+
+
+def test_clean_removes_no_environment_while_one_is_created(outputs, tmp_path):
+    unfinished = environments_folder() / ".0123.partial"
+    unfinished.mkdir(parents=True)
+    arguments = ("environments", "yes=true")
+    with hold_lock(environments_folder()):
+        process = run_fastloop(*arguments, cwd=tmp_path, command="clean")
+        assert process.returncode == 1
+        assert process.stderr.startswith("clean environments: another fastloop creates an env")
+        assert process.stderr.count("\n") == 1
+        assert unfinished.exists()
+    assert run_fastloop(*arguments, cwd=tmp_path, command="clean").returncode == 0
+    assert not unfinished.exists()
+
+
+@pytest.mark.heavy
+def test_folders_may_have_any_name(index, tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path / 'my "own" outputs'))
+    path = write_wheel(tmp_path / "it's mine", "1.0")
+    environment = Environment(requirements=(str(path),))
+    assert build_environment(environment).packages == {"pins_demo": "1.0"}
+    assert environment.is_built
+    assert in_environment(environment.folder, "pins_demo")[0] == "1.0"
+
+
+def test_text_that_no_file_can_hold_is_refused(outputs):
+    with pytest.raises(Unsupported, match=r"no environment: caf\\udce9: allowed: text in UTF-8"):
+        build_environment(Environment(requirements=("caf\udce9",)))
+    assert not left_over()
+
+
+@pytest.mark.parametrize("option", ["-r", "--requirement", "-c"])
+def test_a_file_of_requirements_of_another_content_is_another_environment(
+    tmp_path, monkeypatch, option
+):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "requirements.txt"
+    file.write_text("a==1")
+    environment = Environment(requirements=(f"{option} {file.name}",))
+    key = environment.key
+    file.write_text("a==2")
+    assert environment.key != key
 
 
 @pytest.mark.heavy

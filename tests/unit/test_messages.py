@@ -42,7 +42,7 @@ def message_of(*overrides: str) -> str:
         ("hydra.searchpath=[nope]", "hydra.searchpath: there is no folder nope"),
         (
             """+loader.requirements=["don't"]""",
-            "loader.requirements: don't: No closing quotation",
+            'loader.requirements=["don\'t"]: No closing quotation',
         ),
     ],
 )

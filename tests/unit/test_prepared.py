@@ -170,12 +170,12 @@ def test_store_damaged_in_the_middle_is_found_by_reading_all_of_it(outputs, capf
         facts = json.loads((prepared.folder / SEAL).read_text())
         del facts["checksums"]
         (prepared.folder / SEAL).write_text(json.dumps(facts))
-    prepare(job.dataset, job.loader.store, whole=True)
+    prepare(job.dataset, job.loader.store, compares_checksums=True)
     assert (prepared.folder / "0.npy").read_bytes() == before
     message = capfd.readouterr().err
     assert message.startswith(f"{prepared.folder}: ")
     assert message.endswith("; it is written again\n")
-    prepare(job.dataset, job.loader.store, whole=True)
+    prepare(job.dataset, job.loader.store, compares_checksums=True)
     assert capfd.readouterr().err == ""
 
 

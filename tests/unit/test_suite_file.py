@@ -197,12 +197,71 @@ def test_wrong_settings_end_the_suite_before_it_measures(monkeypatch, tmp_path, 
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("full workloads=", "workloads=: it is empty; allowed: "),
+        ("full results=", "results=: it is empty; allowed: "),
+        ("full results=/proc/no", "results=/proc/no: "),
+        ("quick results=file", "results=file: file/"),
+        ("full machine=" + "x" * 300, "machine=x"),
+        ("claims loaders=raw", "loaders=raw: no such setting; allowed: "),
+        ("list all", "suite list all: allowed: fastloop suite list"),
+        ("site results=nowhere", "results=nowhere: no <round>/<machine>.json in it; allowed: "),
+        ("site page=folder", "page=folder: Is a directory; allowed: "),
+        ("site page=folder/claims.html", "page=folder/claims.html: that is the page of claims; "),
+        ("verify nowhere.json", "nowhere.json: No such file or directory; allowed: "),
+        ("verify folder", "folder: Is a directory; allowed: "),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_leave_nothing(monkeypatch, tmp_path, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("sys.argv", ["fastloop suite", *arguments.split(" ")])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    line = str(ended.value.code)
+    assert line.startswith(told)
+    assert "allowed: " in line
+    assert "\n" not in line
+    assert {path.name for path in tmp_path.rglob("*")} == {"file", "folder"}
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1}', "\x00"])
 def test_other_files_are_refused_in_one_line(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError) as error:
         load_suite(tmp_path / "a.json")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"schema": 1, "a\\n\\u001b[2J": 1}'], ids=["nested", "terminal"]
+)
+def test_a_strangers_file_is_refused_in_one_printable_line(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UsageError) as error:
+        load_suite(tmp_path / "a.json")
+    assert str(error.value).isprintable()
+
+
+def test_words_of_a_strangers_file_are_printed_in_one_printable_line(tmp_path):
+    plain = FILE.dump_python(example(), mode="json")
+    told = complaints(change(plain, ("cells", 0, "label"), "a\nb.json: fine\033[2J"), tmp_path)
+    assert "a b.json: fine?[2J" in told
+    assert all(line.isprintable() for line in told.split("\n"))
+
+
+def test_the_page_of_claims_names_a_page_of_loaders_only_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place, page, links in (("claims", "", 0), ("", "all.html", 1)):
+        save_suite(example(), tmp_path / "results" / "2026-11" / place / "box.json")
+        given = [f"page={tmp_path / page}"] if page else []
+        monkeypatch.setattr("sys.argv", ["fastloop suite", "site", *given])
+        suite.main()
+        written = (tmp_path if page else tmp_path / "results") / "claims.html"
+        assert written.read_text().count(f'href="{page or "index.html"}"') == links
 
 
 def test_the_schema_files_are_those_of_the_classes():

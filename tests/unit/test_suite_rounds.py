@@ -92,6 +92,11 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     assert [each.row for each in found.rows] == [each.row for each in rows]
 
 
+def test_a_loader_that_is_named_twice_is_one_row(tmp_path):
+    run = SuiteRun(scope="full", folder=tmp_path, loaders=("raw", "spdl", "raw"))
+    assert run.loader_names == ("raw", "spdl")
+
+
 @pytest.mark.parametrize("text", ["/a/b", "/a b/c,d", "/a[1]/{x}", "/it's/a=b", "/müller"])
 def test_any_folder_is_one_value_of_the_command_line(text):
     override = OverridesParser.create().parse_override(f"resume={quote(text)}")

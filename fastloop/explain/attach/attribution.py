@@ -1,6 +1,6 @@
-"""Splits the wait for a batch among the stages of making it.
+"""Splits the wait for a batch among the parts of making it.
 
-Each moment of a wait belongs to the stage of the work that went on for the awaited batch. Without
+Each moment of a wait belongs to the part of the work that went on for the awaited batch. Without
 workers, that is the work inside of next(). With workers, it is the work of the worker that makes
 the awaited batch: on this batch, or on an earlier one of its own.
 """
@@ -18,8 +18,9 @@ from fastloop.explain.attach.loop_passes import OF_LOOPS, LoaderPass
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords, batches_of_process
 from fastloop.observe.event_log import Event
 
-STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
-"""Columns of an attribution. Transforms count as decode here; loops.py finds their share later."""
+WAIT_PARTS = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
+"""The parts of a wait, which are the columns of an attribution. Transforms count as decode here;
+loops.py finds their share later."""
 DECODE, COLLATE, HAND_OFF, START_UP = range(4)
 """Places of the columns."""
 
@@ -31,8 +32,8 @@ class WorkerBatches:
     made: list[MadeBatch]
 
     def split(self, awaited: MadeBatch, start_ns: int, stop_ns: int) -> list[int]:
-        """Nanoseconds of a wait for a batch of this worker, by stage."""
-        split = [0] * len(STAGES)
+        """Nanoseconds of a wait for a batch of this worker, by part."""
+        split = [0] * len(WAIT_PARTS)
         # All of the wait before reached_ns is in `split`.
         reached_ns = start_ns
         # Begin with the batch on which the worker was busy when the wait began.
@@ -46,10 +47,10 @@ class WorkerBatches:
                 (DECODE, each.collate_ns),
                 (COLLATE, each.stop_ns),
             )
-            for stage, bound_ns in bounds:
+            for column, bound_ns in bounds:
                 end_ns = min(bound_ns, stop_ns)
                 if end_ns > reached_ns:
-                    split[stage] += end_ns - reached_ns
+                    split[column] += end_ns - reached_ns
                     reached_ns = end_ns
             if each is awaited:
                 break
@@ -59,9 +60,9 @@ class WorkerBatches:
 
 
 def attribute_waits(each: LoaderPass, makers: Sequence[WorkerBatches]) -> np.ndarray:
-    """Nanoseconds of the waits of a pass, int64 (batches, STAGES)."""
+    """Nanoseconds of the waits of a pass, int64 (batches, WAIT_PARTS)."""
     split = _split_by_workers(each, makers) if each.pids else _split_by_fetches(each, makers)
-    return np.array(split, np.int64).reshape(-1, len(STAGES))
+    return np.array(split, np.int64).reshape(-1, len(WAIT_PARTS))
 
 
 def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
@@ -70,20 +71,18 @@ def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[
     return [
         WorkerBatches(batches_of_process(making_events(each, process)))
         for process in records
-        if process.process_id in (each.pids or (each.process_id,))
+        if process.process_id in each.maker_pids
     ]
 
 
 def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass."""
-    # A worker's events carry the number of epochs that it has finished: it knows no other number.
-    number = each.earlier_passes if each.pids else each.number
     # The times tell two workers apart that had the same process id, one after the other. Passes
     # that go on with one kept iterator share a number; the numbers of the batches tell them apart.
     return [
         event
-        for event in process.by_pass.get(number, ())
-        if event.name not in OF_LOOPS
+        for event in process.by_pass.get(each.number_by_makers, ())
+        if event.part not in OF_LOOPS
         and each.iterator_made_ns <= event.start_ns <= each.stop_ns
         and (each.iterator_made_ns == each.start_ns or event.batch >= each.batches[0])
         and (each.pids or event.lane == each.lane)

@@ -71,11 +71,11 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
             gain = show_time(best.gain * loop_s)
             places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
-    whole = f"Of the script's {show_time(seconds)},"
+    head = f"Of the script's {show_time(seconds)},"
     if not places:
-        return f"{whole} {outside}; no change of a loader is predicted to save time."
+        return f"{head} {outside}; no change of a loader is predicted to save time."
     most = "at most " if is_bound else ""
-    return f"{whole} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+    return f"{head} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:

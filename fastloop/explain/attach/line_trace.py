@@ -128,9 +128,9 @@ class LineTrace:
 
         None if the trace has ended before the step: a part of its time is in no line.
         """
-        is_whole = self.is_on
+        was_on = self.is_on
         self.stop()
-        if not is_whole:
+        if not was_on:
             return None
         whole_ns = now_ns() - self.start_ns
         return {

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
-from fastloop.explain.attach.attribution import STAGES, attribute_waits, makers_of_pass
+from fastloop.explain.attach.attribution import WAIT_PARTS, attribute_waits, makers_of_pass
 from fastloop.explain.attach.loop_passes import (
     OF_LOOPS,
     LoaderPass,
@@ -68,14 +68,14 @@ class _Process:
         """Add an event, which is newer than those before."""
         self.recent.append(event)
         number = event.epoch
-        if event.name not in OF_LOOPS:
+        if event.part not in OF_LOOPS:
             return
-        if event.name is Part.START:
+        if event.part is Part.START:
             self.starts[number] = event
-        self.batches[number] += event.name is Part.WAIT
+        self.batches[number] += event.part is Part.WAIT
         self.last.pop(number, None)
-        if event.name is not Part.END:
-            self.last[number] = event.name
+        if event.part is not Part.END:
+            self.last[number] = event.part
 
     def add_fact(self, fact: dict[str, Any]) -> None:
         """Add a fact about a loader or a pass."""
@@ -114,7 +114,7 @@ class _Process:
         events = [each for each in self.recent if each.stop_ns >= since_ns]
         numbers = {each.epoch for each in events} & {*self.starts}
         starts = [self.starts[number] for number in numbers]
-        others = [each for each in events if each.name is not Part.START]
+        others = [each for each in events if each.part is not Part.START]
         return tuple(sorted([*starts, *others], key=lambda each: each.start_ns))
 
 
@@ -196,11 +196,11 @@ def _describe_recent(
     passes: Sequence[LoaderPass], records: Sequence[ProcessRecords], batch_size: int | None
 ) -> list[str]:
     waits = [attribute_waits(each, makers_of_pass(each, records)) for each in passes]
-    stages_ns = np.concatenate(waits).sum(0)
+    parts_ns = np.concatenate(waits).sum(0)
     batches, step_ns = sum(map(len, waits)), sum(sum(each.step_ns) for each in passes)
-    whole_ns = stages_ns.sum() + step_ns
+    whole_ns = parts_ns.sum() + step_ns
     rate = 1e9 * batches / max(1, whole_ns)
     speed = f"{significant(rate * (batch_size or 1))} {'samples' if batch_size else 'batches'}/s"
-    share = stages_ns.sum() / max(1, whole_ns)
-    cause = f" ({STAGES[int(stages_ns.argmax())]})" if share >= WORTH else ""
+    share = parts_ns.sum() / max(1, whole_ns)
+    cause = f" ({WAIT_PARTS[int(parts_ns.argmax())]})" if share >= WORTH else ""
     return [speed, f"waits {show_percent(share)}{cause}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,13 +27,18 @@ def name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
     return {"type": type(loader).__qualname__, "dataset": type(loader.dataset).__qualname__}
 
 
-def describe_loader(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Facts about a DataLoader: its settings, its dataset."""
+def describe_loader(
+    loader: DataLoader[Any], count: Callable[[DataLoader[Any]], int | None] | None = None
+) -> dict[str, Any]:
+    """Facts about a DataLoader: its settings, its dataset.
+
+    count: finds the length of the dataset; None: count_samples does.
+    """
     is_native, is_tensors = _is_read_natively(loader), _is_tensors(loader.dataset)
     return name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
-        "num_samples": count_samples(loader),
+        "num_samples": (count or count_samples)(loader),
         "most_workers": _count_most_workers(loader),
         # PyG's class has DataLoader's name, and a collate_fn of its own.
         "is_derived": _is_derived(loader),

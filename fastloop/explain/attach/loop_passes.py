@@ -59,6 +59,18 @@ class LoaderPass:
     covered_ns: int = 0
     """Time from start to stop that its events, and events of inner loops, account for."""
 
+    @property
+    def maker_pids(self) -> tuple[int, ...]:
+        """Ids of the processes that make its batches: the workers, or without any the loop's."""
+        return self.pids or (self.process_id,)
+
+    @property
+    def number_by_makers(self) -> int:
+        """Number of this pass in the records of the processes that make its batches."""
+        # A worker's records carry the number of epochs that it has finished: it knows no other
+        # number. The loop's own process knows that of the pass.
+        return self.earlier_passes if self.pids else self.number
+
 
 def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     """The passes of a process, in order, without batches on which no step has ended."""
@@ -68,9 +80,9 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     by_lane: dict[LaneKey, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
     for event in process.events:
-        if event.name in OF_LOOPS and event.epoch in begun:
+        if event.part in OF_LOOPS and event.epoch in begun:
             by_lane[event.lane].append(event)
-            if event.name is Part.START:
+            if event.part is Part.START:
                 fact = begun[event.epoch]
                 earlier = passes.get(fact["first_pass"])
                 passes[event.epoch] = _begin(event, fact, earlier)
@@ -92,7 +104,15 @@ def is_about_pass(fact: Mapping[str, Any]) -> bool:
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     """The facts about each DataLoader of a process, by its number."""
-    return {fact["loader"]: fact for fact in process.facts if is_about_loader(fact)}
+    loaders: dict[int, dict[str, Any]] = {}
+    for fact in process.facts:
+        if is_about_loader(fact):
+            loaders[fact["loader"]] = dict(fact)
+        # The length of the dataset, which a sampler has asked for later. A fork may write it for a
+        # DataLoader of its parent.
+        elif "num_samples" in fact and fact["loader"] in loaders:
+            loaders[fact["loader"]] |= fact
+    return loaders
 
 
 def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
@@ -129,16 +149,16 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
     for piece in pieces:
         if loop_pass := passes.get(piece.epoch):
             loop_pass.own_events.append(piece)
-        if piece.name is Part.STEP:
+        if piece.part is Part.STEP:
             steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
-    waits = {(each.epoch, each.batch): each for each in events if each.name is Part.WAIT}
+    waits = {(each.epoch, each.batch): each for each in events if each.part is Part.WAIT}
     for event in events:
         loop_pass, key = passes.get(event.epoch), (event.epoch, event.batch)
         if loop_pass is None:
             continue
-        if event.name is Part.STEP and key in waits:
+        if event.part is Part.STEP and key in waits:
             _add_batch(loop_pass, waits[key], event, steps_ns[key])
-        if event.name is Part.END:
+        if event.part is Part.END:
             loop_pass.end_ns = event.stop_ns - event.start_ns
             loop_pass.stop_ns = event.stop_ns
     numbers = {number for number, _ in waits}
@@ -166,6 +186,6 @@ def _add_batch(loop_pass: LoaderPass, wait: Event, step: Event, step_ns: int) ->
     loop_pass.wait_stop_ns.append(wait.stop_ns)
     loop_pass.step_ns.append(step_ns)
     # The CPU time of a step includes the loops inside of it, so it is unknown if there are any.
-    is_alone = step_ns == step.stop_ns - step.start_ns
-    loop_pass.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
+    has_inner_loop = step_ns != step.stop_ns - step.start_ns
+    loop_pass.step_cpu_ns.append(UNKNOWN if has_inner_loop else step.cpu_ns)
     loop_pass.stop_ns = step.stop_ns

@@ -55,7 +55,7 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
     # A last batch on which no step has ended is left out, see find_passes.
     events = [piece for piece in loop if piece.start_ns < each.stop_ns]
     events += _gaps(events)
-    makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
+    makers = [p for p in records if p.process_id in each.maker_pids]
     events += [event for process in makers for event in making_events(each, process)]
     return [
         replace(event, lane=LOOP_LANE) if event.lane == each.lane else event
@@ -67,7 +67,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
     """Gaps between the events of a thread, such as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
-        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=UNKNOWN)
+        replace(earlier, part=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=UNKNOWN)
         for earlier, start in zip(ordered, (each.start_ns for each in ordered[1:]), strict=False)
         if start > earlier.stop_ns
     ]
@@ -79,7 +79,7 @@ def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
     return [
         event
         for event in own.events
-        if event.name is Part.PIN
+        if event.part is Part.PIN
         and event.lane != each.lane
         and each.start_ns <= event.start_ns <= each.stop_ns
     ]

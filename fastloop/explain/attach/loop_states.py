@@ -59,19 +59,19 @@ class PassState:
         self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
         self.lines = begin_trace(self.place)
 
-    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, is_alone: bool) -> None:
+    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, has_inner_loop: bool) -> None:
         """Record the step, if there is one, as the loop asks for the next batch.
 
-        is_alone: false if the step has a loop of its own.
+        has_inner_loop: True if this thread has run another loop in the step.
         """
         if self.batch == UNKNOWN:
             return
         if self.lines:
             fact, self.lines = self.lines.end(), None
-            if is_alone and fact:
+            if fact and not has_inner_loop:
                 self.usage.log.add_fact(lines_of=self.number, **fact)
         if self.usage.is_begun:
-            self.usage.end_part(self.number, is_alone=is_alone)
+            self.usage.end_part(self.number, has_inner_loop=has_inner_loop)
         spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
         here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
         self.batch = UNKNOWN

@@ -118,9 +118,7 @@ def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords
                     last[fact.get("role", kind)][key] = {**fact, "process_id": process.process_id}
     of_loops = [(each.process_id, each.number) for each in passes]
     of_makers = [
-        (process_id, each.earlier_passes if each.pids else each.number)
-        for each in passes
-        for process_id in each.pids or (each.process_id,)
+        (process_id, each.number_by_makers) for each in passes for process_id in each.maker_pids
     ]
     return LoopUsage(
         steps=_of(last["steps"], of_loops),

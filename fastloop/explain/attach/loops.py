@@ -1,4 +1,4 @@
-"""A script's loops over its DataLoaders: the time that they waited, by stage."""
+"""A script's loops over its DataLoaders: the time that they waited, by part."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Loop:
     """The recorded facts about the DataLoader."""
     passes: tuple[LoaderPass, ...]
     waits_ns: np.ndarray
-    """int64 (batches, stages): the waits. The excess of a pass's first wait over others is
+    """int64 (batches, WAIT_PARTS): the waits. The excess of a pass's first wait over others is
     start-up."""
     steps_ns: np.ndarray
     """int64 (batches,): the steps."""
@@ -179,7 +179,7 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
                 continue
             kind, place = loaders[fact["loader"]]["type"], fact["place"]
             name = f"{kind} at {place}" if place else kind
-            has_batch = any(event.name is Part.WAIT for event in process.by_pass.get(number, ()))
+            has_batch = any(event.part is Part.WAIT for event in process.by_pass.get(number, ()))
             how = (
                 "got its first batch, and asked for no other"
                 if has_batch
@@ -289,9 +289,7 @@ def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecord
         if fact.get("no_store")
     }
     keys = (
-        (process_id, each.earlier_passes if each.pids else each.number)
-        for each in passes
-        for process_id in each.pids or (each.process_id,)
+        (process_id, each.number_by_makers) for each in passes for process_id in each.maker_pids
     )
     return next((reasons[key] for key in keys if key in reasons), "")
 
@@ -317,13 +315,13 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
     if len(waits) <= FEWEST_LATER:
         return waits
     first, usual = waits[0], np.median(waits[1:].sum(1))
-    if (whole := first.sum()) > usual:
-        # The usual part of the first wait keeps the proportions of its stages. Time that was
+    if (first_ns := first.sum()) > usual:
+        # The usual part of the first wait keeps the proportions of its parts. Time that was
         # attributed to the start of a worker is start-up in any case.
-        rest = first * (usual / whole)
+        rest = first * (usual / first_ns)
         rest[START_UP] = 0
         waits[0] = rest
-        waits[0, START_UP] = whole - waits[0].sum()
+        waits[0, START_UP] = first_ns - waits[0].sum()
     return waits
 
 

@@ -32,6 +32,7 @@ from fastloop.explain.attach.loader_places import (
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
+from fastloop.explain.attach.sampler_lengths import SamplerLengths
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
@@ -57,6 +58,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     log = open_script_log(folder)
     MEMORY_TURNS.open()
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
+    loops.lengths.probe_samplers()
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
@@ -106,6 +108,7 @@ class LoopProbe:
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
+        self.lengths = SamplerLengths(log)
         # This is no attribute of the DataLoader, which may be pickled or copied with its
         # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
@@ -236,7 +239,8 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            facts = describe_loader(loader)
+            count = functools.partial(self.lengths.find, number=state.number)
+            facts = describe_loader(loader, count)
             facts |= {"made_at": state.made_at, "gives_workers": state.gives_workers}
             self.log.add_fact(loader=state.number, **facts)
         return state
@@ -320,9 +324,9 @@ class LoopProbe:
         cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
         start_ns, has_step = now_ns(), state.batch != UNKNOWN
         # A loop inside of the step has waits of its own.
-        is_alone = getattr(self.last, "state", None) is state
+        has_inner_loop = getattr(self.last, "state", None) is not state
         self.last.state = state
-        state.end_step(here, start_ns, cpu_ns, is_alone=is_alone)
+        state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
         # A loop in a worker, as of a dataset over another one, must not end the worker alone.
         if self.counter is not None and has_step and get_worker_info() is None:
             loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns

@@ -88,19 +88,19 @@ def batches_of_process(events: Iterable[Event]) -> list[MadeBatch]:
     """The batches that one process has made in one pass, in the order of their starts."""
     parts: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if event.name in MAKING:
+        if event.part in MAKING:
             parts[event.batch].append(event)
     made = [_batch_of_events(each) for each in parts.values()]
     return sorted((each for each in made if each), key=lambda each: each.start_ns)
 
 
 def _batch_of_events(events: list[Event]) -> MadeBatch | None:
-    fetch = next((event for event in events if event.name is Part.FETCH), None)
+    fetch = next((event for event in events if event.part is Part.FETCH), None)
     # The process ended, or the dataset raised an error, while the batch was made.
     if fetch is None:
         return None
-    collates = [event.start_ns for event in events if event.name is Part.COLLATE]
-    transforms = [event for event in events if event.name is Part.TRANSFORM]
+    collates = [event.start_ns for event in events if event.part is Part.COLLATE]
+    transforms = [event for event in events if event.part is Part.TRANSFORM]
     return MadeBatch(
         batch=fetch.batch,
         start_ns=fetch.start_ns,

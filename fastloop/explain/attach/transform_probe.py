@@ -38,11 +38,11 @@ def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
     # No set: a class may have no hash, as its metaclass decides.
     kinds = [type(own[name]) for name in (TRANSFORM, TRANSFORMS) if name in own]
     # Threads that wrap and unwrap the same class in turn could leave it wrapped.
-    is_alone = current_thread() is main_thread()
+    is_main = current_thread() is main_thread()
     with ExitStack() as stack:
         calls = TransformCalls(own, log)
         for kind in kinds:
-            if is_alone and (call := _find_call(kind)):
+            if is_main and (call := _find_call(kind)):
                 stack.enter_context(_wrap_call(kind, calls.wrap(kind, call)))
         yield
 

@@ -74,17 +74,17 @@ class PassUsage:
             with OF_THREADS.attempt_reading():
                 self.before = read_thread()
 
-    def end_part(self, number: int, *, is_alone: bool = True, is_last: bool = False) -> None:
+    def end_part(self, number: int, *, has_inner_loop: bool = False, is_last: bool = False) -> None:
         """End the fetch or step of the pass with this number.
 
-        is_alone: False if this thread has done something else meanwhile. is_last: True at the end
-        of the pass.
+        has_inner_loop: True if this thread has run another loop meanwhile, whose work its counters
+        include. is_last: True at the end of the pass.
         """
         self.is_begun = False
         if self.before is not None:
             before, self.before = self.before, None
             with OF_THREADS.attempt_reading():
-                if is_alone:
+                if not has_inner_loop:
                     part = read_thread().since(before)
                     self.parts.add(part)
                     self.longest_idle_ns = max(self.longest_idle_ns, part.idle_ns)

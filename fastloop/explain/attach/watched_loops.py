@@ -170,7 +170,7 @@ class WatchedIterator(Generic[T]):
             self._state = self._loader.begin(self._start_ns, self._stop_ns)
         state, here = self._state, self._loader.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0
-        state.end_step(here, start_ns, process_cpu_ns(), is_alone=True)
+        state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)
         if has_step and (counter := self._loader.log.counter):
             loop = state.place, state.loader.made_at
             counter.count_step(loop, start_ns - state.start_ns)

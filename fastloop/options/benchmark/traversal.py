@@ -14,7 +14,7 @@ from fastloop.core.types import Leaves, Tree, option
 
 @dataclass(frozen=True)
 class TraversalSession:
-    """A session that only places batches. Starts share nothing."""
+    """A session that only places batches. It keeps nothing from one start to the next."""
 
     unread: bool
     """True if bytes of a batch may still be unread in a file."""

@@ -20,9 +20,10 @@ from fastloop.fastloader.columns.image_headers import (
 )
 
 LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
-EXIF, HEAD_NBYTES = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL), 1 << 16
-"""The beginning of the segment with a JPEG file's orientation, and the number of bytes within which
-it is."""
+EXIF = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
+"""The beginning of the segment with a JPEG file's orientation."""
+HEAD_NBYTES = 1 << 16
+"""This segment begins within so many bytes."""
 
 
 @option
@@ -57,6 +58,7 @@ def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
     try:
         image = decoders.decode_image(torch.frombuffer(file, dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
+        # torch's messages from C++ begin with the file and line of their source.
         reason = re.sub(r"^.*\.cpp:\d+, ", "", str(error).splitlines()[0])
         raise ValueError(f"a broken {encoding} ({reason})") from error
     return image.permute(1, 2, 0).numpy()

@@ -149,6 +149,8 @@ class ImageFileColumn:
 
     images: LabelledImages
     slow: ClassVar[bool] = True
+    """Decoding takes longer than a copy, so the threads divide each batch, see FastLoader's
+    Column."""
 
     def __len__(self) -> int:
         return len(self.images)

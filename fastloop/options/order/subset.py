@@ -40,14 +40,14 @@ class SubsetOrder:
     def length(self, num_samples: int) -> int:
         """The size of the subset, at least one; raises BadData for an unusable file."""
         if self.indices:
-            return len(_read(self.indices, num_samples))
+            return len(_read_indices(self.indices, num_samples))
         return max(1, round((self.fraction or 0) * num_samples))
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """Yield one piece, the int64 indices of the subset in a new order."""
         generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         subset = (
-            _read(self.indices, num_samples)
+            _read_indices(self.indices, num_samples)
             if self.indices
             else _draw_subset(num_samples, self.length(num_samples), seed)
         )
@@ -61,7 +61,7 @@ def _draw_subset(num_samples: int, count: int, seed: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, num_samples: int) -> torch.Tensor:
+def _read_indices(path: Path, num_samples: int) -> torch.Tensor:
     indices = load_vector(path)
     if indices.dtype.kind not in "iu":
         raise BadData(f"{path}: indices have to be integers, not {indices.dtype}")

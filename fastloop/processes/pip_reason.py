@@ -1,0 +1,63 @@
+"""The reason for which pip has failed, in one line of its output."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from fastloop.core.text import shorten_words
+
+NOT_FOUND = ("Could not find a version", "No matching distribution")
+"""Beginnings of pip's errors about a package that it has not found in its index."""
+IGNORED = "ignored the following"
+"""Beginning of the errors about versions that pip has left out, which come before its reason."""
+VERSIONS = re.compile(r" \(from versions: (.*)\)")
+NUM_SHOWN = 3
+"""Number of versions that are named if the one that was asked for does not exist."""
+NO_INDEX = "PIP_NO_INDEX"
+OFF = ("", "0", "f", "false", "n", "no", "off")
+"""Values of NO_INDEX with which pip asks its index."""
+
+
+def find_reason(output: str) -> str:
+    """pip's first error, with the newest versions in place of all that exist; of a build, its last
+    line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if "[end of output]" in lines:
+        return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
+    found = [re.sub("^error: *", "", line, flags=re.I) for line in lines if _is_error(line)]
+    errors = [line for line in found if not line.lower().startswith(IGNORED)]
+    line = (errors or found or lines[-1:] or ["pip has failed without a word"])[0]
+    reason = shorten_words(VERSIONS.sub("", line))
+    return f"{reason}{_explain_absence(line, lines)}" if reason.startswith(NOT_FOUND) else reason
+
+
+def _is_error(line: str) -> bool:
+    return line.lower().startswith("error:")
+
+
+def _explain_absence(error: str, lines: list[str]) -> str:
+    """Words behind an error about an absent package: why it is absent, and what there is."""
+    versions = VERSIONS.search(error)
+    existing = versions[1].split(", ") if versions and versions[1] != "none" else []
+    shown = f"; the newest that exist: {', '.join(existing[-NUM_SHOWN:])}" if existing else ""
+    if needed := _python_needed(error, lines):
+        return f": it requires Python {needed}{shown}"
+    no_index = os.environ.get(NO_INDEX, "")
+    if no_index.lower() not in OFF:
+        remedy = "allowed: false, or a folder of wheels in PIP_FIND_LINKS that has it"
+        return f"{shown}: {NO_INDEX}={no_index} keeps pip from its index; {remedy}"
+    # pip says of an index that it can't reach only that it has no such package. It also warns of a
+    # broken connection if the next one works.
+    is_unreached = any("connection broken by" in each for each in lines)
+    return f"{shown}: pip can't reach its index" if is_unreached else shown
+
+
+def _python_needed(error: str, lines: list[str]) -> str:
+    """The Python that the version which was asked for requires, if that is another one."""
+    number = re.search(r"==([^\s,;]+)", error)
+    if number is None:
+        return ""
+    entry = re.compile(rf"[:;] {re.escape(number[1])} Requires-Python ([^;]+)")
+    needed = [entry.search(line) for line in lines if IGNORED in line.lower()]
+    return next((each[1].strip() for each in needed if each), "")
