@@ -14,7 +14,6 @@ from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.model import (
     CROWDED_POWER,
-    MOST_SIMULATED,
     Machinery,
     Phase,
     epoch_seconds,
@@ -23,8 +22,10 @@ from fastloop.explain.model import (
 LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
-BLOCKS = 8
-"""The model has this many pieces of a long loop, from its beginning to its end."""
+MOST_SIMULATED, BLOCKS = 2000, 20
+"""Batches of a loop that are simulated; of a longer loop they are that many pieces, from its
+beginning to its end. These are more than of a job's epoch: a script is seen once, and some of its
+steps may take a hundred times as long as others. A simulation takes 30 ms."""
 LEAST_HAND_OFF_S = 2e-4
 """About the least time in which a loop receives a batch from a worker."""
 
