@@ -32,6 +32,7 @@ from fastloop.fastloader.torch_draws import (
     DrawMoments,
     EpochBegin,
     EpochSeeds,
+    OrderDraws,
     draw_before,
     epoch_seeds,
 )
@@ -93,33 +94,36 @@ class LoaderEpochs:
         self, state: State, loaded: States | None, finish: Callable[[], None]
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
-        opened = None if loaded else self._open_directly()
+        # Found once, because this takes some of the time of a short epoch.
+        draws = self.order.draws
+        opened = None if loaded else self._open_directly(draws)
         # With workers DataLoader opens the sampler twice, when it creates its iterator and when the
         # iterator begins the epoch. Persistent workers keep the iterator, so that later epochs open
         # the sampler once.
         opens_again = self.moments.lead and self.moments.base is None
         drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
-            opened = self._open_directly()
-        begin = partial(self._begin_as_dataloader, state, loaded is not None, finish, opened)
+            opened = self._open_directly(draws)
+        begin = partial(self._begin_as_dataloader, state, draws, loaded is not None, finish, opened)
         # Without workers DataLoader draws in the first next(): so does this epoch.
-        if self.moments.lead or not self.order.draws.at_begin:
+        if self.moments.lead or not draws.at_begin:
             return begin()
         state[PENDING] = partial(self.sources.pending_states, drawn)
         return begin_later(begin)
 
-    def _open_directly(self) -> Iterator[Any] | None:
+    def _open_directly(self, draws: OrderDraws) -> Iterator[Any] | None:
         """The iterator of a sampler, if DataLoader makes it before it draws its base seed; else
         None.
         """
         order = self.order
-        if isinstance(order, LoaderOrder) and order.draws.is_paced and is_read_directly(order):
+        if isinstance(order, LoaderOrder) and draws.is_paced and is_read_directly(order):
             return iter(order.user_sampler)
         return None
 
     def _begin_as_dataloader(
         self,
         state: State,
+        draws: OrderDraws,
         is_loaded: bool,
         finish: Callable[[], None],
         opened: Iterator[Any] | None,
@@ -128,7 +132,7 @@ class LoaderEpochs:
         drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
         if not is_loaded:
             drawn |= self.sources.states()
-        if order.draws.has_seed and ORDER_SEED not in drawn:
+        if draws.has_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
         is_drawn_anew = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
@@ -139,7 +143,7 @@ class LoaderEpochs:
         begin = EpochBegin(seeds, restored, lead, opened)
         delivered = int(state["delivered"])
         batches = self.engine.start(order, state, finish, begin)
-        leftover = order.draws.leftover
+        leftover = draws.leftover
         if leftover is None:
             return batches
         # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it

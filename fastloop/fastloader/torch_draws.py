@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import (
@@ -71,8 +71,7 @@ class Leftover:
         draw_permutation(self.num_samples, self.generator)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OrderDraws:
+class OrderDraws(NamedTuple):
     """The draws of each epoch's order, and their moments. An order without draws has the
     defaults."""
 
