@@ -94,6 +94,9 @@ def pytest_collection_modifyitems(config, items):
     """Run long tests first, and last those that are alone and those of JAX; one worker runs all
     tests that are alone, or share a fixture of module scope, the measured sweep, or a library that
     takes seconds to import."""
+    # The workers of pytest-xdist would not collect the same tests.
+    if addresses := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"{addresses[0]}: allowed: a name without an address in memory")
     items.sort(key=_place_in_run)
     # `make gpu` does without pytest-xdist, which knows this mark.
     has_workers = config.pluginmanager.hasplugin("xdist")

@@ -261,7 +261,11 @@ def test_attributes_are_shown_as_dataloader_shows_them(settings):
 OF_TWENTY = [Numbers(), torch.arange(20), TensorDataset(torch.arange(20))]
 
 
-@pytest.mark.parametrize("settings", [*SHOWN[:-1], {"shuffle": True}, {"sampler": [5, 3]}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [*SHOWN[:-1], {"shuffle": True}, {"sampler": [5, 3]}],
+    ids=lambda settings: "-".join(settings) or "none",
+)
 @pytest.mark.parametrize("source", OF_TWENTY, ids=lambda source: type(source).__name__)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_an_iterator_has_the_length_of_dataloaders(source, settings, seed):
