@@ -197,6 +197,9 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     rows = [("tried", "the loop's time", "predicted to save")]
     for each in tried.changes:
         saved = _show_gain(each)
+        # A change that loses much is not run again.
+        if each.gain and each.rounds == 1:
+            saved += " in 1 round"
         predicted = "" if each.predicted is None else show_percent(each.predicted)
         rows.append((each.change, saved, predicted))
     lines = [*wrap([_answer(tried)]), "", *align(rows)]

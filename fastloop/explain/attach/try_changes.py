@@ -27,8 +27,9 @@ from fastloop.explain.change import LEAST_GAIN, Change
 MOST_ROUNDS = 10
 """Most rounds, even if the budget has time for more."""
 MOST_RATIO = 1.5
-"""A change with which the loop has taken more than this many times as long is not run again: what
-else the machine does changes a run's time by less. Other changes get the time."""
+"""A change with which the loop has taken more than this many times as long is not run again, so
+that the others get its time. On a quiet machine a change that saves time does not take so long; on
+a busy one a burst of other work may drop it, which the table shows by its single round."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is killed when it has taken MOST_TIMES as long as the first run, but not before
 LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
