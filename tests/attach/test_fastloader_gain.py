@@ -143,6 +143,12 @@ def test_nothing_is_said_of_a_change_that_saves_nothing(time):
     assert find_fastloader_gain(time) is None
 
 
+def test_resized_images_take_the_time_of_pillow():
+    found = find_fastloader_gain(time_of(10, 10, is_native=True, is_resized=True, batch_size=100))
+    assert found
+    assert found.gain == pytest.approx((1 - 0.28 - 1 / 100) * 10 / 20, abs=0.001)
+
+
 @pytest.mark.parametrize(
     ("collate_ms", "size", "kept"),
     [(1, 64, 0.1 + 1 / 64), (5, 64, 0.5), (1, 1, 1.0)],  # large rows; single samples
