@@ -195,14 +195,13 @@ class LoaderOrder:
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # After a short last batch, the product lies beyond the end.
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
-        ranks = self.rank, self.world_size
         match self.kind:
             case OrderKind.COMPUTED:
-                return FeistelOrder(self._draw_tables(seed), *ranks), start
+                return FeistelOrder(self._draw_tables(seed), self.rank, self.world_size), start
             case OrderKind.SEEDED:
-                return SeededOrder(self.num_samples, seed, *ranks), start
+                return SeededOrder(self.num_samples, seed, self.rank, self.world_size), start
             case OrderKind.SEQUENTIAL:
-                return SourceOrder(self.num_samples, *ranks), start
+                return SourceOrder(self.num_samples, self.rank, self.world_size), start
             # The core computes none of the other orders: it is fed with their indices.
             case _:
                 return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0

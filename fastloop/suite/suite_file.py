@@ -175,7 +175,9 @@ def load_suite(path: Path) -> SuiteFile:
     # A file of others may nest lists without an end.
     except (ValueError, AttributeError, RecursionError) as error:
         reason = printable_line(str(error))
-        raise UsageError(f"{path}: not a file of fastloop suite: {reason}") from error
+        raise UsageError(
+            f"{path}: no JSON of an object: {reason}; allowed: a file of fastloop suite"
+        ) from error
     if number != SCHEMA:
         raise UsageError(f"{path}: schema: {number!r}: allowed: {SCHEMA}")
     try:

@@ -83,6 +83,24 @@ for batch in DataLoader(Samples(), 4):
 """
 
 
+FAILS_LATER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+for number, batch in enumerate(DataLoader(TensorDataset(torch.zeros(400)), 4)):
+    assert number < 50
+"""
+
+
+def test_script_that_fails_in_its_loop_is_said_to_have_failed(tmp_path):
+    (tmp_path / "later.py").write_text(FAILS_LATER)
+    process, findings = attach("later.py", cwd=tmp_path)
+    assert process.returncode == 1
+    assert findings["loops"][0]["batches"] == 50
+    _, text = process.stderr.split("fastloop: later.py\n")
+    assert "The script failed (exit status 1): these figures end there.\n\n" in text
+
+
 @pytest.mark.parametrize(
     ("where", "answer", "how"),
     [

@@ -79,20 +79,21 @@ def time_of(
     return LoopTime(loop=loop, model=model, scale=1.0)
 
 
-@pytest.mark.parametrize("batches", [300, 7000])
-def test_first_step_of_a_loop_does_not_count_for_later_ones(batches):
+@pytest.mark.parametrize(("batches", "processes"), [(300, 1), (7000, 1), (7000, 2)])
+def test_first_step_of_a_process_does_not_count_for_later_ones(batches, processes):
     """The first step takes as long as 500 others, as it loads libraries."""
     steps = np.full(batches, MS, np.int64)
-    steps[0] = 500 * MS
+    steps[:: batches // processes] = 500 * MS
     waits = np.zeros((batches, 4), np.int64)
     waits[:, 0] = MS
     made = MadeBatch(batch=0, start_ns=0, collate_ns=MS, stop_ns=MS, cpu_ns=0)
     loop = replace(
         time_of(1, 1).loop,
         facts=FACTS | {"num_workers": 0},
+        passes=tuple(replace(a_pass(), process_id=each) for each in range(processes)),
         waits_ns=waits,
         steps_ns=steps,
-        pass_of=np.zeros(batches, np.int64),
+        pass_of=np.repeat(np.arange(processes), batches // processes),
         made=(made,) * batches,
     )
     model = model_loop(loop)
@@ -140,6 +141,12 @@ def test_reason_is_told_if_the_evidence_is_missing(time, reason):
 )
 def test_nothing_is_said_of_a_change_that_saves_nothing(time):
     assert find_fastloader_gain(time) is None
+
+
+def test_resized_images_take_the_time_of_pillow():
+    found = find_fastloader_gain(time_of(10, 10, is_native=True, is_resized=True, batch_size=100))
+    assert found
+    assert found.gain == pytest.approx((1 - 0.28 - 1 / 100) * 10 / 20, abs=0.001)
 
 
 @pytest.mark.parametrize(

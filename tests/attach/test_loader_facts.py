@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import datasets, transforms
 
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_facts import describe_loader, find_rank
@@ -103,6 +104,24 @@ def test_numbers_of_numpy_are_written_as_numbers():
 def test_tensors_are_rows_if_they_are_plain_memory(make, is_native):
     facts = describe_loader(DataLoader(TensorDataset(make()), 2))
     assert (facts["is_native"], facts["is_in_memory"]) == (is_native, is_native)
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_in_memory", "is_resized"),
+    [([], True, False), ([transforms.Resize(32)], False, True), ([abs], False, False)],
+    ids=["rows", "resized", "python"],
+)
+def test_images_in_memory_are_rows_unless_they_are_resized(steps, is_in_memory, is_resized):
+    dataset = datasets.MNIST.__new__(datasets.MNIST)
+    dataset.__dict__.update(
+        data=torch.zeros(4, 28, 28, dtype=torch.uint8),
+        targets=torch.zeros(4, dtype=torch.int64),
+        transform=transforms.Compose([*steps, transforms.ToTensor()]),
+        target_transform=None,
+        root=".",
+    )
+    facts = describe_loader(DataLoader(dataset, 2))
+    assert (facts["is_in_memory"], facts["is_resized"]) == (is_in_memory, is_resized)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def format_findings(findings: ScriptFindings) -> str:
     """The text that is printed: whether the machine was quiet, and each loop's verdict, parts,
     what-ifs and ranks."""
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
-    lines = [f"fastloop: {findings.command}", *load]
+    lines = [f"fastloop: {findings.command}", *load, *wrap(_describe_end(findings.status))]
     for loop in findings.loops:
         lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop.causes))]
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
@@ -50,6 +50,18 @@ def format_findings(findings: ScriptFindings) -> str:
     if findings.seconds is not None:
         lines += ["", *wrap([describe_savings(findings, findings.seconds)])]
     return "\n".join(lines)
+
+
+def _describe_end(status: int | None) -> list[str]:
+    """The sentence on a script that did not end as it should; none if it did, or still runs."""
+    if not status:
+        return []
+    return [f"The script {_show_failure(status)}: these figures end there."]
+
+
+def _show_failure(status: int) -> str:
+    ended = describe_exit(status)
+    return f"failed ({ended})" if status > 0 else f"was {ended}"
 
 
 def describe_causes(causes: Sequence[Cause]) -> list[str]:
@@ -92,14 +104,12 @@ def describe_nothing(findings: ScriptFindings) -> str:
     if findings.begun:
         answer = "no loop over a DataLoader got beyond its first batch"
     if status:
-        ended = describe_exit(status)
-        way = f"failed ({ended})" if status > 0 else f"was {ended}"
         when = (
             "in the first batch of a loop over a DataLoader"
             if findings.begun
             else "before it had worked on a batch of a DataLoader"
         )
-        answer = f"the script {way} {when}"
+        answer = f"the script {_show_failure(status)} {when}"
     lines = [f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)]
     # The script's batches may come from a function of its own instead.
     if not status and len(lines) == 1:
@@ -197,6 +207,9 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     rows = [("tried", "the loop's time", "predicted to save")]
     for each in tried.changes:
         saved = _show_gain(each)
+        # A change that loses much is not run again.
+        if each.gain and each.rounds == 1:
+            saved += " in 1 round"
         predicted = "" if each.predicted is None else show_percent(each.predicted)
         rows.append((each.change, saved, predicted))
     lines = [*wrap([_answer(tried)]), "", *align(rows)]
@@ -211,7 +224,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
         other = "" if tried.same_samples else crops
         lines += wrap([f"With the change the first pass has {same} without it{other}."])
     elif tried.best:
-        reason = "the script draws other samples in each run, or the time was over"
+        reason = tried.not_compared
         lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
     lines += wrap([f"{note}." for note in tried.notes])
     if tried.advice:

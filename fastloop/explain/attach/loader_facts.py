@@ -45,6 +45,7 @@ def describe_loader(
         "takes": names_of_arguments(type(loader)) if _is_derived(loader) else None,
         "is_native": is_native,
         "is_in_memory": is_native and (is_tensors or _are_rows(loader.dataset)),
+        "is_resized": is_native and _are_resized(loader.dataset),
         # FastLoader, which this asks, is imported for images already. For tensors, it would take
         # the script's time.
         "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
@@ -174,9 +175,13 @@ def _is_array_dataset(dataset: Any) -> bool:
     return is_array_dataset(dataset)
 
 
+def _are_resized(dataset: Any) -> bool:
+    """True for such images if Pillow resizes them first, which takes time for each sample."""
+    return _is_array_dataset(dataset) and not _are_rows(dataset)
+
+
 def _are_rows(dataset: Any) -> bool:
-    """True for such images if FastLoader looks up whole batches. Those that Pillow resizes first
-    take time for each sample, too."""
+    """True for such images if FastLoader looks up whole batches."""
     if "torchvision.datasets.mnist" not in sys.modules:
         return False
     from fastloop.fastloader.recognise_image_arrays import needs_no_pillow

@@ -22,7 +22,7 @@ from fastloop.explain.model import (
 LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
-MOST_SIMULATED, BLOCKS = 2000, 20
+MOST_OF_LOOP, BLOCKS = 2000, 20
 """Batches of a loop that are simulated; of a longer loop they are that many pieces, from its
 beginning to its end. These are more than of a job's epoch: a script is seen once, and some of its
 steps may take a hundred times as long as others. A simulation takes 30 ms."""
@@ -73,7 +73,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
     """The model of a loop; None if no batch was recorded as it was made."""
     if not loop.made:
         return None
-    first = _find_first_batches(loop) if loop.batches > MOST_SIMULATED else []
+    first = _find_first_batches(loop) if loop.batches > MOST_OF_LOOP else []
     places = _spread(np.delete(np.arange(loop.batches), first))
     once_ns = loop.waits_ns[first, :-1].sum() + loop.steps_ns[first].sum()
     load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
@@ -102,17 +102,16 @@ def _find_first_batches(loop: Loop) -> list[int]:
 
     Its step also loads libraries, and may take as long as a hundred others.
     """
-    # In reverse, so that the first pass of a process is the last to be written.
-    first = {each.process_id: number for number, each in reversed([*enumerate(loop.passes)])}
-    return [int(np.flatnonzero(loop.pass_of == number)[0]) for number in first.values()]
+    processes = np.array([each.process_id for each in loop.passes])[loop.pass_of]
+    return np.unique(processes, return_index=True)[1].tolist()
 
 
 def _spread(places: np.ndarray) -> np.ndarray:
-    """The places of the batches that are simulated: all, or MOST_SIMULATED of them in BLOCKS pieces
+    """The places of the batches that are simulated: all, or MOST_OF_LOOP of them in BLOCKS pieces
     from the first to the last."""
-    if len(places) <= MOST_SIMULATED:
+    if len(places) <= MOST_OF_LOOP:
         return places
-    size = MOST_SIMULATED // BLOCKS
+    size = MOST_OF_LOOP // BLOCKS
     starts = np.linspace(0, len(places) - size, BLOCKS).astype(int)
     return places[(starts[:, None] + np.arange(size)).ravel()]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SamplerLengths:
-    """The lengths that samplers have asked for, and the DataLoaders whose length is awaited."""
+    """The lengths that samplers have asked for, and the DataLoaders that wait for one."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

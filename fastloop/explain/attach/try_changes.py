@@ -27,8 +27,9 @@ from fastloop.explain.change import LEAST_GAIN, Change
 MOST_ROUNDS = 10
 """Most rounds, even if the budget has time for more."""
 MOST_RATIO = 1.5
-"""A change with which the loop has taken more than this many times as long is not run again: what
-else the machine does changes a run's time by less. Other changes get the time."""
+"""A change with which the loop has taken more than this many times as long is not run again, so
+that the others get its time. On a quiet machine a change that saves time does not take so long; on
+a busy one a burst of other work may drop it, which the table shows by its single round."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is killed when it has taken MOST_TIMES as long as the first run, but not before
 LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
@@ -67,7 +68,9 @@ class TriedLoop:
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None
     """True: with the recommended change the first pass has the samples that it has without. None:
-    runs of the unchanged script differ, too, or no change is recommended."""
+    this can't be told, or no change is recommended."""
+    not_compared: str = ""
+    """The reason why it can't be told whether the samples are the same."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
     notes: tuple[str, ...] = ()
@@ -133,11 +136,20 @@ def try_changes(
     if change is None:
         return tried
     call = patch_call(found.facts, change)
-    same = None
+    same, reason = None, "the time was over"
     if can_compare:
-        same = _has_same_samples(runner, change, digests, lambda: min(limit_s, max(0.0, rest_s())))
+        same, reason = _compare_samples(
+            runner, change, digests, lambda: min(limit_s, max(0.0, rest_s()))
+        )
     notes = (*runner.notes.get(change.name, ()), *call.notes)
-    return replace(tried, patch=call.patch, advice=call.advice, same_samples=same, notes=notes)
+    return replace(
+        tried,
+        patch=call.patch,
+        advice=call.advice,
+        same_samples=same,
+        not_compared=reason,
+        notes=notes,
+    )
 
 
 def _run_rounds(
@@ -302,18 +314,21 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
     )
 
 
-def _has_same_samples(
+def _compare_samples(
     runner: ScriptRunner, change: Change, digests: list[int], limit_s: Callable[[], float]
-) -> bool | None:
-    """True if the samples have the given digests; None: this can't be decided.
+) -> tuple[bool | None, str]:
+    """Whether the samples have the given digests; or None, and the reason why it can't be told.
 
     limit_s: the most time of a run, asked for as it begins.
     """
     try:
         again = runner.digests(AS_IS, limit_s())
         changed = runner.digests(change, limit_s())
-    except Unsupported:
-        return None
-    # If the script shuffles or crops without a fixed seed, two runs without a change already
-    # differ.
-    return changed == digests if digests and again == digests else None
+    except Unsupported as error:
+        return None, str(error)
+    if not digests:
+        return None, "its batches have nothing that can be compared"
+    # The script shuffles or crops without a fixed seed.
+    if again != digests:
+        return None, "the script draws other samples in each run"
+    return changed == digests, ""

@@ -77,8 +77,8 @@ class PassUsage:
     def end_part(self, number: int, *, has_inner_loop: bool = False, is_last: bool = False) -> None:
         """End the fetch or step of the pass with this number.
 
-        has_inner_loop: True if this thread has run another loop meanwhile, whose work its counters
-        include. is_last: True at the end of the pass.
+        has_inner_loop: True if this thread has run another loop meanwhile, so that its counters
+        also contain the work of that loop. is_last: True at the end of the pass.
         """
         self.is_begun = False
         if self.before is not None:
