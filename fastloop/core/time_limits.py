@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -80,6 +80,18 @@ class TimedPasses:
         return results
 
 
+def within(items: Iterable[T], seconds: float | None) -> Iterator[T]:
+    """Yield the items until `seconds` have passed since the first, which is always yielded.
+
+    seconds: None: yield all items. An item, once yielded, may take any time.
+    """
+    deadline = deadline_after(seconds)
+    for item in items:
+        yield item
+        if deadline.rest_s <= 0:
+            return
+
+
 # It is a BaseException, so that the user's `except Exception` does not swallow it.
 class Stalled(BaseException):
     """No progress within the limit; the message names the line at which the work hangs."""
@@ -113,7 +125,7 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Start the time of the limit anew; does nothing without a limit. Takes about a microsecond."""
+    """Start the limit again; does nothing without a limit. Takes about a microsecond."""
     # The interval of the running timer is the limit, and 0 if no timer runs.
     _, limit_s = signal.getitimer(signal.ITIMER_REAL)
     if limit_s:

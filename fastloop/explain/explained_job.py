@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.epochs import num_batches
-from fastloop.core.interleave import rounds, within
+from fastloop.core.interleave import rounds
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Launcher
-from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
 from fastloop.explain.instrumented import Recording, record_epoch

@@ -76,8 +76,18 @@ class Spending:
         if self.budget.seconds is not None:
             return (self.seconds_used + self.ending_s) / self.budget.seconds
         # `exhaustive` is zero until the candidates are counted.
-        allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
-        return self.num_trials / max(1, allowed)
+        return self.num_trials / max(1, self._allowed_trials)
+
+    def count_trials(self, trial_s: float) -> int:
+        """About the number of trials that fit into the budget, if one takes this many seconds."""
+        if self.budget.seconds is None:
+            return int(self._allowed_trials)
+        return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)
+
+    @property
+    def _allowed_trials(self) -> float:
+        """The number of trials of a budget that is not a time."""
+        return self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
 
     @property
     def rest_s(self) -> float:
