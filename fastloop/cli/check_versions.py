@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from fastloop.config.check_files import withheld_environment
 from fastloop.config.compose import compose_requirements
 from fastloop.core.atomic_files import remove, write_text
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import MachineBusy, UsageError
+from fastloop.reporting.check_verdict import CheckStatus
 
 if TYPE_CHECKING:
     from fastloop.reporting.version_text import VersionOutcome

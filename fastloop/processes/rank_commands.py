@@ -21,7 +21,7 @@ from fastloop.core.fingerprints import fingerprint
 from fastloop.core.machine import code_version
 from fastloop.core.protocols import RankTask
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
-from fastloop.processes.child import Child, Outcome
+from fastloop.processes.child_process import Child, Outcome
 from fastloop.processes.rank_children import (
     RankWork,
     answer_to_json,

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fastloop.core.protocols import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.processes.child import Call, Child
+from fastloop.processes.child_process import Call, Child
 from fastloop.processes.rank_children import (
     RankPosition,
     RankWork,

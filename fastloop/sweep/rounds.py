@@ -48,7 +48,7 @@ from fastloop.trial.limits import missing_limits
 from fastloop.trial.profiling import profile_paths
 from fastloop.trial.shadow import SHADOW_TIME
 from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task, trial_task
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
 """(jobs, number) -> the names of the jobs that continue. Prepares the data of each job that runs

@@ -35,7 +35,7 @@ from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
 from fastloop.trial.profiling import run_profiling
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 BATCH = 16
 SEED = 7
