@@ -24,7 +24,7 @@ from experiments.lib import memory_groups
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare_dataset import prepare
-from fastloop.processes.startup import ENDINGS
+from fastloop.processes.command_endings import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Every process that a test starts would compile all of fastloop again, and every worker all tests.

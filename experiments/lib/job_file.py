@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.loading_settings import LOADING
-from fastloop.trial.job import Job, crop_images
+from fastloop.trial.job import Job
 
 Node = dict[str, Any]
 Settings = Mapping[str, Any]
@@ -36,7 +36,7 @@ def read_job(path: Path, *overrides: str) -> Job:
     node = content["jobs"].get(" ".join(overrides))
     if node is None:
         raise KeyError(f"{path.name} has no job {' '.join(overrides)}")
-    return crop_images(_build(content["default"] | node))
+    return _build(content["default"] | node).with_crops()
 
 
 def job_nodes(all_overrides: Iterable[tuple[str, ...]]) -> Node:

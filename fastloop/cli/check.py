@@ -62,8 +62,8 @@ from fastloop.core.outputs_folder import remove_unused
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
+from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.processes.signals import exit_if_signalled, restore_default_signals
-from fastloop.processes.startup import exit_on_system_error
 from fastloop.reporting.check_verdict import (
     CheckStatus,
     CheckVerdict,

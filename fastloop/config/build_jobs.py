@@ -114,7 +114,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     overrides: overrides of the command line. A store that none of them asks for is left out if it
     would repeat one random crop of each image.
     """
-    from fastloop.trial.job import Job, crop_images, needs_no_store
+    from fastloop.trial.job import Job
 
     of_job = job_config(values)
     of_loader, of_placement = (
@@ -134,10 +134,9 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
             loader_requirements=of_loader,
             placement_requirements=of_placement,
         ),
-    )
-    job = crop_images(job)
+    ).with_crops()
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
-    if not is_asked_for and needs_no_store(job):
+    if not is_asked_for and job.needs_no_store:
         return replace(job, loader=replace(job.loader, store=None))  # pyright: ignore[reportArgumentType]
     return job
 

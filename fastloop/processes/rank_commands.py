@@ -30,7 +30,7 @@ from fastloop.processes.rank_children import (
     start_children,
     work_from_json,
 )
-from fastloop.processes.rendezvous import JOIN_TIMEOUT_S, STOP, Mailbox, connect
+from fastloop.processes.store_messages import JOIN_TIMEOUT_S, STOP, Mailbox, connect
 from fastloop.processes.torchrun_env import TorchrunProcess
 from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 

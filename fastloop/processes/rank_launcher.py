@@ -28,8 +28,8 @@ from fastloop.processes.rank_children import (
     work_to_json,
 )
 from fastloop.processes.rank_commands import STORE_ENDED, Followers
-from fastloop.processes.rendezvous import LOOPBACK, STOP, host_store
 from fastloop.processes.stall_watch import StallWatch
+from fastloop.processes.store_messages import LOOPBACK, STOP, host_store
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 

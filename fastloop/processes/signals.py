@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from fastloop.core.types import SignalExit
-from fastloop.processes.startup import ENDINGS, print_ending
+from fastloop.processes.command_endings import ENDINGS, print_ending
 
 
 @dataclass(frozen=True)

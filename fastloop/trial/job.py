@@ -37,16 +37,27 @@ class Job(JobSettings):
     """
 
     dataset: Dataset
+    """The source of the samples."""
     loader: Loader
+    """Makes batches of the dataset, or of a store that it was written to."""
     order: Order
+    """The order of the samples in an epoch."""
     decoder: Decoder | None = None
+    """Decodes the dataset's images; None: they are not encoded."""
     transform: Transform
+    """Changes each sample, in the workers or in the loop."""
     collate: Collate
+    """Makes a batch of samples."""
     placement: Placement
+    """Copies a batch to the device."""
     benchmark: dict[str, Benchmark]
+    """The benchmarks that each trial times, by name."""
     model: Model
+    """The model of benchmarks that run one."""
     execution: Execution
+    """The way in which the model is run, such as eager or compiled."""
     loading: LoadingSettings
+    """The settings that a DataLoader has."""
     loader_requirements: tuple[str, ...] = ()
     """Arguments of pip for the libraries that the loader and its store import, see
     processes/environments.py."""
@@ -95,6 +106,20 @@ class Job(JobSettings):
             device=resolve_device(self.device),
         )
 
+    def with_crops(self) -> Job:
+        """The job with the dataset of the crops, if its transform crops that dataset's images."""
+        return replace(self, dataset=crop_dataset(self.dataset, self.transform))
+
+    @property
+    def needs_no_store(self) -> bool:
+        """True if a store would repeat one random crop of each image, and the loader can read the
+        images themselves."""
+        crops_at_random = (
+            isinstance(self.dataset, CroppedDataset) and self.dataset.cropping.is_random
+        )
+        reads_samples = traits_of(LoaderTraits, self.loader).reads_samples
+        return crops_at_random and reads_samples and self.loader.store is not None
+
     @property
     def data_request(self) -> DataRequest:
         """The data that the loader reads."""
@@ -112,17 +137,3 @@ class Job(JobSettings):
         # returns "forkserver" in a trial's process, as it was started by a forkserver: the first
         # batch would come after 1.35 s instead of 0.005 s.
         return self.loading.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
-
-
-def crop_images(job: Job) -> Job:
-    """The job with the dataset of the crops, if its transform crops that dataset's images."""
-    return replace(job, dataset=crop_dataset(job.dataset, job.transform))
-
-
-def needs_no_store(job: Job) -> bool:
-    """True if a store would repeat one random crop of each image, and the loader can read the
-    images themselves."""
-    dataset, loader = job.dataset, job.loader
-    crops_at_random = isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
-    reads_samples = traits_of(LoaderTraits, loader).reads_samples
-    return crops_at_random and reads_samples and loader.store is not None

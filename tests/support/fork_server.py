@@ -45,7 +45,7 @@ PRELOADED = (
     "fastloop.core.optional_libraries",
     "fastloop.core.result",
     "fastloop.core.types",
-    "fastloop.reporting.html",
+    "fastloop.reporting.html_report",
     "fastloop.reporting.report_files",
     "fastloop.reporting.terminal_table",
     "fastloop.options.benchmark.traversal",

@@ -29,7 +29,7 @@ from fastloop.processes.rank_group import (
     rank,
     world_size,
 )
-from fastloop.processes.rendezvous import LOOPBACK, host_store
+from fastloop.processes.store_messages import LOOPBACK, host_store
 from fastloop.trial import training_limit
 from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.instrumented_pass import run_instrumentation
