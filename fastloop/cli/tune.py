@@ -88,7 +88,7 @@ LAUNCHERS = {
     "fabric",
 }
 """Commands and modules, beside torchrun, that start a script in several processes."""
-NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
+NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
 

@@ -31,18 +31,18 @@ class Deadline:
     """The time of the deadline by the clock of `now_ns`; infinite: there is no deadline."""
 
     @property
-    def rest_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the deadline; negative if it has passed."""
         return (self.end_ns - now_ns()) / 1e9
 
     @property
     def is_over(self) -> bool:
         """True once the deadline has passed."""
-        return self.rest_s < 0
+        return self.remaining_s < 0
 
     def has_room(self, seconds: float) -> bool:
         """True if work that takes this long would end in time."""
-        return seconds <= self.rest_s
+        return seconds <= self.remaining_s
 
 
 def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadline:
@@ -88,7 +88,7 @@ def within(items: Iterable[T], seconds: float | None) -> Iterator[T]:
     deadline = deadline_after(seconds)
     for item in items:
         yield item
-        if deadline.rest_s <= 0:
+        if deadline.remaining_s <= 0:
             return
 
 

@@ -45,7 +45,7 @@ class CheckStatus(IntEnum):
     OTHER_DATA = 3
     """The samples differ from the base's, or the number of epochs."""
     NOT_JUDGED = 4
-    """Nothing can be told: there are too few trials, there is no base, or a setting is wrong."""
+    """Nothing is known: there are too few trials, there is no base, or a setting is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

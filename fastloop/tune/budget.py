@@ -90,7 +90,7 @@ class Spending:
         return self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
 
     @property
-    def rest_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the work after the race has to begin; infinite if the budget is not a
         time."""
         limit_s = self.budget.seconds
@@ -98,7 +98,7 @@ class Spending:
 
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
-        return seconds <= self.rest_s
+        return seconds <= self.remaining_s
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

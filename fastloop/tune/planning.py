@@ -163,8 +163,8 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
 def check_trial_time(pilot: Pilot, spending: Spending) -> None:
     """Raise UsageError if not even one trial of the present job has room in the budget."""
     trial_s = _forecast_trial_s(pilot)
-    if trial_s > spending.rest_s:
-        left = f"{max(0.0, spending.rest_s):.0f} s are left"
+    if trial_s > spending.remaining_s:
+        left = f"{max(0.0, spending.remaining_s):.0f} s are left"
         raise _too_short(
             f"a trial of yours takes about {trial_s:.0f} s, and {left}", spending, trial_s
         )

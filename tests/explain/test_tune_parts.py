@@ -468,10 +468,10 @@ def test_first_pass_is_stopped_at_its_share_of_the_budget():
     spending = Spending(budget=TuneBudget(seconds=60), before_s=10)
     with pytest.raises(UsageError, match=r"^budget=60s is too short: 10 s of it are spent, and it"):
         first_pass_within(spending, time_pass)
-    assert 0 < deadlines[0].rest_s <= 20
+    assert 0 < deadlines[0].remaining_s <= 20
     with pytest.raises(UsageError, match=r"^it takes longer$"):
         first_pass_within(Spending(budget=TuneBudget(trials=5)), time_pass)
-    assert deadlines[1].rest_s == math.inf
+    assert deadlines[1].remaining_s == math.inf
 
 
 @pytest.mark.heavy
