@@ -76,16 +76,16 @@ class Spending:
         if self.budget.seconds is not None:
             return (self.seconds_used + self.ending_s) / self.budget.seconds
         # `exhaustive` is zero until the candidates are counted.
-        return self.num_trials / max(1, self._allowed_trials)
+        return self.num_trials / max(1, self._trial_limit)
 
     def count_trials(self, trial_s: float) -> int:
         """About the number of trials that fit into the budget, if one takes this many seconds."""
         if self.budget.seconds is None:
-            return int(self._allowed_trials)
+            return int(self._trial_limit)
         return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)
 
     @property
-    def _allowed_trials(self) -> float:
+    def _trial_limit(self) -> float:
         """The number of trials of a budget that is not a time."""
         return self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
 
