@@ -329,6 +329,22 @@ def test_script_that_can_not_be_run_again_is_told():
         judged({}, [1])
 
 
+class FailingRunner(KnownRunner):
+    """Only the first run of the script as it is succeeds, in which samples are hashed."""
+
+    def digests(self, change, limit_s):
+        return [1, 2]
+
+
+def test_no_change_runs_after_the_script_as_it_is_has_failed():
+    runner = FailingRunner({f"num_workers={number}": 5.0 for number in (1, 2, 4)})
+    changes = [Change(settings={"num_workers": number}) for number in (1, 2, 4)]
+    with pytest.raises(Unsupported, match="ValueError: no"):
+        try_changes(cast("ScriptRunner", runner), known_loop(), changes, 3600.0, lambda _: None)
+    assert len(runner.runs) < 1 + len(changes), "the order is drawn, always the same one"
+    assert runner.runs[-1] == ""
+
+
 def known_ranks(*batches):
     ranks = tuple(
         RankFindings(rank=rank, batches=count, seconds=4.0, verdict=VERDICT, shares={})

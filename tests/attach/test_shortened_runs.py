@@ -42,7 +42,7 @@ class KnownRun:
         self.loop = CutLoop(cut, folder)
 
     def begin(self):
-        return CutPass(self.now_ns)
+        return CutPass(self.now_ns, self.place)
 
     def ask(self, begun, place=LOOP):
         """next(), which takes a second."""
@@ -89,6 +89,17 @@ def test_time_of_passes_that_the_loop_breaks_off_counts(tmp_path, monkeypatch):
         run.step()
     # Of each pass two waits of a second, and one step of three.
     assert run.end(run.begin()) == pytest.approx(2 * (2 + 3))
+
+
+def test_thread_that_only_calls_next_asks_for_the_loop_that_has_begun_the_pass(
+    tmp_path, monkeypatch
+):
+    """As by `executor.submit(next, batches)`: no function of the script is running there."""
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    begun = run.begin()
+    for _ in range(2):
+        run.ask(begun, place="")
+    assert run.loop.result.batches == 2
 
 
 def test_whole_pass_counts_once(tmp_path, monkeypatch):

@@ -175,8 +175,8 @@ def _run_rounds(
         drawn.shuffle(order)
         for each in order:
             _run_once(runner, each, number, limit_s, rest_s)
-        if baseline.failure:
-            raise Unsupported(baseline.failure)
+            if baseline.failure:
+                raise Unsupported(baseline.failure)
         end_round(number)
 
 
