@@ -14,7 +14,7 @@ from fastloop.cli.attach_settings import COPY, TrySettings
 
 if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
-    from fastloop.explain.attach.try_changes import TriedLoop
+    from fastloop.explain.attach.tried_changes import TriedLoop
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.atomic_files import write_text
     from fastloop.explain.attach.findings_text import format_tried
-    from fastloop.explain.attach.try_changes import PATCH, TRIED, to_json
+    from fastloop.explain.attach.tried_changes import PATCH, TRIED, to_json
 
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)

@@ -23,7 +23,7 @@ from fastloop.explain.attach.call_patch import show_command
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
 from fastloop.explain.attach.loop_verdict import LEAST_TOLD, rank_rows
-from fastloop.explain.attach.try_changes import TriedChange, TriedLoop
+from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
