@@ -22,7 +22,6 @@ from fastloop.core.stats import estimate
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.attach import changes_to_try
-from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.changes_to_try import (
     FEWEST_ROUNDS,
     check_minutes,
@@ -37,6 +36,7 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
+from fastloop.explain.attach.script_patch import edit_call, patch_script
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes
 from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_once

@@ -11,8 +11,8 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_time
 from fastloop.core.parts import Part
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = 5

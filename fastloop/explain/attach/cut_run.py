@@ -21,11 +21,11 @@ import torch
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.by_identity import ByIdentity
-from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.patch_dataloader import follow_reset
+from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations

@@ -45,9 +45,9 @@ class TriedLoop:
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None
     """True: with the recommended change the first pass has the samples that it has without. None:
-    this can't be told, or no change is recommended."""
+    this is not known, or no change is recommended."""
     not_compared: str = ""
-    """The reason why it can't be told whether the samples are the same."""
+    """The reason why it is not known whether the samples are the same."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
     notes: tuple[str, ...] = ()

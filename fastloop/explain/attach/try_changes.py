@@ -9,9 +9,9 @@ from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import PatchedCall, patch_call
 from fastloop.explain.attach.changes_to_try import COMPARISON_RUNS, find_prediction, least_minutes
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.script_patch import PatchedCall, patch_call
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_rounds
@@ -101,7 +101,7 @@ def _compare_samples(
     deadline: Deadline,
     limit_s: float,
 ) -> tuple[bool | None, str]:
-    """Whether the samples have the given digests; or None, and the reason why it can't be told.
+    """Whether the samples have the given digests; or None, and the reason why it is not known.
 
     limit_s: the most time of a run, which ends at the deadline.
     """
