@@ -61,11 +61,11 @@ def try_loop(
     if found is None:
         return
     budget_s = 60 * settings.minutes
-    rest_s = outside_s(findings)
-    batches = choose_batches(found, budget_s, rest_s)
+    loopless_s = outside_s(findings)
+    batches = choose_batches(found, budget_s, loopless_s)
     changes = choose_changes(found, batches)
     try:
-        check_minutes(found, batches, settings.minutes, rest_s)
+        check_minutes(found, batches, settings.minutes, loopless_s)
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return

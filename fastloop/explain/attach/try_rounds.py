@@ -82,7 +82,7 @@ class Attempts:
         # Drop the comparison of the samples if there is no time for it and the rounds.
         for reserved_s in (COMPARISON_RUNS * self.baseline.run_s, 0.0):
             for count in range(min(len(fastest), most), 0, -1):
-                if self._needed_s(fastest, count, number) + reserved_s <= remaining_s:
+                if self._cost_s(fastest, count, number) + reserved_s <= remaining_s:
                     return fastest[:count]
             # Enough rounds have been run for an interval. If a change is sure to help, a further
             # one is not worth the comparison of its samples.
@@ -101,7 +101,7 @@ class Attempts:
         fits = FEWEST_ROUNDS * self._round_s(waiting[:1]) <= remaining_s
         return waiting[0] if waiting and fits else None
 
-    def _needed_s(self, fastest: Sequence[Attempt], count: int, number: int) -> float:
+    def _cost_s(self, fastest: Sequence[Attempt], count: int, number: int) -> float:
         """Seconds of this round with so many changes, and of those that the best one needs then."""
         later = max(0, FEWEST_ROUNDS - 1 - len(fastest[0].seconds))
         needed_s = self._round_s(fastest[:count]) + later * self._round_s(fastest[:1])
