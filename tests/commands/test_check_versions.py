@@ -264,6 +264,8 @@ def test_missing_environment_is_told_once(repository):
     (repository / "my_conf" / "loader").mkdir(parents=True)
     (repository / "my_conf" / "loader" / "pinned.yaml").write_text(PINNED)
     (repository / "pinned.py").write_text(LOADER)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "Read by a library")
     job = "job=-cd my_conf dataset=digits loader=pinned benchmark=traversal epochs=1"
     process = check(repository, "against=HEAD", job)
     assert (process.returncode, process.stdout) == (4, "")
