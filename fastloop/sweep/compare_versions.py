@@ -69,7 +69,9 @@ def compare_versions(
     start_ns = now_ns()
     with ExitStack() as stack:
         processes = {
-            name: stack.enter_context(start_version(version, words, folder / name))
+            name: stack.enter_context(
+                start_version(version, words, folder / name, is_base=name == BASE)
+            )
             for name, version in versions.items()
         }
         # Both import and prepare their data at the same time.

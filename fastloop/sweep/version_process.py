@@ -108,11 +108,14 @@ class VersionProcess:
 
 
 @contextmanager
-def start_version(version: Version, words: Sequence[str], folder: Path) -> Iterator[VersionProcess]:
+def start_version(
+    version: Version, words: Sequence[str], folder: Path, *, is_base: bool
+) -> Iterator[VersionProcess]:
     """Start the process of a version for the job of these words; its first message says that it is
     ready.
 
-    It ends with the context, and when this process is killed.
+    It ends with the context, and when this process is killed. is_base: True if it reports an error
+    when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
@@ -136,6 +139,7 @@ def start_version(version: Version, words: Sequence[str], folder: Path) -> Itera
                 {
                     "words": [*words],
                     "folder": str(folder),
+                    "is_base": is_base,
                     "package": version.package,
                     "package_version": version.package_version,
                     "tree": version.tree,
