@@ -21,8 +21,8 @@ from fastloop.core.time_limits import note_progress
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
-from fastloop.data.dataloader import decode_in_order
 from fastloop.data.dataset_samples import fetch_samples, is_broken
+from fastloop.data.decode_in_order import decode_in_order
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves

@@ -8,8 +8,8 @@ from dataclasses import replace
 from fastloop.core.alpha_spending import AUTO
 from fastloop.core.auto_trials import most_trials
 from fastloop.core.benchmark import Benchmark
-from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.order_parts import OrderPrefix
 from fastloop.core.plan import Loader, Plan
 from fastloop.core.protocols import (
     Collate,

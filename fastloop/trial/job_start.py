@@ -17,8 +17,8 @@ import torch
 
 from fastloop.core.benchmark import Session, Setup
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.epochs import rank_plan
 from fastloop.core.machine import describe_machine
+from fastloop.core.order_parts import rank_plan
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData

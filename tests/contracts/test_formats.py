@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from options import MYDATASET, compose_job, require_library, skip_without_library
 from torch.utils.data import default_collate
 
-from fastloop.core.epochs import close_on_exit, epoch_indices
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.prepare_dataset import prepare

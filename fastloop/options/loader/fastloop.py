@@ -20,12 +20,12 @@ from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
-from fastloop.data.dataloader import identity_collate
 from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import read_pixels
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
+from fastloop.data.torch_epochs import identity_collate
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.columns.column import ColumnList, SampleSpec, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from fastloop.core.epochs import close_on_exit
 from fastloop.core.move_tensors import split_tensors
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.fastloader.device_copy import CopyStream, receive_copies
 
