@@ -20,8 +20,8 @@ from fastloop.data.image_pixels import (
     Size,
     center_crop_offset,
     covering_size,
-    decode_pixels,
-    read_pixels,
+    decode_and_resize,
+    decode_file,
     resize_to_cover,
     to_floats,
 )
@@ -38,13 +38,13 @@ class LandmarkSamples:
     landmarks: np.ndarray
     """(samples, parts, 2) float32: x and y in pixels of the image in its file, before resizing."""
     decoder: Decoder
-    size: Size
+    size: Size | None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        pixels = read_pixels(self.root / self.names[index], self.decoder, None)
+        pixels = decode_file(self.root / self.names[index], self.decoder, None)
         points = self.landmarks[index]
         # Landmarks are in pixels of the stored image: they move with its resize and crop.
         if self.size:
@@ -58,7 +58,7 @@ class LandmarkSamples:
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
-        return decode_pixels(data, self.decoder, self.size)
+        return decode_and_resize(data, self.decoder, self.size)
 
 
 @option
@@ -75,7 +75,7 @@ class CsvImages:
     decodes: ClassVar[bool] = True
     csv_file: str
     root: str | None
-    size: Size
+    size: Size | None
     decoder: Decoder
 
     @property

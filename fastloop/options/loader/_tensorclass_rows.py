@@ -30,8 +30,8 @@ class TensorClassRows:
 
 def check_tensorclass(rows: Any) -> Any:
     """Return the rows; raises Unsupported for a tree, such as a tuple of arrays."""
-    # An index reaches the leaves of a tensorclass, but not those of a tuple or a dict. These have no
-    # method `clone`.
+    # An index reaches the leaves of a tensorclass, but not those of a tuple or a dict, neither of
+    # which has a method `clone`.
     if not hasattr(rows, "clone"):
         raise Unsupported("rows can't be indexed by batch: use store@loader.store=tensordict")
     return rows

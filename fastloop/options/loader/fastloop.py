@@ -22,7 +22,7 @@ from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
-from fastloop.data.image_pixels import read_pixels
+from fastloop.data.image_pixels import decode_file
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
 from fastloop.data.torch_epochs import identity_collate
@@ -169,7 +169,7 @@ class ImageFileColumn:
         images, rows = self.images, self.spec.view_tensor(out)
         for index, row in zip(indices.tolist(), rows, strict=True):
             path = images.path(index)
-            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            pixels = torch.from_numpy(decode_file(path, images.decoder, images.size))
             if images.as_uint8:
                 row.copy_(pixels)
             else:

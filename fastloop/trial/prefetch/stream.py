@@ -38,7 +38,7 @@ class DeliveryStream:
         # epoch, such as indices. If these were allocated on the caller's stream, their memory could
         # be reused before a pending gather on this stream has read it.
         self._copies.follow_caller()
-        with self._copies.current():
+        with self._copies.as_current():
             return iter(epochs(epoch))
 
     def deliver_each(
@@ -46,7 +46,7 @@ class DeliveryStream:
     ) -> Iterator[PendingBatch]:
         """Yield deliver(batch) for each; the loader's device work runs on this stream too."""
         while True:
-            with self._copies.current():
+            with self._copies.as_current():
                 batch = next(batches, END)
                 if batch is END:
                     return
