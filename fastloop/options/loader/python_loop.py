@@ -53,6 +53,7 @@ class PythonLoop:
 @dataclass(frozen=True)
 class _Lists:
     lists: list[tuple[list[Any], Callable[[list[Any]], torch.Tensor]]]
+    """The rows of each leaf, and the function that stacks some of them to a tensor."""
     structure: Any
     plan: Plan
 
