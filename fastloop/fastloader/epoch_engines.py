@@ -262,7 +262,7 @@ class PythonEpochs:
         finish: called after the last one.
         """
         seeds = begin.seeds
-        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
+        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
         with begin.restored:

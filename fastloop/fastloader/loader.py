@@ -378,7 +378,7 @@ class FastLoader(Generic[T_co]):
         begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
         early it is the position at which it was left.
 
-        Raises ValueError with in_order=False: the number of delivered batches does not tell which
+        Raises ValueError with in_order=False: the number of delivered batches does not say which
         ones were delivered.
         """
         if not self._settings.is_in_order:

@@ -35,7 +35,7 @@ NOT_USED = {
     "in_order": (True, "batches come in order unless several threads or processes make them"),
 }
 """DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
-as the warning tells it."""
+as the warning says it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -330,8 +330,7 @@ class Work:
                 pace.own_errors |= {type(each.error) for each in filter(_is_failed, staged.made)}
                 if not any(map(_is_failed, staged.made)) and not pace.needs_loop:
                     pace.note_failure()
-                    told = STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN
-                    LOG.info(told, failed.error)
+                    LOG.info(STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN, failed.error)
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, failed

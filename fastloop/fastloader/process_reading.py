@@ -63,10 +63,10 @@ class Reader:
     """The memory of each batch that it has yet to make, in that sequence; None: new memory."""
     left: list[int] = field(default_factory=list)
     """Numbers of memories that must not be used again, as forks may have their batches. The process
-    is told with its next task."""
+    hears of them with its next task."""
 
     def __post_init__(self) -> None:
-        """Join the readers that are told before a fork."""
+        """Join the readers that hear of a fork before it."""
         READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
@@ -125,7 +125,7 @@ class Reader:
 
 
 READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
-"""The readers of all loaders, which are told before a fork."""
+"""The readers of all loaders, which hear of a fork before it."""
 
 
 def _leave_to_fork() -> None:

@@ -128,7 +128,7 @@ class Running:
 def _refuse_fork(pid: int) -> None:
     if os.getpid() != pid:
         problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
-        raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+        raise RuntimeError(f"{problem}: iterate over the loader again in the fork")
 
 
 class LaterBatches(EpochIterator, chain):

@@ -115,7 +115,7 @@ def _rows(path: Path) -> list[tuple[str, list[float]]]:
             reader = csv.reader(file)
             header = next(reader, [])
             axes = [f"part_{part}_{axis}" for part in range(len(header) // 2) for axis in "xy"]
-            # Spaces behind the commas are common, and do no harm.
+            # Spaces after the commas are common, and do no harm.
             if not axes or [name.strip() for name in header] != ["image_name", *axes]:
                 raise BadData(f"{path}: columns are {', '.join(header)[:80]}; expected: {COLUMNS}")
             rows = [_row(f"{path}, line {reader.line_num}", row, axes) for row in reader if row]

@@ -53,7 +53,7 @@ class FfcvLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of (data, label) batches.
 
-        numba compiles the pipeline before the first batch, anew in every process.
+        numba compiles the pipeline before the first batch, again in every process.
 
         Raises Unsupported without FFCV.
         """

@@ -70,7 +70,7 @@ class MosaicStreamingLoader:
 
 def _batches(dataset: Any, columns: list[str], structure: Any, plan: Plan, epoch: int) -> Batches:
     """The batches of this process, which Streaming knows as a worker of a DataLoader."""
-    # Every worker sets the same number, before any of them passes the barrier behind which the
+    # Every worker sets the same number, before any of them passes the barrier after which the
     # dataset counts it up.
     dataset.next_epoch = epoch
     for samples in group_samples(dataset, plan):

@@ -191,7 +191,7 @@ class UserLoader:
         if isinstance(loader, Iterator):
             iterators = self._call_for_each(arguments, loader)
             return lambda _: next(iterators)
-        # An object with __getitem__ alone is iterable, too, which its type does not tell.
+        # An object with __getitem__ alone is iterable, too, which its type does not show.
         return iterable_epochs(loader) if is_iterable(loader) else loader  # pyright: ignore
 
     def _call_for_each(
