@@ -396,6 +396,16 @@ def test_close_on_exit_ends_generators_that_are_still_referenced():
 
 
 @pytest.mark.heavy
+def test_workers_of_every_epoch_that_is_still_referenced_end_with_the_loader(prepared_job):
+    job, prepared = prepared_job("loader=raw", "num_workers=1", *MYDATASET)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        iterators = [iter(epochs(epoch)) for epoch in range(2)]
+        workers = [worker for iterator in iterators for worker in iterator._workers]
+        assert [worker.is_alive() for worker in workers] == [True, True]
+    assert [worker.is_alive() for worker in workers] == [False, False]
+
+
+@pytest.mark.heavy
 @pytest.mark.xdist_group("tf_data")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tf_data_passes_tensors_to_torch_without_a_copy(dtype):
