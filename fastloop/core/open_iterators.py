@@ -19,7 +19,7 @@ class OpenIterators:
 
     # Weak references: an iterator that nobody holds any more closes when Python frees it, and long
     # runs must not keep one for each epoch.
-    _references: list[weakref.ref[Any]] = field(default_factory=list)
+    _references: list[weakref.ref[Any]] = field(default_factory=list, init=False)
 
     def start(self, iterable: Iterable[T]) -> Iterator[T]:
         """The iterable's own iterator, so that a timed window calls nothing else."""
