@@ -64,6 +64,7 @@ class SpdlPipeline:
                 pipeline.stop()
 
     def _start(self) -> _RunningPipeline:
+        """Start SPDL's pipeline, which serves all epochs."""
         spdl = Library("spdl", self.option, INSTALL).load("spdl.pipeline")
         # SPDL polls for the end of a source every 0.1 s. This source never ends between epochs: it
         # waits for requests.

@@ -128,6 +128,7 @@ class LoaderEpochs:
         finish: Callable[[], None],
         opened: Iterator[Any] | None,
     ) -> Epoch:
+        """The epoch that draws its numbers as DataLoader does, or has them from a loaded state."""
         state.pop(PENDING, None)
         drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
         if not is_loaded:

@@ -406,6 +406,7 @@ def _context(settings: WorkerProcesses) -> Any:
 
 
 def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
+    """Start a process, which closes its copies of `others`; raises ValueError if it can't start."""
     here, there = context.Pipe()
     is_fork = context.get_start_method() == "fork"
     # A fork has copies of all of the parent's open connections, which it closes, see run_reader.

@@ -98,6 +98,7 @@ class Running:
         draw_for: Callable[[int], None] | None,
         pid: int,
     ) -> Generator[Tree | FailedBatch, None, None]:
+        """The batches, see `deliver`; pid: of the process in which this may run."""
         first = state["delivered"]
         try:
             _refuse_fork(pid)
