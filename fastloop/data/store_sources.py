@@ -95,13 +95,14 @@ class StreamSource:
         # The size of a sample is known only once it has been read. Ragged samples may grow, so the
         # size of each chunk follows from its first sample, but it never exceeds that of the chunk
         # before.
-        numbered = enumerate(self._stored_samples())
+        numbered = enumerate(self._convert_samples())
         size = MOST_ROWS
         for first in numbered:
             size = min(size, rows_per_chunk(_collate([first], self.may_differ)))
             yield _collate([first, *islice(numbered, size - 1)], self.may_differ)
 
-    def _stored_samples(self) -> Iterator[Tree]:
+    def _convert_samples(self) -> Iterator[Tree]:
+        """Yield the samples as they are stored."""
         for number, sample in enumerate(self.samples):
             if not number and self.strings == "keep":
                 self.texts = find_texts(sample)
