@@ -181,8 +181,7 @@ class FastLoader(Generic[T_co]):
         self.persistent_workers = persistent_workers
         self._num_threads, self.thread_safe = num_threads, thread_safe
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.in_order = in_order
-        self.copy, self.native = copy, native
+        self.in_order, self.copy, self.native = in_order, copy, native
         self._position = Position()
         settings = self._open()
         warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
