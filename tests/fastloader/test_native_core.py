@@ -338,7 +338,7 @@ def test_memory_that_does_not_fit_is_refused():
         gather_into([column], np.arange(100), [np.zeros((99, 12), np.uint8)])
     with pytest.raises(ValueError, match="outs: 0, allowed is one for each column"):
         gather_into([column], np.arange(100), [])
-    with pytest.raises(ValueError, match="rows end at byte 1212, beyond their buffer"):
+    with pytest.raises(ValueError, match="rows end at byte 1212, behind their buffer"):
         type(column)(**array_column(rows).native_rows() | {"num_rows": 101})
     with pytest.raises(ValueError, match="columns of one length are allowed, got 99 rows"):
         stream_of((rows, torch.arange(99)), np.arange(9), 3)

@@ -37,7 +37,7 @@ static int check_column(const column_object *self, int64_t offset) {
     int64_t last = column->positions ? (int64_t)column->positions - 1 : column->num_rows - 1;
     int64_t needed = column->num_rows ? offset + last * column->stride + column->source_nbytes : 0;
     if (column->num_rows < 0 || offset < 0 || column->stride < 0 || needed > self->rows.len) {
-        fp_refuse("rows end at byte %lld, beyond their buffer", needed);
+        fp_refuse("rows end at byte %lld, behind their buffer", needed);
         return 0;
     }
     int64_t items = column->channels * column->pixels;
