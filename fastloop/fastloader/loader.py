@@ -169,21 +169,22 @@ class FastLoader(Generic[T_co]):
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
         self.source, self.device = source, device
         self._batch_size, self.drop_last = batch_size, drop_last
-        self.shuffle = shuffle or False
-        self._sampler, self._batch_sampler = sampler, batch_sampler
-        self._collate_fn, self.transform = collate_fn, transform
-        self.generator, self.seed = generator, seed
-        self.rank, self.world_size = rank, world_size
-        self._num_workers = plain_number(num_workers)
-        self._prefetch_factor = prefetch_factor
+        self.shuffle, self._sampler, self._batch_sampler = shuffle or False, sampler, batch_sampler
+        self._collate_fn, self.transform, self.generator = collate_fn, transform, generator
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._num_workers, self._prefetch_factor = plain_number(num_workers), prefetch_factor
         self.timeout, self.worker_init_fn = timeout, worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers = persistent_workers
+        self.persistent_workers, self.in_order = persistent_workers, in_order
         self._num_threads, self.thread_safe = num_threads, thread_safe
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.in_order, self.copy, self.native = in_order, copy, native
-        self._position = Position()
-        settings = self._open()
+        self.copy, self.native, self._position = copy, native, Position()
+        # Raised from here, so that a traceback does not show the frames of the checks.
+        try:
+            settings = self._settings
+        except (ValueError, TypeError) as error:
+            raise error.with_traceback(None) from None
+        self._open(settings)
         warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -200,7 +201,7 @@ class FastLoader(Generic[T_co]):
         before = dict(self.__dict__)
         try:
             super().__setattr__(name, value)
-            self._open()
+            self._open(self._settings)
         except BaseException:
             self.__dict__.update(before)
             raise
@@ -210,16 +211,14 @@ class FastLoader(Generic[T_co]):
         """The settings as they are now, checked."""
         return LoaderSettings(**dict(zip(SETTINGS, read_values(self), strict=True)))
 
-    def _open(self) -> LoaderSettings:
+    def _open(self, settings: LoaderSettings) -> None:
         """Open the source, choose who reads it, and make the epochs of these settings.
 
-        Raises ValueError and TypeError for settings that are invalid.
+        Raises ValueError and TypeError for settings that are invalid with this source.
         """
-        settings = self._settings
         self._reading = open_reading(settings)
         # It is made here so that an invalid order raises now, and not in the first epoch.
         self._last_epochs = open_epochs(settings, self._reading)
-        return settings
 
     def _follow_dataset(self) -> None:
         """Open the dataset again if it is read natively, and was changed since it was opened."""
@@ -227,7 +226,7 @@ class FastLoader(Generic[T_co]):
         if watch is not None and not watch.is_current():
             name = type(watch.dataset).__name__
             log_once(f"{name} was changed after its FastLoader was made, and is opened again")
-            self._open()
+            self._open(self._settings)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError if a sampler has no length."""

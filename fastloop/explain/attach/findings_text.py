@@ -73,21 +73,22 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
     """The sentence about the script as a whole, which takes so many seconds: the time that the best
     predicted change of each loop saves, and the time outside of loops."""
-    saved_s, places, is_bound = 0.0, [], False
+    saved_s, places, bounds = 0.0, [], set[str]()
     for loop in findings.loops:
         loop_s = loop.seconds / num_ranks(loop)
         best = next((each for each in loop.what_ifs if each.gain is not None), None)
         if best and best.gain is not None:
             saved_s += best.gain * loop_s
-            is_bound = is_bound or best.is_bound
+            bounds |= {"at most "} if best.is_bound else {"at least "} if best.is_least else set()
             gain = show_time(best.gain * loop_s)
             places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     head = f"Of the script's {show_time(seconds)},"
     if not places:
         return f"{head} {outside}; no change of a loader is predicted to save time."
-    most = "at most " if is_bound else ""
-    return f"{head} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+    # A sum of an upper and a lower bound is neither.
+    bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
+    return f"{head} {bound}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
@@ -132,7 +133,7 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     """The changes and their predicted gains as text, below a heading."""
     rows = [("what if", "predicted gain")]
     for each in loop.what_ifs:
-        bound = "at most " if each.is_bound else ""
+        bound = "at most " if each.is_bound else "at least " if each.is_least else ""
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
         rows.append((each.change.name, bound + gain))
     return rows
