@@ -44,7 +44,7 @@ class RaceProbe:
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__, which keeps the arguments at the place of the plan."""
-        from fastloop.explain.attach.loader_places import place_of_call
+        from fastloop.explain.attach.loader_places import find_original, place_of_call
 
         signature = inspect.signature(original)
 
@@ -54,6 +54,10 @@ class RaceProbe:
                 bound = signature.bind(loader, *args, **named).arguments
                 self.made[id(loader)] = (loader, {**bound})
             original(loader, *args, **named)
+            first = find_original(loader, lambda known: id(known) in self.made)
+            # A library has made this DataLoader from the one of the plan, which is raced.
+            if first is not None:
+                self.made[id(loader)] = self.made[id(first)]
 
         return __init__
 

@@ -24,7 +24,11 @@ from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
-from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+from fastloop.explain.attach.loader_places import (
+    find_original,
+    place_in_script,
+    place_of_call,
+)
 from fastloop.explain.attach.patch_dataloader import follow_reset
 
 if TYPE_CHECKING:
@@ -108,9 +112,12 @@ class CutLoop:
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             if place_of_call(loader) not in self.cut.made_at:
                 original(loader, *args, **named)
+                # A library has made this one from the changed DataLoader, with its arguments.
+                if find_original(loader, self.changed.__contains__) is not None:
+                    self.changed[loader] = True
                 return
-            # Below a library's own wrapper of __init__, __new__ has not seen this place. A
-            # DataLoader as it was must not be timed as FastLoader.
+            # If a function of a library calls __init__ for its caller, __new__ has not seen this
+            # place. A DataLoader as it was must not be timed as FastLoader.
             if self.cut.change.is_fastloader:
                 raise Unsupported("FastLoader can't take the place of a library's DataLoader")
             bound = signature.bind(loader, *args, **named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -45,14 +45,34 @@ def place_of_call(loader: DataLoader[Any] | None) -> str:
 
     loader: None if it is not made yet.
     """
-    # A class derived from DataLoader calls DataLoader.__init__ in its own, for the same loader.
-    frames = [
-        frame
-        for frame in _frames(sys._getframe(1))
-        if not is_own(frame.f_code.co_filename)
-        and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
-    ]
-    return f"{os.path.abspath(frames[0].f_code.co_filename)}:{frames[0].f_lineno}" if frames else ""
+    for frame in _frames(sys._getframe(1)):
+        path = frame.f_code.co_filename
+        # A class derived from DataLoader calls DataLoader.__init__ in its own, and a library may
+        # have wrapped it, as Lightning does: such a frame has the loader as its first argument.
+        if not is_own(path) and not _is_of(frame, loader):
+            return f"{os.path.abspath(path)}:{frame.f_lineno}"
+    return ""
+
+
+def find_original(
+    loader: DataLoader[Any], is_known: Callable[[object], bool]
+) -> DataLoader[Any] | None:
+    """The script's DataLoader from which a library is making this one; None if there is none.
+
+    Lightning and Accelerate make their own from the arguments of the script's, to set a sampler
+    that divides the samples. is_known: true for a DataLoader that may be the original.
+    """
+    for frame in _frames(sys._getframe(1)):
+        path = frame.f_code.co_filename
+        if is_own(path):
+            continue
+        if not is_library(path):
+            return None
+        # The function of the library has the original in a variable, and the dataset is the same.
+        for value in frame.f_locals.values():
+            if value is not loader and is_known(value) and value.dataset is loader.dataset:
+                return value
+    return None
 
 
 def names_of_arguments(kind: type) -> list[str] | None:

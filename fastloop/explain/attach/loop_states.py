@@ -26,6 +26,8 @@ class LoaderState:
     gives_workers: bool = False
     """True if that call passes num_workers."""
     is_described: bool = False
+    is_replaced: bool = False
+    """True if a library has made its own DataLoader from this one."""
     asked_ns: int = 0
     """Time of an iter() for which no pass has begun yet; 0: there is none."""
 

@@ -26,6 +26,7 @@ from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_facts import describe_loader, import_recognition, name_loader
 from fastloop.explain.attach.loader_places import (
+    find_original,
     place_in_script,
     place_of_call,
 )
@@ -128,6 +129,12 @@ class LoopProbe:
             state = self._state_of(loader)
             state.made_at = place_of_call(loader)
             state.gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
+            original_loader = find_original(loader, self.loaders.__contains__)
+            # The script can change the arguments of the original only.
+            if original_loader is not None:
+                first = self._state_of(original_loader)
+                first.is_replaced = True
+                state.made_at, state.gives_workers = first.made_at, first.gives_workers
             facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
@@ -135,7 +142,7 @@ class LoopProbe:
 
     def has_unused(self) -> bool:
         """True if a DataLoader was made over which no loop has begun."""
-        return not all(each.is_described for each in self.loaders.values())
+        return not all(each.is_described or each.is_replaced for each in self.loaders.values())
 
     def _number_of(self, dataset: Any) -> int:
         """A number that no other dataset has, also none at the same place in memory later on."""

@@ -1,0 +1,103 @@
+"""A library that makes its own DataLoader of the script's, as Lightning and Accelerate do: the
+change is made at the script's line."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from commands import run_fastloop
+
+from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
+from fastloop.explain.change import Change
+
+REMADE = """
+from torch.utils.data import DataLoader
+
+def prepare(loader):
+    return DataLoader(loader.dataset, loader.batch_size, num_workers=loader.num_workers)
+"""
+WRAPPED = """
+from torch.utils.data import DataLoader
+
+original = DataLoader.__init__
+
+def wrapper(obj, *args, **named):
+    original(obj, *args, **named)
+
+DataLoader.__init__ = wrapper
+
+def prepare(loader):
+    return loader
+"""
+SCRIPT = """
+import sys
+sys.path.insert(0, "site-packages")
+import torch
+import trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.arange(32.0))
+    loader = trainer.prepare(DataLoader(data, 4))
+    print(type(loader).__name__, loader.num_workers)
+    for _ in range(2):
+        for batch in loader:
+            pass
+"""
+LINES = SCRIPT.splitlines()
+MADE_LINE = 1 + next(number for number, line in enumerate(LINES) if "prepare(" in line)
+LOOP_LINE = 1 + next(number for number, line in enumerate(LINES) if "in loader:" in line)
+LIBRARIES = pytest.mark.parametrize("library", [REMADE, WRAPPED], ids=["remade", "wrapped"])
+
+
+def write_script(folder, library, added=""):
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "trainer.py").write_text(library)
+    path = folder / "train.py"
+    path.write_text(SCRIPT + added)
+    return path
+
+
+@pytest.mark.heavy
+@LIBRARIES
+def test_loader_is_made_at_the_line_of_the_script(tmp_path, library):
+    path = write_script(tmp_path, library)
+    process = run_fastloop(str(path), cwd=tmp_path, command="attach")
+    assert (process.returncode, process.stdout) == (0, "DataLoader 0\n"), process.stderr
+    (written,) = tmp_path.glob("outputs/attach/*/attach.json")
+    found = json.loads(written.read_text())
+    (loop,) = found["loops"]
+    assert loop["facts"]["made_at"] == f"{path}:{MADE_LINE}"
+    assert (loop["passes"], loop["batches"]) == (2, 16)
+    assert "never" not in process.stderr
+
+
+def begin_run(folder, library, expected):
+    """A runner of a script that fails if its loader is another one than expected."""
+    path = write_script(folder, library)
+    text = path.read_text().replace("    for _", f"    assert {expected}\n    for _")
+    path.write_text(text)
+    facts = {"place": f"train.py:{LOOP_LINE + 1}", "made_at": f"{path}:{MADE_LINE}"}
+    found = SimpleNamespace(facts=facts, ranks=None, batches=16, passes=2, seconds=1.0)
+    return ScriptRunner([str(path)], cast("Any", found), 12, folder)
+
+
+@pytest.mark.heavy
+@LIBRARIES
+def test_change_of_the_scripts_call_reaches_the_loop(tmp_path, library, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    change = Change(settings={"num_workers": 1})
+    runner = begin_run(tmp_path, library, "loader.num_workers == int(len(sys.argv) > 1)")
+    assert runner.seconds(AS_IS, 120.0) > 0
+    runner.arguments.append("changed")
+    assert runner.seconds(change, 120.0) > 0
+
+
+@pytest.mark.heavy
+def test_wrapped_call_makes_the_fastloader(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = begin_run(tmp_path, WRAPPED, "type(loader).__name__ == 'FastLoader'")
+    assert runner.seconds(Change(is_fastloader=True), 120.0) > 0
