@@ -113,6 +113,7 @@ def _run() -> None:
     if given["record"] not in ("true", "false"):
         raise UsageError(f"record={given['record']}: allowed: true, false")
     path = Path(given["file"])
+    _refuse_without_job(given, path)
     if given["against"]:
         sys.exit(_check_versions(given, path))
     _refuse_without_against(given)
@@ -146,6 +147,18 @@ def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
 def _first_name(argument: str) -> str:
     """The name of a setting up to its first dot, without marks of Hydra."""
     return re.split(r"[.@=]", argument.lstrip("+~"), maxsplit=1)[0]
+
+
+def _refuse_without_job(given: dict[str, str], path: Path) -> None:
+    """Raise UsageError if nothing names a job: no job=, and no file of the usual name."""
+    # A file that the command line names is missing by a typing error, which reading it tells.
+    if given["job"] or given["file"] != DEFAULTS["file"] or path.is_file():
+        return
+    example = '"dataset=digits loader=raw"'
+    raise UsageError(
+        f"check: no job is named; allowed: a file {path} with the line  job: {example}  or, with "
+        f"against=, job={example}"
+    )
 
 
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:

@@ -18,10 +18,10 @@ claims measures the claims of loaders' pages, each by two jobs under the conditi
 page states, into <results>/<round>/claims/<machine>.json.
 
 verify recomputes every figure from the timed windows and compares the seal of each raw
-value; it exits with 1 and names the field if one was altered. site writes one page of all
-rounds in the folder, and claims.html beside it; code is the address before the path of an
-option's code, by default the folder above that of the page. list names the workloads,
-and the claims with their sources.
+value; it names each field that was altered, and exits with 1 if there is one, with 2 if a
+file can't be read. site writes one page of all rounds in the folder, and claims.html beside
+it; code is the address before the path of an option's code, by default the folder above
+that of the page. list names the workloads, and the claims with their sources.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
 OF_SUITE = OF_CLAIMS | {"loaders": ""}
 SITE = {"results": "results", "page": "", "code": ".."}
 CLAIMS_PAGE = "claims.html"
+ALTERED, UNREADABLE = 1, 2
+"""The exit statuses of verify, if a file was altered, and if one can't be read or none is named."""
 LONGEST_NAME = 100
 """Most characters of the name of a round or a machine, which are names of files."""
 
 
 def main() -> None:
-    """Run the command that the first argument names; exits with 1 and one line on failure."""
+    """Run the command that the first argument names; exits with 1 and one line on failure, and with
+    the status of `_verify` after that command."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
@@ -63,7 +66,7 @@ def main() -> None:
             given = parse_settings(rest, known, may_be_empty=False)
             _measure(SCOPES[command], {"loaders": ""} | given)
         elif command == "verify":
-            _verify(rest)
+            sys.exit(_verify(rest))
         elif command == "site":
             _write_site(parse_settings(rest, SITE, may_be_empty=False))
         elif command == "list":
@@ -123,22 +126,29 @@ def _check_trials(text: str) -> None:
         raise UsageError(f"trials={text}: allowed: a number from 1 on")
 
 
-def _verify(names: Sequence[str]) -> None:
+def _verify(names: Sequence[str]) -> int:
+    """Print what was altered in each of the files; returns the exit status."""
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
 
     if not names:
-        raise UsageError("suite verify: allowed: one or more files of fastloop suite")
-    altered = False
+        print("suite verify: allowed: one or more files of fastloop suite", file=sys.stderr)
+        return UNREADABLE
+    statuses = {0}
     for name in names:
-        document = load_suite(Path(name))
+        try:
+            document = load_suite(Path(name))
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            statuses.add(UNREADABLE)
+            continue
         problems = find_problems(document)
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         if not problems:
             print(f"{name}: every figure of {len(document.cells)} cells follows from its windows")
-        altered = altered or bool(problems)
-    sys.exit(int(altered))
+        statuses.add(ALTERED if problems else 0)
+    return ALTERED if ALTERED in statuses else max(statuses)
 
 
 def _write_site(given: dict[str, str]) -> None:

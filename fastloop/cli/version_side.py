@@ -39,6 +39,10 @@ def serve_side(connection: Connection) -> None:
     requests, reason = _compose(plan["words"])
     reason = reason or _foreign_module(plan["elsewhere"], plan["tree"])
     reason = reason or find_foreign_package(plan.get("package", ""), plan.get("number", ""))
+    # A base without any job leaves nothing to compare. Jobs that the new version alone can't run
+    # are the answer, and have rows with their reasons.
+    if plan.get("is_base"):
+        reason = reason or _explain_no_job(requests)
     if reason:
         _send(connection, {"error": reason.strip().splitlines()[-1]})
         return
@@ -55,6 +59,14 @@ def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
     if not reason and (not requests or requests[0].is_done):
         reason = f"job: {' '.join(words)}: allowed: what fastloop run measures here"
     return requests, reason
+
+
+def _explain_no_job(requests: Sequence[JobRequest]) -> str:
+    """The reason why none of the jobs can run here, such as a missing environment; else empty."""
+    from fastloop.sweep.early_check import reason_against
+
+    reasons = [reason_against(each.job, each.launcher) for each in requests]
+    return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
 
 def _foreign_module(elsewhere: str, tree: str) -> str:

@@ -15,6 +15,9 @@ STORE = "chosen by the loader; store@loader.store=<option> picks another"
 LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
 """A setting in a file of conf/: name, default and comment, which is its meaning. The files are read
 as text, as yaml parsers drop the comments."""
+OWN_PATH = "your own "
+"""Beginning of the meaning of a dataset's setting that is the path of the user's own files. They
+have to exist. If the setting may be null, its meaning says what that is: `null: ...`."""
 DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
 """A row of the defaults list in conf/config.yaml: group, option and meaning."""
 
@@ -26,6 +29,16 @@ class Setting:
     name: str
     default: str
     meaning: str
+
+    @property
+    def is_own_path(self) -> bool:
+        """True for a dataset's setting that is the path of the user's own files."""
+        return self.meaning.startswith(OWN_PATH)
+
+    @property
+    def explains_null(self) -> bool:
+        """True if the meaning says what null is, so that no value has to be given."""
+        return "null: " in self.meaning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +90,12 @@ def experiment_files() -> dict[str, Path]:
 def options_of(group: str) -> list[str]:
     """Names of a group's options."""
     return sorted(path.stem for path in (resource_folder("conf") / group).glob("*.yaml"))
+
+
+def find_option(group: str, name: str) -> Option | None:
+    """The option of conf/ of that name; None if there is none."""
+    path = resource_folder("conf") / group / f"{name}.yaml"
+    return _option(name, path) if path.is_file() else None
 
 
 def takes_several(group: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -84,7 +84,8 @@ def read_check_file(path: Path) -> CheckSettings:
         settings = CheckSettings(**values)
         words = settings.words
     except pydantic.ValidationError as error:
-        raise UsageError(f"{path}: {validation_message('', error)}") from error
+        known = [each.name for each in fields(CheckSettings)]
+        raise UsageError(f"{path}: {validation_message('', error, known)}") from error
     # The file has a name that is not text, such as `1: 2`.
     except TypeError as error:
         raise UsageError(f"{path}: {error}") from error

@@ -40,9 +40,11 @@ from fastloop.config.foreign_settings import (
     Concerns,
     ForeignSetting,
     describe_foreign_setting,
+    describe_settings,
     find_foreign_setting,
     leave_out,
     leave_out_of_experiment,
+    name_in,
 )
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError, unknown_setting
@@ -369,9 +371,7 @@ def _compose(
         cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
         if setting := find_foreign_setting(str(error)):
-            message = describe_foreign_setting(setting, overrides)
-            message = message or unknown_setting(setting, overridable_names())
-            raise ForeignSetting(message, setting) from None
+            raise ForeignSetting(_explain_setting(name, overrides, setting), setting) from None
         raise
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = number
@@ -380,6 +380,24 @@ def _compose(
             cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
     HydraConfig.instance().set_config(cfg)
     return cfg
+
+
+def _explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
+    """The message for a setting that the option of this job lacks."""
+    override = next((each for each in overrides if name_in(each) == setting), setting)
+    if message := describe_foreign_setting(override, overrides):
+        return message
+    allowed = ""
+    group = setting.partition(".")[0]
+    # The arguments of the user's own code are not known here.
+    if not any(each.startswith(f"{group}._target_=") for each in overrides):
+        # An experiment may choose the option, so that the overrides alone do not tell it. The other
+        # overrides may be wrong as well, and are reported later.
+        with suppress(HydraException):
+            rest = [*leave_out(overrides, setting)]
+            cfg = _hydra_compose(name, rest, return_hydra_config=True)
+            allowed = describe_settings(setting, cfg.hydra.runtime.choices)
+    return unknown_setting(override, overridable_names(), allowed)
 
 
 def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:

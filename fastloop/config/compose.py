@@ -34,6 +34,7 @@ from fastloop.config.combinations import (
     compose_values,
 )
 from fastloop.config.command_line import CommandLine, read_command_line
+from fastloop.config.dataset_paths import refuse_missing_files
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.types import UsageError
@@ -73,7 +74,7 @@ def compose_all(
         composed = compose_combinations(line)
         combinations = composed.each
         jobs = [combination.values for combination in combinations]
-        _check_and_tell(jobs, describe)
+        _check_and_tell(combinations, describe)
         _start_server(jobs, modules)
         requests = _build_requests(line, combinations)
         _tell_concerns(composed)
@@ -110,13 +111,18 @@ def _print_information(line: CommandLine) -> bool:
 
 
 def _check_and_tell(
-    jobs: Sequence[Mapping[str, Any]], describe: Callable[[Sequence[Mapping[str, Any]]], str] | None
+    combinations: Sequence[Combination],
+    describe: Callable[[Sequence[Mapping[str, Any]]], str] | None,
 ) -> None:
-    """Raise ConfigError for a wrong setting of these configurations; then print the line about the
-    work, unless torch is imported already."""
+    """Raise ConfigError for a wrong setting of these jobs, and if none of them finds the files of
+    its dataset; then print the line about the work, unless torch is imported already."""
     # The user reads the line while torch is imported, which takes seconds.
+    jobs = [combination.values for combination in combinations]
     for job in jobs:
         check_settings({**job})
+    # Other machines, on which a Hydra launcher runs the jobs, may have other files.
+    if combinations[0].launcher == BASIC:
+        refuse_missing_files(combinations)
     if describe and "torch" not in sys.modules:
         print_once(describe(jobs))
 

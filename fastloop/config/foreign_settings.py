@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import (
+    Option,
     default_options,
     experiment_files,
     groups,
@@ -45,9 +46,10 @@ def find_foreign_setting(message: str) -> str:
     return name if is_of_option else ""
 
 
-def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
-    """The message for a setting that the job's option lacks and others have; empty if no option has
-    it."""
+def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
+    """The message for an override of a setting that the job's option lacks and others have; empty
+    if no option has it."""
+    name, equals, value = override.lstrip("~").partition("=")
     shown = name.rpartition("@")[2]
     group, _, setting = shown.partition(".")
     # This is code of the user's, and no option of conf/ knows its arguments.
@@ -59,20 +61,51 @@ def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
     if not having:
         return ""
     hint = f"did you mean {same}? " if same else ""
-    return f"{shown}: {group}={option} has no such setting; {hint}allowed with {having}"
+    told = f"{group}={option} has no such setting; {hint}allowed with {having}"
+    return f"{shown}{equals}{value}: {told}"
+
+
+def describe_settings(name: str, choices: Mapping[str, str]) -> str:
+    """The part of a message that says which settings are allowed beside this unknown one; empty if
+    conf/ does not know the option.
+
+    choices: group -> option of the job.
+
+    >>> describe_settings("loader.nope", {"loader": "raw"})
+    'loader=raw has no settings of its own; `fastloop list loader` lists the others'
+    """
+    group = name.rpartition(".")[0]
+    written = "store@loader.store" if group == "loader.store" else group
+    option = choices.get(written, "")
+    if option not in [each.name for each in _options_of_path(group)]:
+        return ""
+    if known := _settings_of_option(group, option):
+        return f"allowed with {written}={option}: {', '.join(known)}"
+    listed = f"`fastloop list {written.partition('@')[0]}` lists the others"
+    return f"{written}={option} has no settings of its own; {listed}"
 
 
 def _same_of_option(group: str, option: str, setting: str) -> str:
     """The setting of that option that has this name under another word; else empty."""
-    known = [
-        f"{group}.{each.name}"
-        for of_group in groups()
-        if of_group.path == group
-        for of_option in of_group.options
-        if of_option.name == option
-        for each in of_option.settings
+    return same_setting(setting, _settings_of_option(group, option))
+
+
+def _settings_of_option(group: str, option: str) -> list[str]:
+    """Dotted names of the settings of that option; empty if it has none."""
+    names = [
+        each.name
+        for of_group in _options_of_path(group)
+        if of_group.name == option
+        for each in of_group.settings
     ]
-    return same_setting(setting, known)
+    if group == "loader" and option in options_with_store():
+        names.append("store")
+    return [f"{group}.{name}" for name in names]
+
+
+def _options_of_path(path: str) -> list[Option]:
+    """The options of the group with that path in the configuration, such as loader.store."""
+    return [option for group in groups() if group.path == path for option in group.options]
 
 
 def _options_with(group: str, setting: str) -> str:
@@ -80,10 +113,9 @@ def _options_with(group: str, setting: str) -> str:
     if setting.startswith("store."):
         stores = _options_with("loader.store", setting.partition(".")[2])
         return stores.replace("loader.store=", "store@loader.store=")
-    options = [option for each in groups() if each.path == group for option in each.options]
     having = [
         option.name
-        for option in options
+        for option in _options_of_path(group)
         if setting in [known.name for known in option.settings]
         or (setting == "store" and option.name in options_with_store())
     ]

@@ -22,12 +22,17 @@ from fastloop.config.suggestions import option_hint, setting_hint
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.text import printable, shorten_words
 from fastloop.core.types import UsageError
-from fastloop.core.user_code import error_line
+from fastloop.core.user_code import error_line, parameter_names
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
 """Name of a Hydra launcher that is not part of Hydra -> the package that has it."""
-UNKNOWN_SETTING = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
-"""Hydra's messages for a setting that does not exist."""
+UNKNOWN_SETTING = re.compile(
+    r"Could not override '\S+'\.\nTo append to your config use \+(.+)"
+    r"|Could not override '(\S+)'\.|delete from config\. '(\S+?)' does"
+)
+"""Hydra's messages for a setting that does not exist: the override, or only its name."""
+LISTED = "allowed: what `fastloop list settings` and `fastloop list` show"
+"""The allowed names at the top level, of which there are more than a line can hold."""
 INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
 """The allowed forms of values that refer to other values, for messages."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
@@ -131,12 +136,13 @@ def instantiation_message(group: str, error: InstantiationException) -> str:
 
     match = re.search(r"full_key: (\S+)", str(error))
     setting = ".".join(part for part in (group, match.group(1) if match else "") if part)
-    if isinstance(error.__cause__, ValidationError):
-        return validation_message(setting, error.__cause__)
     first = str(error).splitlines()[0]
+    target = re.search(r"target '([^']+)'", first)
+    if isinstance(error.__cause__, ValidationError):
+        known = sorted(parameter_names(target[1])) if target else None
+        return validation_message(setting, error.__cause__, known)
     if error.__cause__ is None:
         return f"{setting}: {first}"
-    target = re.search(r"target '([^']+)'", first)
     name = f"{setting}._target_={target.group(1)}" if target else setting
     return f"{name}: {error_line(error.__cause__)}"
 
@@ -177,10 +183,12 @@ def _hydra_message(
     # The value is an interpolation that can't be resolved.
     if isinstance(error, OmegaConfBaseException):
         return _interpolation_message(error)
+    if match := UNKNOWN_SETTING.search(text):
+        return unknown_setting(match[1] or match[2] or match[3], known_names)
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    return _hydra_sentence(text, known_names)
+    return _hydra_sentence(text)
 
 
 def _own_reason(error: BaseException | None) -> UsageError | None:
@@ -209,10 +217,8 @@ def _interpolation_message(error: OmegaConfBaseException) -> str:
     return f"{where}: it can't be resolved; allowed: {INTERPOLATIONS}"
 
 
-def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:
+def _hydra_sentence(text: str) -> str:
     """Hydra's message in the words of this command line, if users cause it often; else as it is."""
-    if match := UNKNOWN_SETTING.search(text):
-        return unknown_setting(match[1] or match[2], known_names)
     if match := re.search(r"already at '(\S+?)'", text):
         return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
@@ -220,25 +226,36 @@ def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:
     return text
 
 
-def unknown_setting(name: str, known_names: Iterable[str]) -> str:
-    """The message for a setting that no option has."""
-    hint = setting_hint(name, known_names)
-    told = f"; {hint}" if hint else ""
+def unknown_setting(override: str, known_names: Iterable[str], allowed: str = "") -> str:
+    """The message for an override of a setting that no option has.
+
+    allowed: words on the settings that the job's option has; empty: they are not known.
+    """
+    name = override.partition("=")[0]
+    hint = setting_hint(name, known_names) or allowed
+    group, dot, _ = name.rpartition(".")
     # Options of these groups may be code of the user's, with arguments that conf/ does not know.
-    if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
-        told = f"; +{name}=… passes it to your own code"
-    return f"{name}: there is no such setting{told}"
+    if not hint and group in ("dataset", "loader", "model", "collate", "transform"):
+        hint = f"+{name}=… passes it to your own code"
+    elif not hint and dot and not name.startswith("hydra."):
+        hint = f"`fastloop list {group}=<option>` lists the settings of an option"
+    return f"{override}: there is no such setting; {hint or LISTED}"
 
 
-def validation_message(group: str, error: Any) -> str:
+def validation_message(group: str, error: Any, known: Sequence[str] | None = None) -> str:
     """A pydantic.ValidationError as `setting=value: allowed: ...`.
 
-    The allowed values of a union's parts become one sentence.
+    The allowed values of a union's parts become one sentence. known: names of the settings that the
+    group has; None: there are too many for a line.
     """
+    listed = LISTED
+    if known is not None:
+        names = [f"{group}.{name}" if group else name for name in known]
+        listed = f"allowed: {', '.join(names) or 'none'}"
     by_name: dict[str, list[Any]] = {}
     for detail in error.errors():
         by_name.setdefault(_name(group, detail), []).append(detail)
-    return "; ".join(_setting_message(name, of_name) for name, of_name in by_name.items())
+    return "; ".join(_setting_message(name, of_name, listed) for name, of_name in by_name.items())
 
 
 def _name(group: str, detail: Any) -> str:
@@ -250,11 +267,14 @@ def _name(group: str, detail: Any) -> str:
     return ".".join(part for part in (group, *path) if part)
 
 
-def _setting_message(name: str, details: Sequence[Any]) -> str:
-    """The message for a setting; a union has an error for each of its parts."""
+def _setting_message(name: str, details: Sequence[Any], listed: str) -> str:
+    """The message for a setting; a union has an error for each of its parts.
+
+    listed: words on the settings that exist.
+    """
     first = details[0]
     if first["type"] in UNEXPECTED:
-        return f"{name}: there is no such setting"
+        return f"{name}={format_value(first['input'])}: there is no such setting; {listed}"
     if first["type"] in MISSING:
         return f"{name} is missing"
     if first["type"] == "is_instance_of":

@@ -44,16 +44,21 @@ def _claim(root: Path, own_data: str) -> None:
     (root / MARKER).touch()
 
 
-def own_path(path: str | None, option: str, content: str) -> Path:
-    """The path that `dataset.path` has; raises Unsupported without one, BadData if there is nothing
-    at it.
+def own_path(path: str | None, option: str, content: str, setting: str = "dataset.path") -> Path:
+    """The path of the user's own files that the setting names; raises Unsupported without one,
+    BadData if there is nothing at it.
 
     content: a description of the files, for the messages.
     """
     if path is None:
-        raise Unsupported(f"{option}: dataset.path=PATH names {content}")
-    if not Path(path).exists():
-        raise BadData(f"dataset.path={path}: no such file or folder; {option} reads {content}")
+        raise Unsupported(f"{option}: {setting}=PATH names {content}")
+    try:
+        exists = Path(path).exists()
+    # The name may be too long for the file system.
+    except OSError as error:
+        raise BadData(f"{setting}={path}: {error.strerror}; {option} reads {content}") from error
+    if not exists:
+        raise BadData(f"{setting}={path}: no such file or folder; {option} reads {content}")
     return Path(path)
 
 

@@ -162,11 +162,8 @@ class FastLoader(Generic[T_co]):
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
         self.source, self._batch_size, self.drop_last = source, batch_size, drop_last
-        self.shuffle, self._sampler, self._num_workers = (
-            shuffle or False,
-            sampler,
-            plain_number(num_workers),
-        )
+        self.shuffle, self._sampler = shuffle or False, sampler
+        self._num_workers = plain_number(num_workers)
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
@@ -176,7 +173,12 @@ class FastLoader(Generic[T_co]):
         self.persistent_workers, self._prefetch_factor = persistent_workers, prefetch_factor
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
-        settings = self._open()
+        # Raised from here, so that a traceback does not show the frames of the checks.
+        try:
+            settings = self._settings
+        except (ValueError, TypeError) as error:
+            raise error.with_traceback(None) from None
+        self._open(settings)
         warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -193,7 +195,7 @@ class FastLoader(Generic[T_co]):
         before = dict(self.__dict__)
         try:
             super().__setattr__(name, value)
-            self._open()
+            self._open(self._settings)
         except BaseException:
             self.__dict__.update(before)
             raise
@@ -203,16 +205,14 @@ class FastLoader(Generic[T_co]):
         """The settings as they are now, checked."""
         return LoaderSettings(**dict(zip(SETTINGS, read_values(self), strict=True)))
 
-    def _open(self) -> LoaderSettings:
+    def _open(self, settings: LoaderSettings) -> None:
         """Open the source, choose who reads it, and make the epochs of these settings.
 
-        Raises ValueError and TypeError for settings that are invalid.
+        Raises ValueError and TypeError for settings that are invalid with this source.
         """
-        settings = self._settings
         self._reading = open_reading(settings)
         # It is made here so that an invalid order raises now, and not in the first epoch.
         self._last_epochs = open_epochs(settings, self._reading)
-        return settings
 
     def _follow_dataset(self) -> None:
         """Open the dataset again if it is read natively, and was changed since it was opened."""
@@ -220,7 +220,7 @@ class FastLoader(Generic[T_co]):
         if watch is not None and not watch.is_current():
             name = type(watch.dataset).__name__
             log_once(f"{name} was changed after its FastLoader was made, and is opened again")
-            self._open()
+            self._open(self._settings)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError if a sampler has no length."""

@@ -199,7 +199,7 @@ def _outcomes(before: Result, after: Result) -> str:
 
 
 def _show_outcome(result: Result) -> str:
-    return " ".join(filter(None, outcome(result)))
+    return ": ".join(filter(None, outcome(result)))
 
 
 def no_longer_finishes(before: Result, after: Result) -> bool:

@@ -118,14 +118,15 @@ def _answer(found: VersionOutcome) -> str:
 
 
 def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
-    failed = {
-        label: next((each for each in results.values() if each.status != "FINISHED"), None)
-        for label, results in ((found.base_label, found.base), (found.new_label, found.new))
-    }
-    for label, result in failed.items():
-        if result is not None:
-            reason = " ".join(outcome(result))
-            return f"It can't be told whether {found.new_label} is slower: {label}: {reason}."
+    for label, results in ((found.base_label, found.base), (found.new_label, found.new)):
+        failed = next((each for each in results.values() if each.status != "FINISHED"), None)
+        # The reason, which may be long, is in the lines below.
+        if failed is not None:
+            end = "was skipped" if outcome(failed)[0] == "skipped" else "did not finish"
+            return (
+                f"It can't be told whether {found.new_label} is slower: {failed.name} {end} in "
+                f"{label}, see below."
+            )
     widest = max(unknown, key=_width, default=None)
     if widest is None or widest.ratio is None:
         few = "there were too few rounds, which more seconds= allow"

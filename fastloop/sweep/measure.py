@@ -320,7 +320,8 @@ def failure_line(result: Result, details: str) -> str:
 def print_results(
     results: Sequence[Result], request: JobRequest, stages: Mapping[str, float] | None = None
 ) -> None:
-    """Print the table, and a line on the use of the time; nothing for a single job without trials.
+    """Print the table, and a line on the use of the time; nothing if no job has a trial, for one
+    reason.
 
     stages: seconds of the stages of this command; None: it has measured nothing.
     """
@@ -339,7 +340,7 @@ def print_results(
 def print_places(
     results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
 ) -> int:
-    """Print the places of files, report and tracker, or the reason why a single job has no trials;
+    """Print the places of files, report and tracker, or the one reason why no job has a trial;
     returns the exit status."""
     from fastloop.reporting.sweep_files import file_lines
     from fastloop.reporting.terminal_table import WIDTH
@@ -357,7 +358,11 @@ def print_places(
 
 
 def _has_nothing(results: Sequence[Result]) -> bool:
-    return len(results) == 1 and not results[0].trials
+    """True if no job has a trial, all for the same reason: that is the whole answer."""
+    if any(each.trials for each in results):
+        return False
+    outcomes = {(each.status, each.status_reason) for each in results}
+    return len(results) == 1 or (len(outcomes) == 1 and results[0].status == "FAILED")
 
 
 def _width() -> int:

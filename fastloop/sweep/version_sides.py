@@ -133,11 +133,13 @@ class Side:
 
 
 @contextmanager
-def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator[Side]:
+def start_side(
+    version: Version, words: Sequence[str], folder: Path, *, is_base: bool
+) -> Iterator[Side]:
     """The process of a version, ready for the trials of the job of these words.
 
     It ends with the context, and when this process is killed. Raises UsageError if the version
-    can't run the job.
+    can't run the job. is_base: True if it reports an error when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
@@ -155,7 +157,7 @@ def start_side(version: Version, words: Sequence[str], folder: Path) -> Iterator
         try:
             theirs.close()
             side = Side(version=version, folder=folder, process=process, connection=ours, log=log)
-            plan = {"words": [*words], "folder": str(folder)}
+            plan: dict[str, Any] = {"words": [*words], "folder": str(folder), "is_base": is_base}
             plan |= {"package": version.package, "number": version.number}
             side._send(plan | {"tree": version.tree, "elsewhere": version.elsewhere})
             yield side
@@ -191,7 +193,9 @@ def compare_versions(
     start_ns = now_ns()
     with ExitStack() as stack:
         sides = {
-            name: stack.enter_context(start_side(version, words, folder / name))
+            name: stack.enter_context(
+                start_side(version, words, folder / name, is_base=name == BASE)
+            )
             for name, version in versions.items()
         }
         # Both import and prepare their data at the same time.

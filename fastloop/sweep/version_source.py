@@ -37,7 +37,10 @@ from fastloop.sweep.version_sides import BASE, CANDIDATE, Version
 
 OWN = "fastloop"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-ALLOWED = "a commit, tag or branch of this repository, a version such as 1.0.1, a wheel, a folder"
+ALLOWED = (
+    "a commit, tag or branch of this repository, a wheel, a folder, or with package=<name> a "
+    "version such as 1.0.1"
+)
 NATIVE = Path("fastloop/fastloader/native")
 """Folder of the sources of fastloop's native parts, in a checkout of fastloop."""
 Kind = Literal["commit", "version", "wheel", "folder"]
@@ -90,14 +93,16 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
         return VersionSource(kind="commit", against=against, package=package, commit=commit)
     if _is_folder(path):
         return VersionSource(kind="folder", against=str(path), package=package)
-    # A version without a package is one of fastloop.
-    if _is_version(against):
+    # In a checkout of fastloop a number is a version of fastloop. Anywhere else it is more likely a
+    # mistyped tag, and another fastloop would be installed and compared in silence.
+    is_number = _is_version(against)
+    if is_number and repository and (repository / NATIVE).is_dir():
         return VersionSource(kind="version", against=against, package=OWN)
-    hint = ""
+    hint = f"; package={OWN} against={against} is a version of fastloop" if is_number else ""
     if repository:
-        hint = "; CI checks out one commit only, and the others with fetch-depth: 0"
+        hint += "; CI checks out one commit only, and the others with fetch-depth: 0"
     elif not is_path and (reason := explain_no_repository(here)):
-        hint = f"; no commit was looked for: {reason}"
+        hint += f"; no commit was looked for: {reason}"
     raise UsageError(f"against={against}: no such commit, file or folder; allowed: {ALLOWED}{hint}")
 
 

@@ -15,7 +15,7 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import LINE_WIDTH
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, to_json
-from fastloop.explain.attach.findings_text import describe_nothing, format_findings
+from fastloop.explain.attach.findings_text import describe_nothing, format_findings, what_if_rows
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
@@ -59,6 +59,20 @@ def test_first_sentence_is_the_answer(wait, word, first):
     assert first in verdict.sentences[0]
     assert verdict.sentences[0].startswith("No answer yet: ") is (word == "unattributed")
     assert len(verdict.sentences) == (2 if word == "decode" else 1)
+
+
+@pytest.mark.parametrize(("step", "decode", "of_wait"), [(0.6, 0.3, "75"), (0.3, 0.6, "86")])
+def test_step_that_is_greater_than_the_named_part_is_told(step, decode, of_wait):
+    shares = {
+        Part.STEP: share(step, step - 0.01, step + 0.01),
+        Part.DECODE: share(decode, decode - 0.01, decode + 0.01),
+        Part.COLLATE: share(0.1, 0.09, 0.11),
+    }
+    verdict = judge_loop(a_loop(0.05), shares)
+    assert verdict.word is Part.DECODE
+    reason = verdict.sentences[1]
+    assert f"{of_wait} % of it" in reason
+    assert ("take 60 % of the time" in reason) is (step > decode)
 
 
 def lines_of(**shares: float) -> tuple[StepLine, ...]:
@@ -151,10 +165,10 @@ def test_perfect_loader_takes_no_cores_from_the_step():
     assert judge_loop(a_loop(0.05, 2), waiting).word is Part.DECODE
 
 
-def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
+def findings_of(*gains: float, is_bound: bool = False, basis: str = "") -> ScriptFindings:
+    change = Change(settings={"num_workers": 2})
     changes = tuple(
-        LoopWhatIf(change=Change(settings={"num_workers": 2}), gain=gain, is_bound=is_bound)
-        for gain in gains
+        LoopWhatIf(change=change, gain=gain, is_bound=is_bound, basis=basis) for gain in gains
     )
     shares = {Part.STEP: share(0.5, 0.4, 0.6), Part.DECODE: share(0.5, 0.4, 0.6)}
     loop = LoopFindings(
@@ -195,6 +209,11 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
             "5 s are outside of loops over DataLoaders.",
         ),
         (
+            findings_of(0.3, basis="samples wait"),
+            "Of the script's 25 s, at least 6 s can be saved: 6 s at train.py:9 (num_workers=2); "
+            "5 s are outside of loops over DataLoaders.",
+        ),
+        (
             findings_of(),
             "Of the script's 25 s, 5 s are outside of loops over DataLoaders; no change of a "
             "loader is predicted to save time.",
@@ -203,6 +222,25 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
 )
 def test_last_line_is_on_the_whole_script(findings, sentence):
     assert " ".join(format_findings(findings).splitlines()[-3:]).endswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "shown"),
+    [
+        ({}, "30 %"),
+        ({"is_bound": True}, "at most 30 %"),
+        ({"basis": "samples wait"}, "at least 30 %"),
+    ],
+)
+def test_row_of_a_change_says_which_bound_its_gain_is(bounds, shown):
+    (loop,) = findings_of(0.3, **bounds).loops
+    assert what_if_rows(loop)[1] == ("num_workers=2", shown)
+
+
+def test_sum_of_an_upper_and_a_lower_bound_is_called_neither():
+    (most,), (least,) = findings_of(0.3, is_bound=True).loops, findings_of(0.1, basis="waits").loops
+    findings = replace(findings_of(), loops=(most, least), seconds=50.0)
+    assert "about 8 s can be saved" in " ".join(format_findings(findings).split())
 
 
 @pytest.mark.parametrize("gains", [(), (0.3,)])

@@ -131,6 +131,25 @@ def test_loop_that_ends_in_its_first_batch_is_said_to_have_begun(tmp_path, where
     )
 
 
+IN_A_THREAD = """
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+with ThreadPoolExecutor(1) as executor:
+    batches = iter(DataLoader(TensorDataset(torch.zeros(40)), 4))
+    while executor.submit(next, batches, None).result() is not None:
+        pass
+"""
+
+
+@pytest.mark.heavy
+def test_loop_whose_batches_a_thread_asks_for_is_where_it_begins(tmp_path):
+    (tmp_path / "ahead.py").write_text(IN_A_THREAD)
+    _, findings = attach("ahead.py", cwd=tmp_path)
+    assert [loop["facts"]["place"] for loop in findings["loops"]] == ["ahead.py:7"]
+
+
 @pytest.mark.heavy
 @pytest.mark.skipif(not find_spec("torchdata"), reason="needs torchdata")
 def test_iterators_of_another_library_are_seen(tmp_path):

@@ -47,6 +47,18 @@ def test_redirected_output_is_no_file_that_the_script_writes(tmp_path):
     assert (tmp_path / "log.txt").read_text() == "a line of output\n"
 
 
+def test_own_files_are_none_that_the_script_writes(tmp_path, monkeypatch):
+    """FASTLOOP_OUTPUTS may be a folder of the script's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", "results")
+    before = effects.read_files(tmp_path)
+    for name in ("results/attach/train-1/attach.html", "results/losses.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("0.5")
+    after = effects.read_files(tmp_path)
+    assert effects.read_effects(tmp_path, before, after) == ["writes results/losses.txt"]
+
+
 def test_a_search_for_the_temporary_folder_ends_while_effects_are_recorded(tmp_path):
     """The search holds a lock while it opens a file, of which the hook is told."""
     program = f"""

@@ -165,7 +165,11 @@ def test_relative_to_the_limit(repository):
         ("", ("record=maybe",), "record=maybe: allowed: true, false"),
         ("job: dataset=digits\nbase: none.json", (), "base: none.json: no such file"),
         ("job: dataset=digits\nfail_above: much", (), "fail_above=much"),
-        ("job: dataset=digits\nfail_over: 3", (), "fail_over: there is no such setting"),
+        (
+            "job: dataset=digits\nfail_over: 3",
+            (),
+            "fail_over=3: there is no such setting; allowed: job, ",
+        ),
         ("job: [unclosed", (), "fastloop.yaml: can't be read"),
         ("- a list", (), "fastloop.yaml: allowed: settings"),
         ("job: loader=rawer\n", ("record=true",), "loader=rawer: there is no such option"),
@@ -231,6 +235,16 @@ def test_yaml_file_of_the_job_reads_no_variable(tmp_path, monkeypatch, setting, 
     assert "hush-hush" not in process.stdout + process.stderr
     assert process.stderr.count("\n") == 1
     assert not (tmp_path / "fastloop-base.json").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("package=webdataset", "against=0.0.0.1")])
+def test_missing_job_is_asked_for_in_both_forms(tmp_path, given):
+    process = check(tmp_path, *given)
+    assert process.returncode == 4
+    assert "fastloop.yaml" in process.stderr
+    assert 'job="dataset=digits loader=raw"' in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert not any(tmp_path.iterdir())
 
 
 def test_base_beside_another_folder_of_the_repository_is_accepted(tmp_path):

@@ -161,6 +161,7 @@ def test_module_of_the_other_version_is_refused(repository):
     [
         (("against=nothing",), "against=nothing: no such commit, file or folder; allowed:"),
         (("against=--help",), "against=--help: no such commit"),
+        (("against=1.2",), "against=1.2: no such commit, file or folder; allowed: "),
         (("against=a.whl",), "against=a.whl: no such file"),
         (("against=first", "package=-x"), "package=-x: allowed: the name of"),
         (("against=1.0", "package=no-such-package"), "package=no-such-package: it is not inst"),
@@ -256,6 +257,21 @@ def test_library_that_only_an_environment_has_is_measured_in_two_of_them(reposit
     listed = run_fastloop("-cd", "my_conf", "loader=pinned", cwd=repository, command="env")
     assert "exists: " in listed.stdout
     assert len([*(repository / "outputs" / "environments").iterdir()]) == 2
+
+
+@pytest.mark.heavy
+def test_missing_environment_is_told_once(repository):
+    (repository / "my_conf" / "loader").mkdir(parents=True)
+    (repository / "my_conf" / "loader" / "pinned.yaml").write_text(PINNED)
+    (repository / "pinned.py").write_text(LOADER)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "Read by a library")
+    job = "job=-cd my_conf dataset=digits loader=pinned benchmark=traversal epochs=1"
+    process = check(repository, "against=HEAD", job)
+    assert (process.returncode, process.stdout) == (4, "")
+    assert process.stderr.count("pins_demo>=1") == 1
+    assert "fastloop env" in process.stderr.strip().splitlines()[-1]
+    assert not (repository / "outputs" / "check").exists()
 
 
 @pytest.mark.heavy

@@ -53,7 +53,7 @@ def test_equal_results_are_no_regression_and_fit_80_columns(folders):
     assert process.returncode == 0, process.stderr
     assert "SLOWER" not in process.stdout
     assert all(f"{loader} mydataset" in process.stdout for loader in LOADERS)
-    assert r"not compared: raw mydataset device=cuda\:99: skipped device=cuda:99" in process.stdout
+    assert r"not compared: raw mydataset device=cuda\:99: skipped: device=cuda:99" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 80
     if sys.platform == "linux":
         sentences = re.findall(r"^(\w+): The machine was", process.stdout, re.M)

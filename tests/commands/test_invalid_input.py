@@ -13,6 +13,8 @@ import pytest
 from commands import QUICK, fill_disk, results, run_fastloop
 from options import MYDATASET, options
 
+from fastloop.config.catalogue import groups
+
 pytestmark = pytest.mark.slow
 
 
@@ -36,9 +38,31 @@ LOADERS = ", ".join(options("loader"))
         ("loader=nope", f"loader=nope: there is no such option; allowed: {LOADERS}"),
         ("dataset=nope", "dataset=nope: there is no such option; allowed: "),
         ("experiment=nope", "experiment=nope: there is no such option; allowed: "),
-        ("trails=3", "trails: there is no such setting; did you mean trials?"),
-        ("+foo=1", "foo: there is no such setting"),
-        ("+loader.foo=1", "loader.foo: there is no such setting"),
+        ("trails=3", "trails=3: there is no such setting; did you mean trials?"),
+        ("nope=1", "nope=1: there is no such setting; allowed: what `fastloop list settings`"),
+        ("+foo=1", "foo=1: there is no such setting; allowed: what `fastloop list settings`"),
+        ("loader=raw +loader.foo=1", "loader.foo=1: there is no such setting; allowed: none"),
+        (
+            "loader=fastloop +loader.foo=1",
+            "loader.foo=1: there is no such setting; allowed: loader.ahead, loader.in_memory, ",
+        ),
+        (
+            "loader=raw loader.nope=1",
+            "loader.nope=1: there is no such setting; loader=raw has no settings of its own; ",
+        ),
+        (
+            "loader=fastloop loader.nope=1",
+            "loader.nope=1: there is no such setting; allowed with loader=fastloop: "
+            "loader.in_memory, loader.num_threads, loader.ahead, loader.store",
+        ),
+        (
+            "loader=fastloop loader.store.nope=x",
+            "loader.store.nope=x: there is no such setting; allowed with store@loader.store=npy: ",
+        ),
+        (
+            "experiment=decoders dataset.nope=1",
+            "dataset.nope=1: there is no such setting; allowed with dataset=photos: dataset.root, ",
+        ),
         ("trials=0", "trials=0: allowed: auto, or a whole number from 1 on"),
         ("trials=-1", "trials=-1: allowed: auto, or a whole number from 1 on"),
         ("trials=abc", "trials=abc: allowed: auto, or a whole number from 1 on"),
@@ -102,14 +126,21 @@ LOADERS = ", ".join(options("loader"))
         ("-m trials=1,-1", "trials=-1: allowed: auto, or a whole number from 1 on"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
         ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),
-        ("dataset.nope=3", "dataset.nope: there is no such setting; +dataset.nope=… passes it to"),
+        (
+            "dataset.nope=3",
+            "dataset.nope=3: there is no such setting; dataset=digits has no settin",
+        ),
+        (
+            "dataset._target_=mine.Squares dataset.nope=3",
+            "dataset.nope=3: there is no such setting; +dataset.nope=… passes it to your own code",
+        ),
         (
             "dataset.count=3",
-            "dataset.count: dataset=digits has no such setting; allowed with dataset=integers,",
+            "dataset.count=3: dataset=digits has no such setting; allowed with dataset=integers,",
         ),
         (
             "-m loader=raw,preload loader.num_threads=2",
-            "loader.num_threads: loader=raw has no such setting; allowed with loader=",
+            "loader.num_threads=2: loader=raw has no such setting; allowed with loader=",
         ),
         ("loader=raw loader.store=null", ", webdataset, zarr"),
         (
@@ -190,9 +221,52 @@ def test_empty_outputs_variable_means_the_default_folder(tmp_path):
     assert len(results(tmp_path)) == 1
 
 
-def test_unwritable_dataset_root_is_named(tmp_path):
-    line = error_line(run_fastloop(*QUICK, "dataset.root=/proc/none", cwd=tmp_path))
+@pytest.mark.parametrize("jobs", [(), ("-m", "loader=raw,preload")])
+def test_unwritable_dataset_root_is_named_once(tmp_path, jobs):
+    wrong = ("dataset.root=/proc/none", "trials=3")
+    line = error_line(run_fastloop(*jobs, *QUICK, *wrong, cwd=tmp_path))
     assert line.startswith("dataset.root=/proc/none: ")
+
+
+OWN_PATHS = [
+    (option.name, setting.name)
+    for group in groups()
+    if group.name == "dataset"
+    for option in group.options
+    for setting in option.settings
+    if setting.is_own_path
+]
+"""Datasets of the user's own files, with the settings that name them."""
+
+
+@pytest.mark.parametrize("jobs", [("loader=raw",), ("-m", "loader=raw,preload")], ids=" ".join)
+@pytest.mark.parametrize(("dataset", "setting"), OWN_PATHS)
+def test_missing_files_are_told_before_anything_else(tmp_path, dataset, setting, jobs):
+    (tmp_path / "table.csv").touch()
+    other = ("dataset.csv_file=table.csv",) if setting == "root" and dataset == "csv_images" else ()
+    chosen = (f"dataset={dataset}", f"dataset.{setting}=/nope", *other)
+    process = run_fastloop(*jobs, *chosen, cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (1, "")
+    told = f"dataset.{setting}=/nope: no such file or folder; dataset={dataset} reads "
+    assert process.stderr.startswith(told)
+    assert process.stderr.count("\n") == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("image_folder", "dataset.root=outputs/data/images: no such file or folder; dataset="),
+        ("parquet", "dataset=parquet: dataset.path=PATH names your own .parquet file"),
+    ],
+)
+@pytest.mark.parametrize("jobs", [("loader=raw",), ("-m", "loader=raw,preload")], ids=" ".join)
+def test_files_that_are_not_named_are_asked_for(tmp_path, dataset, message, jobs):
+    process = run_fastloop(*jobs, f"dataset={dataset}", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr.startswith(message)
+    assert process.stderr.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
 
 
 def test_unwritable_store_root_is_named(tmp_path):
@@ -204,7 +278,7 @@ def test_unwritable_store_root_is_named(tmp_path):
 def test_missing_folder_is_told_once_for_all_loaders(tmp_path):
     arguments = ("-m", "loader=raw,np_memmap", "dataset=image_folder", "dataset.root=none")
     line = error_line(run_fastloop(*arguments, cwd=tmp_path, command="prepare"))
-    assert line.startswith("image_folder, loader raw, np_memmap: none: no such folder; ")
+    assert line.startswith("dataset.root=none: no such file or folder; dataset=image_folder reads")
 
 
 @pytest.mark.heavy

@@ -68,11 +68,11 @@ REFUSED = [
     ("run dataset=image_folder dataset.path=photos", "did you mean dataset.root?"),
     (
         "run dataset=image_folder root=photos",
-        "root: there is no such setting; did you mean dataset.root?",
+        "root=photos: there is no such setting; did you mean dataset.root?",
     ),
     ("run dataset=imagenet", "dataset=image_folder dataset.root=<folder> reads a folder per class"),
     ("run dataset=cifar10", "dataset._target_=torchvision.datasets.CIFAR10"),
-    ("run dataset=image_folder dataset.root=nosuchfolder", "nosuchfolder: no such folder"),
+    ("run dataset=image_folder dataset.root=none", "dataset.root=none: no such file or folder"),
     ("run loader=raw loader.num_workers=2", "did you mean num_workers?"),
     ("run workers=2", "did you mean num_workers?"),
     ("run num_worker=2", "did you mean num_workers?"),
@@ -107,7 +107,7 @@ REFUSED = [
     ("run output=results.csv", "fastloop report writes a CSV file"),
     ("run quiet=true", "2>/dev/null"),
     ("run dataset=mine.Cubes", "dataset._target_=mine.Cubes: AttributeError"),
-    ("run dataset=tokens dataset.path=train.bin", "allowed: the path of a file that exists"),
+    ("run dataset=tokens dataset.path=train.bin", "dataset.path=train.bin: no such file or folder"),
     ("run decoder=null", "decoder=null: allowed: one option"),
     ("run loader=fastloop +loader.store=null", "loader.store=…, without +"),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from options import compose_job, require_library
 from own_files import COUNT, IMAGES, LABELS, WRITERS, jpeg, write_parquet, write_webdataset
 from PIL import Image
 
+from fastloop.config.catalogue import groups
 from fastloop.core.types import BadData, Unsupported
+from fastloop.data.dataset_files import own_path
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
@@ -143,6 +146,19 @@ def test_dataset_without_a_path_or_with_a_wrong_one_says_so(outputs, tmp_path, n
         (tmp_path / "empty").mkdir()
         with pytest.raises(BadData, match=r"empty: no \.\w+ file in this folder"):
             dataset_of(name, tmp_path / "empty").fetch()
+
+
+def test_settings_of_own_files_are_known_before_the_options_are_imported():
+    """Their meanings in conf/ tell them: a missing file is told before torch is imported."""
+    folder = Path(own_path.__code__.co_filename).parents[1] / "options" / "dataset"
+    reading = {each.stem for each in folder.glob("*.py") if "own_path(" in each.read_text()}
+    (datasets,) = [group for group in groups() if group.name == "dataset"]
+    known = {
+        option.name
+        for option in datasets.options
+        if any(setting.is_own_path for setting in option.settings)
+    }
+    assert {*WRITERS, "image_folder", "csv_images"} <= reading <= known
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -194,7 +194,7 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
         ("space=", "space=: it is empty; allowed: name=a,b,c"),
         ("budget=\u0665min", "budget=\u0665min: allowed: a time as 300s"),
         ("memory_limit_mib=0", "memory_limit_mib=0: allowed"),
-        ("num_wrkers=1", "num_wrkers: there is no such setting"),
+        ("num_wrkers=1", "num_wrkers=1: there is no such setting"),
     ],
 )
 def test_wrong_input_is_one_line(argument, message, tmp_path):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections import namedtuple
 from contextlib import closing
 from itertools import islice
@@ -48,6 +49,17 @@ def check_rows(batches) -> list[int]:
         assert (rows.flatten(1) == labels.view(-1, 1)).all()
         seen += labels.tolist()
     return seen
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batch_size": 0}, {"num_workers": -1}, {"collate_fn": 3}, {"rank": 1}]
+)
+def test_traceback_of_a_wrong_setting_ends_in_the_constructor(wrong):
+    with pytest.raises((ValueError, TypeError)) as error:
+        FastLoader([1, 2], **wrong)
+    frames = traceback.extract_tb(error.value.__traceback__)
+    assert [frame.name for frame in frames][1:] == ["__init__"]
+    assert error.value.__cause__ is None
 
 
 @given(

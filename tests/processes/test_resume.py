@@ -266,7 +266,7 @@ def test_only_one_command_measures_at_a_time(tmp_path):
         folder = ("dataset=image_folder", f"dataset.root={tmp_path}/nope", "wait=true")
         process = run_fastloop(*folder, *QUICK[: -len(MYDATASET)], cwd=tmp_path)
         assert process.returncode == 1
-        assert f"{tmp_path}/nope: no such folder; " in process.stderr
+        assert f"dataset.root={tmp_path}/nope: no such file or folder; " in process.stderr
         assert process.stderr.count("\n") == 1
         waiting = start_fastloop(*QUICK, "wait=true", cwd=tmp_path)
         waiting.wait_until(lambda: len([*tmp_path.glob("outputs/20*/*")]) == 2)

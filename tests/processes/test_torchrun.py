@@ -254,7 +254,7 @@ def test_hydra_launcher_is_rejected_under_torchrun(tmp_path):
 INVALID_LAUNCHERS = {
     "launcher=torchrun launcher.nproc_per_node=0": "launcher.nproc_per_node=0: ",
     "launcher=torchrun isolation=inline": "launcher.isolation=inline: ",
-    "launcher=torchrun launcher.nnodes=2": "launcher.nnodes: there is no such setting",
+    "launcher=torchrun launcher.nnodes=2": "launcher.nnodes=2: there is no such setting; ",
     f"{' '.join(TWO)} launcher.backend=nccl device=cpu": (
         "unsupported: launcher.backend=nccl needs CUDA devices, device is cpu"
     ),

@@ -320,7 +320,7 @@ def write_an_empty_class(root):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (remove_folder, "no such folder; dataset.root is a folder of class folders"),
+        (remove_folder, "no such file or folder; dataset=image_folder reads a folder of class"),
         (leave_empty, "no class folder, no image; dataset.root is a folder of class folders"),
         (write_no_classes, "2 images, but no class folder; dataset.root is"),
         (write_an_empty_class, r"dodo: no \.jpg, \.jpeg, \.png, \.webp file in this class folder"),

@@ -89,18 +89,18 @@ def test_setting_for_the_loaders_that_an_experiment_sweeps_over(compose, capsys)
     [
         (
             "-m loader=raw,np_memmap loader.num_threads=2",
-            "loader.num_threads: loader=raw has no such setting; allowed with loader=",
+            "loader.num_threads=2: loader=raw has no such setting; allowed with loader=",
         ),
         (
             "loader=np_memmap loader.store.chunk_rows=1",
-            "loader.store.chunk_rows: loader=np_memmap has no such setting; "
+            "loader.store.chunk_rows=1: loader=np_memmap has no such setting; "
             "allowed with store@loader.store=hdf5",
         ),
         (
             "loader=raw loader.store=null",
-            "loader.store: loader=raw has no such setting; allowed with loader=batch_sampler,",
+            "loader.store=null: loader=raw has no such setting; allowed with loader=batch_sampler,",
         ),
-        ("-m loader=raw,fastloop loader.nope=2", "loader.nope: there is no such setting"),
+        ("-m loader=raw,fastloop loader.nope=2", "loader.nope=2: there is no such setting"),
         (
             "-m experiment=decoders dataset=image_folder decoder=pil,opencv",
             "experiment=decoders sets dataset.count, which dataset=image_folder does not have",

@@ -45,7 +45,7 @@ def test_spot_check_tolerates_a_broken_file_only_where_preparing_does(folder):
 
 
 def test_spot_check_names_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(BadData, match="nope: no such folder"):
+    with pytest.raises(BadData, match=r"^dataset\.root=.*nope: no such file or folder; "):
         check_samples(image_folder(tmp_path / "nope"))
 
 

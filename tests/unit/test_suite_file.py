@@ -210,8 +210,6 @@ def test_wrong_settings_end_the_suite_before_it_measures(monkeypatch, tmp_path, 
         ("site results=nowhere", "results=nowhere: no <round>/<machine>.json in it; allowed: "),
         ("site page=folder", "page=folder: Is a directory; allowed: "),
         ("site page=folder/claims.html", "page=folder/claims.html: that is the page of claims; "),
-        ("verify nowhere.json", "nowhere.json: No such file or directory; allowed: "),
-        ("verify folder", "folder: Is a directory; allowed: "),
     ],
 )
 def test_wrong_arguments_are_one_line_and_leave_nothing(monkeypatch, tmp_path, arguments, told):
@@ -226,6 +224,34 @@ def test_wrong_arguments_are_one_line_and_leave_nothing(monkeypatch, tmp_path, a
     assert "allowed: " in line
     assert "\n" not in line
     assert {path.name for path in tmp_path.rglob("*")} == {"file", "folder"}
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "told"),
+    [
+        ("whole.json", 0, []),
+        ("whole.json altered.json", 1, ["altered.json: commit: "]),
+        ("nowhere.json", 2, ["nowhere.json: No such file or directory; allowed: "]),
+        ("folder whole.json", 2, ["folder: Is a directory; allowed: "]),
+        ("", 2, ["suite verify: allowed: one or more files"]),
+        ("nowhere.json altered.json", 1, ["nowhere.json: No such ", "altered.json: "]),
+    ],
+)
+def test_an_altered_file_has_another_status_than_one_that_is_not_read(
+    monkeypatch, tmp_path, capsys, names, status, told
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    save_suite(example(), tmp_path / "whole.json")
+    save_suite(replace(example(), commit="another"), tmp_path / "altered.json")
+    monkeypatch.setattr("sys.argv", ["fastloop suite", "verify", *names.split()])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    assert ended.value.code == status
+    lines = capsys.readouterr().err.splitlines()
+    for part in told:
+        assert any(line.startswith(part) for line in lines), lines
+    assert bool(lines) is bool(told)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1}', "\x00"])

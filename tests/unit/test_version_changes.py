@@ -11,6 +11,7 @@ from known_results import result_of
 from experiments.two_versions.run import simulate
 from fastloop.core.alpha_spending import LOOKS
 from fastloop.core.check_status import CheckStatus
+from fastloop.core.types import FailureKind
 from fastloop.reporting.version_changes import (
     find_version_changes,
     judge_change,
@@ -107,6 +108,21 @@ def test_statuses_and_their_order():
     found = outcome_of(1.5, new={job.name: other})
     assert found.status == CheckStatus.OTHER_DATA
     assert "other samples" in answer_versions(found)
+
+
+def test_reason_why_a_version_is_not_judged_is_told_once():
+    job = outcome_of(1.0).base[KEY[0]]
+    reason = "this job needs a_library: `fastloop env` installs it"
+    skipped = replace(
+        job,
+        status="FAILED",
+        failure_kind=FailureKind.UNSUPPORTED,
+        status_reason=f"unsupported: {reason}",
+    )
+    both = {job.name: skipped}
+    text = describe_versions(outcome_of(1.0, base=both, new=both, changes=()))
+    assert text.count(reason) == 1
+    assert f"skipped: {reason} in both" in text
 
 
 def test_markdown_begins_with_its_marker_and_the_answer_and_quotes_no_html():

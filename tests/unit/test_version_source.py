@@ -56,6 +56,25 @@ def test_a_strange_name_is_refused_in_one_line(tmp_path, against):
     assert "\n" not in str(error.value)
 
 
+def test_a_number_is_a_version_of_fastloop_only_in_a_checkout_of_it(tmp_path):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with pytest.raises(
+        UsageError, match=r"against=1\.2: no such commit, .*package=fastloop against"
+    ):
+        find_source("1.2", "", tmp_path)
+    assert find_source("1.2", "fastloop", tmp_path).package == "fastloop"
+    (tmp_path / "fastloop" / "fastloader" / "native").mkdir(parents=True)
+    source = find_source("1.2", "", tmp_path)
+    assert (source.kind, source.package) == ("version", "fastloop")
+
+
+def test_a_number_outside_of_any_repository_is_refused(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"against=1\.2: no such commit, file or folder; allowed: "
+    ):
+        find_source("1.2", "", tmp_path)
+
+
 def test_a_repository_that_git_does_not_read_is_told(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     # git's own tests set this: the repository belongs to somebody else, as in a container of CI.

@@ -99,12 +99,18 @@ def note_saves(torch: ModuleType) -> None:
 def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     """The files below the folder: path -> time of the last change, and size.
 
-    LEFT_OUT are left out, and files to which the shell has redirected the output of this command:
-    the script has no part in that.
+    LEFT_OUT are left out, and what this command writes: its own folders, and files to which the
+    shell has redirected its output. The script has no part in that.
     """
+    # The script's process, which imports this module as well, does without that one.
+    from fastloop.core.outputs_folder import outputs_folder
+
     found, outputs = {}, _find_redirections()
-    for path, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
+    own = os.path.abspath(outputs_folder() / "attach")
+    for path, folders, names in os.walk(os.path.abspath(folder)):
+        folders[:] = [
+            name for name in folders if name not in LEFT_OUT and os.path.join(path, name) != own
+        ]
         for name in names:
             file = os.path.join(path, name)
             # A link may lead nowhere, and a file may go at any time.

@@ -19,11 +19,11 @@ from fastloop.core.number_text import (
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
-from fastloop.explain.attach.call_patch import show_command
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
-from fastloop.explain.attach.loop_verdict import LEAST_TOLD, rank_rows
-from fastloop.explain.attach.try_changes import TriedChange, TriedLoop
+from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION, rank_rows
+from fastloop.explain.attach.script_patch import show_command
+from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
@@ -31,7 +31,7 @@ from fastloop.explain.verdict import verdict_lines
 CROWDED = 1.1
 """Workers are said to share cores if loading, the step and other programs want this many times the
 cores that there are."""
-TOLD_CORES = 0.1
+LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not mentioned."""
 
 
@@ -73,21 +73,22 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
     """The sentence about the script as a whole, which takes so many seconds: the time that the best
     predicted change of each loop saves, and the time outside of loops."""
-    saved_s, places, is_bound = 0.0, [], False
+    saved_s, places, bounds = 0.0, [], set[str]()
     for loop in findings.loops:
         loop_s = loop.seconds / num_ranks(loop)
         best = next((each for each in loop.what_ifs if each.gain is not None), None)
         if best and best.gain is not None:
             saved_s += best.gain * loop_s
-            is_bound = is_bound or best.is_bound
+            bounds |= {"at most "} if best.is_bound else {"at least "} if best.is_least else set()
             gain = show_time(best.gain * loop_s)
             places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     head = f"Of the script's {show_time(seconds)},"
     if not places:
         return f"{head} {outside}; no change of a loader is predicted to save time."
-    most = "at most " if is_bound else ""
-    return f"{head} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+    # A sum of an upper and a lower bound is neither.
+    bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
+    return f"{head} {bound}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
@@ -132,7 +133,7 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     """The changes and their predicted gains as text, below a heading."""
     rows = [("what if", "predicted gain")]
     for each in loop.what_ifs:
-        bound = "at most " if each.is_bound else ""
+        bound = "at most " if each.is_bound else "at least " if each.is_least else ""
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
         rows.append((each.change.name, bound + gain))
     return rows
@@ -146,7 +147,7 @@ def _note_on_cores(loop: LoopFindings) -> str:
     if loop.facts.get("num_workers") or not has_workers or wanted <= CROWDED * cores:
         return ""
     others = ""
-    if loop.other_cores >= TOLD_CORES:
+    if loop.other_cores >= LEAST_OTHER_CORES:
         others = f", and other programs {significant(loop.other_cores, 2)}"
     return (
         f"; workers would share {cores} cores with the step, which keeps "
@@ -169,7 +170,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         note = "no other setting of its loader is predicted to save 2 % of its time"
     contention = loop.shares.get(Part.CONTENTION)
     # The model takes steps to last as long as beside the present workers.
-    if contention and contention.value >= LEAST_TOLD:
+    if contention and contention.value >= LEAST_CONTENTION:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
     elif is_predicted:

@@ -39,6 +39,12 @@ class LoopWhatIf:
     changes says enough."""
 
     @property
+    def is_least(self) -> bool:
+        """True if the gain is a lower bound: the run shows only a part of it, which `basis`
+        names."""
+        return self.gain is not None and bool(self.basis)
+
+    @property
     def is_fastloader(self) -> bool:
         """True for FastLoader over the dataset itself.
 

@@ -15,6 +15,7 @@ import torchvision.transforms.v2  # noqa: F401 - or each worker would import it,
 from fastloop.core.fingerprints import file_fingerprint
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, option
+from fastloop.data.dataset_files import own_path
 from fastloop.data.image_files import images_fingerprint
 from fastloop.data.image_pixels import (
     Size,
@@ -88,23 +89,27 @@ class CsvImages:
 
         Raises BadData for other columns, for values that are not numbers, and for missing images.
         """
-        names = [name for name, _ in _rows(Path(self.csv_file))]
+        names = [name for name, _ in _rows(self._table())]
         for name in names:
             if not (self.folder / name).is_file():
                 raise BadData(f"{self.csv_file}: image not found: {self.folder / name}")
-        table = file_fingerprint(Path(self.csv_file))
+        table = file_fingerprint(self._table())
         return images_fingerprint(self.folder, names, self.decoder, self.size, "csv_images", table)
 
     def files(self) -> list[Path]:
         """The CSV file, and the images that it names."""
-        rows = _rows(Path(self.csv_file))
+        rows = _rows(self._table())
         return [Path(self.csv_file), *(self.folder / name for name, _ in rows)]
 
     def open(self) -> LandmarkSamples:
         """The samples."""
-        names, values = zip(*_rows(Path(self.csv_file)), strict=True)
+        names, values = zip(*_rows(self._table()), strict=True)
         landmarks = np.array(values, np.float32).reshape(len(names), -1, 2)
         return LandmarkSamples(self.folder, names, landmarks, self.decoder, self.size)
+
+    def _table(self) -> Path:
+        content = f"a CSV file with the columns {COLUMNS}"
+        return own_path(self.csv_file, "dataset=csv_images", content, "dataset.csv_file")
 
 
 def _rows(path: Path) -> list[tuple[str, list[float]]]:

@@ -10,6 +10,7 @@ import torchvision.transforms.v2  # noqa: F401 - or each worker would import it,
 
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
+from fastloop.data.dataset_files import own_path
 from fastloop.data.image_files import (
     LabelledImages,
     class_folders,
@@ -40,7 +41,7 @@ class ImageFolder:
 
     def fetch(self) -> str:
         """A fingerprint of the files, the decoder and the size; raises BadData without images."""
-        root = Path(self.root)
+        root = self._folder()
         names = [name for name, _ in list_labelled_files(root)]
         return images_fingerprint(root, names, self.decoder, self.size, "image_folder")
 
@@ -57,5 +58,9 @@ class ImageFolder:
         return LabelledImages(*self._parts(), as_uint8=True)
 
     def _parts(self) -> tuple[Path, list[tuple[str, int]], Decoder, Size]:
-        root = Path(self.root)
+        root = self._folder()
         return root, list_labelled_files(root), self.decoder, self.size
+
+    def _folder(self) -> Path:
+        content = "a folder of class folders with images, as cat/1.jpg"
+        return own_path(self.root, "dataset=image_folder", content, "dataset.root")
