@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.explain.record import Record
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.explain.attach.children import BOOTSTRAP
+from fastloop.explain.attach.follow_children import BOOTSTRAP
 
 SCRIPT = str(Path(__file__).with_name("attached_script.py"))
 EPOCHS = 6

@@ -14,7 +14,7 @@ from fastloop.cli.attach_settings import COPY, TrySettings
 
 if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
-    from fastloop.explain.attach.try_changes import TriedLoop
+    from fastloop.explain.attach.tried_changes import TriedLoop
 
 
 @contextmanager
@@ -61,11 +61,11 @@ def try_loop(
     if found is None:
         return
     budget_s = 60 * settings.minutes
-    rest_s = outside_s(findings)
-    batches = choose_batches(found, budget_s, rest_s)
+    loopless_s = outside_s(findings)
+    batches = choose_batches(found, budget_s, loopless_s)
     changes = choose_changes(found, batches)
     try:
-        check_minutes(found, batches, settings.minutes, rest_s)
+        check_minutes(found, batches, settings.minutes, loopless_s)
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return
@@ -127,7 +127,7 @@ def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.atomic_files import write_text
     from fastloop.explain.attach.findings_text import format_tried
-    from fastloop.explain.attach.try_changes import PATCH, TRIED, to_json
+    from fastloop.explain.attach.tried_changes import PATCH, TRIED, to_json
 
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)

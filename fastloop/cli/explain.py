@@ -85,7 +85,7 @@ def main() -> None:
 
 def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.explain.explain_job import check_request, explain_job
-    from fastloop.explain.job_findings import format_explanation, to_json
+    from fastloop.explain.explanation_text import format_explanation, to_json
     from fastloop.sweep.early_check import refuse_unfit_model
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress

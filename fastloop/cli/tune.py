@@ -230,7 +230,7 @@ def _observe_script(
 
 def _write_patch(patch: str) -> None:
     """Write the patch to a new folder, and print it below the command that applies it."""
-    from fastloop.explain.attach.call_patch import show_command
+    from fastloop.explain.attach.script_patch import show_command
 
     folder = outputs_folder() / "tune"
     folder.mkdir(parents=True, exist_ok=True)

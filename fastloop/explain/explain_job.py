@@ -28,8 +28,8 @@ from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
+from fastloop.explain.explanation_text import to_json
 from fastloop.explain.instrumented import Recording
-from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
@@ -54,8 +54,8 @@ from fastloop.explain.what_ifs import (
     try_changed_jobs,
 )
 from fastloop.observe.chrome_trace import format_trace
-from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.lanes import build_lanes, part_seconds
+from fastloop.observe.timeline_svg import draw_timeline
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.explain_stage import ExplainJob
@@ -118,7 +118,7 @@ def explain_job(
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed if a pass fails.
 
-    compose: returns the job of a list of overrides. progress: is told of each step. folder: gets
+    compose: returns the job of a list of overrides. progress: called at each step. folder: gets
     the timeline's files. seconds: time after which no round begins beyond the third; None: a
     minute.
     """

@@ -22,7 +22,7 @@ from fastloop.core.text import notebook_html, wrap
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
-from fastloop.explain.job_findings import ladder_lines, ladder_table
+from fastloop.explain.explanation_text import ladder_lines, ladder_table
 from fastloop.explain.ladder import Round, build_ladder
 from fastloop.explain.loop_rungs import (
     LoaderOrFunction,
@@ -267,7 +267,7 @@ def _check_output(output: Any) -> None:
 
 
 def _length(loader: LoaderOrFunction) -> int | None:
-    """Number of batches of an epoch, as the loader tells it; None if it does not."""
+    """Number of batches of an epoch, as the loader reports it; None if it does not."""
     if not isinstance(loader, Sized):
         return None
     try:

@@ -76,18 +76,18 @@ class _Actor:
 
     batch: int = -1
     left: list[Phase] = field(default_factory=list)
-    rest_s: float = 0.0
+    remaining_s: float = 0.0
 
     def begin(self, batch: int, phases: Sequence[Phase]) -> None:
         self.batch, self.left = batch, [phase for phase in phases if phase.seconds > DONE_S]
-        self.rest_s = self.left[0].seconds if self.left else 0.0
+        self.remaining_s = self.left[0].seconds if self.left else 0.0
 
     def advance(self, seconds: float) -> None:
         """Work for these seconds at full speed."""
-        self.rest_s -= seconds
-        if self.left and self.rest_s <= DONE_S:
+        self.remaining_s -= seconds
+        if self.left and self.remaining_s <= DONE_S:
             self.left.pop(0)
-            self.rest_s = self.left[0].seconds if self.left else 0.0
+            self.remaining_s = self.left[0].seconds if self.left else 0.0
 
 
 def epoch_seconds(
@@ -138,7 +138,9 @@ class _Simulation:
                 return now_s
             # Speeds are constant until the first of the present phases ends.
             speeds = [1 / slow for slow in self._slow_downs([actor.left[0] for actor in busy])]
-            pause_s = min(actor.rest_s / speed for actor, speed in zip(busy, speeds, strict=True))
+            pause_s = min(
+                actor.remaining_s / speed for actor, speed in zip(busy, speeds, strict=True)
+            )
             now_s += pause_s
             for actor, speed in zip(busy, speeds, strict=True):
                 actor.advance(pause_s * speed)

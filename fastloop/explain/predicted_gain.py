@@ -195,7 +195,7 @@ def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
 
 
 def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
-    """The measurements with batches and rounds of hand-offs drawn anew.
+    """The measurements with batches and rounds of hand-offs drawn again.
 
     noise: relative deviation of a pass of the ladder.
     """

@@ -10,14 +10,14 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
 from fastloop.core.text import wrap
 
-WORTH = 0.10
+WORTH_IMPROVING = 0.10
 """A loader is worth improving if a perfect one would save at least this share of a job's epoch, or
 of a script's loop. This is a choice and not a measurement; the study in experiments/explain uses
 the same threshold."""
 MOST_UNSURE = 0.25
 """The verdict is `step` only if the interval of that share ends at or below this. It is above
-WORTH because the intervals of few rounds are wide: otherwise many healthy jobs would get no
-verdict."""
+WORTH_IMPROVING because the intervals of few rounds are wide: otherwise many healthy jobs would get
+no verdict."""
 MOST_UNATTRIBUTED = 0.05
 """The greatest share of an epoch, beyond noise, by which the sum of the parts may differ from the
 whole."""
@@ -54,7 +54,7 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     if not _is_sure(ladder):
         unsure = _describe_unsure(ladder, name, phrases)
         return Verdict(word=Part.UNATTRIBUTED, sentences=tuple(unsure))
-    if ladder.wait_share.value < WORTH:
+    if ladder.wait_share.value < WORTH_IMPROVING:
         word, sentences = Part.STEP, [_describe_step(ladder, name)]
     else:
         word, reason = _find_cause(ladder, phrases)
@@ -63,16 +63,16 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
 
 
 def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
-    """The verdict. If fewer of torch's threads were tried and save at least WORTH, its first
-    sentence says so as well."""
+    """The verdict. If fewer of torch's threads were tried and save at least WORTH_IMPROVING, its
+    first sentence says so as well."""
     # Threads that wait for each other slow down steps and loading alike, so no other part of the
     # verdict shows them.
-    tried = [each for each in what_ifs if each.change.startswith("torch_threads=")]
-    proven = [
+    tried = [
         (each.realised_gain, each.change)
-        for each in tried
-        if each.realised_gain and each.realised_gain.low > 0 and each.realised_gain.value >= WORTH
+        for each in what_ifs
+        if each.realised_gain and each.change.startswith("torch_threads=")
     ]
+    proven = [each for each in tried if each[0].low > 0 and each[0].value >= WORTH_IMPROVING]
     if not proven:
         return verdict
     gain, change = max(proven, key=lambda each: each[0].value)
@@ -92,9 +92,9 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     wait = ladder.wait_share
     # A verdict can be given although the interval contains the threshold, but only if no more
     # rounds may be added.
-    if not _is_sure(ladder) or wait.low < WORTH < wait.high:
+    if not _is_sure(ladder) or wait.low < WORTH_IMPROVING < wait.high:
         return True
-    return wait.value >= WORTH and _leading_row(ladder).sure_greatest < SURE
+    return wait.value >= WORTH_IMPROVING and _leading_row(ladder).sure_greatest < SURE
 
 
 def tells_too_little(ladder: Ladder) -> bool:
@@ -108,7 +108,7 @@ def tells_too_little(ladder: Ladder) -> bool:
 def _is_sure(ladder: Ladder) -> bool:
     """True if the rounds tell whether the loader is worth improving."""
     wait = ladder.wait_share
-    return wait.low > 0 if wait.value >= WORTH else wait.high <= MOST_UNSURE
+    return wait.low > 0 if wait.value >= WORTH_IMPROVING else wait.high <= MOST_UNSURE
 
 
 def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:

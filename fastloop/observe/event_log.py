@@ -225,13 +225,13 @@ class EventLog:
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
     def read_new(self, offsets: dict[Path, int]) -> list[Event]:
-        """The events behind the offset of each file; the offsets are moved behind them."""
+        """The events after the offset of each file; the offsets are moved past them."""
         found: list[Event] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             offset = offsets.get(path, 0)
             if offset == UNKNOWN:
                 continue
-            # A thread adds its events in order, so the first empty record is behind the last event.
+            # A thread adds its events in order, so the first empty record follows the last event.
             events = list(_read(path, offset))
             offsets[path] = offset + len(events) * RECORD_BYTES
             found += events
@@ -251,8 +251,8 @@ class EventLog:
         return facts
 
     def read_new_facts(self, offsets: dict[Path, int]) -> list[tuple[int, dict[str, Any]]]:
-        """The facts behind the offset of each file, with the ids of their processes; the offsets
-        are moved behind them."""
+        """The facts after the offset of each file, with the ids of their processes; the offsets
+        are moved past them."""
         found = []
         for path in sorted(self.folder.glob(f"*{FACTS}")):
             with path.open("rb") as file:

@@ -62,7 +62,8 @@ class RaceProbe:
         return __init__
 
     def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The iterators' __init__, which keeps the DataLoader."""
+        """The iterators' __init__, which keeps the DataLoader, and the place of iter()."""
+        from fastloop.explain.attach.loader_places import place_in_script
 
         @functools.wraps(original)
         def __init__(  # noqa: N807
@@ -70,7 +71,7 @@ class RaceProbe:
         ) -> None:
             original(iterator, loader, *args, **named)
             if id(loader) in self.made:
-                iterator._fastloop_loader = loader
+                iterator._fastloop_loader, iterator._fastloop_place = loader, place_in_script()
 
         return __init__
 
@@ -83,7 +84,7 @@ class RaceProbe:
             loader = getattr(iterator, "_fastloop_loader", None)
             if (
                 loader is not None
-                and place_in_script() == self.plan.place
+                and (place_in_script() or iterator._fastloop_place) == self.plan.place
                 and self.is_planned(loader)
             ):
                 if hasattr(iterator, "_shutdown_workers"):

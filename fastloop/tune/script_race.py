@@ -13,8 +13,8 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
-from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.import_hook import MODULE
+from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.fastloader import FastLoader
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget

@@ -17,10 +17,10 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import patch_call
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
 from fastloop.explain.attach.further_runs import read_last_line, run_again
+from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.change import Change
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (

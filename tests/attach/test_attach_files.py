@@ -17,7 +17,7 @@ from fastloop.core.explanation import Cause, Verdict
 from fastloop.core.machine_load import LoadSummary
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach import findings, try_changes
+from fastloop.explain.attach import findings, tried_changes
 from fastloop.explain.attach.loader_facts import describe_loader
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
@@ -108,8 +108,10 @@ def attach_json() -> str:
 
 
 def attach_try_json() -> str:
-    change = try_changes.TriedChange(change="num_workers=2", predicted=0.2, gain=ESTIMATE, rounds=3)
-    tried = try_changes.TriedLoop(
+    change = tried_changes.TriedChange(
+        change="num_workers=2", predicted=0.2, gain=ESTIMATE, rounds=3
+    )
+    tried = tried_changes.TriedLoop(
         place="train.py:9",
         made_at="train.py:3",
         batches=4,
@@ -119,7 +121,7 @@ def attach_try_json() -> str:
         best="num_workers=2",
         notes=("A note",),
     )
-    return try_changes.to_json(tried)
+    return tried_changes.to_json(tried)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from commands import run_fastloop
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
+from fastloop.core.spans import pause
 from fastloop.core.stats import estimate
+from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.attach import changes_to_try
-from fastloop.explain.attach.call_patch import edit_call, patch_script
 from fastloop.explain.attach.changes_to_try import (
     FEWEST_ROUNDS,
     check_minutes,
@@ -35,13 +36,10 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
+from fastloop.explain.attach.script_patch import edit_call, patch_script
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
-from fastloop.explain.attach.try_changes import (
-    Attempt,
-    _choose_round,
-    _run_once,
-    try_changes,
-)
+from fastloop.explain.attach.try_changes import try_changes
+from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_once
 from fastloop.explain.change import Change
 
 SLEEPY = """\
@@ -294,14 +292,24 @@ def test_first_round_has_as_many_changes_as_leave_time_for_the_others(budget_s, 
     attempts = [
         Attempt(change=Change(settings={"num_workers": each}), run_s=5.0) for each in range(1, 6)
     ]
-    assert len(_choose_round(attempts, baseline, 1, budget_s)) == count
+    chosen = Attempts(baseline=baseline, changed=attempts).choose_round(1, budget_s)
+    assert len(chosen) == count
+
+
+class LateRunner(KnownRunner):
+    """Runs that are killed at the deadline."""
+
+    def seconds(self, change, limit_s):
+        pause(limit_s)
+        raise Unsupported(f"the script had not reached batch 40 after {limit_s:.0f} s")
 
 
 def test_run_that_the_budget_ends_is_no_failure_of_its_change():
-    left_s = iter([2.0, 0.0])
     attempt = Attempt(change=Change(settings={"num_workers": 3}), run_s=5.0)
-    _run_once(cast("ScriptRunner", KnownRunner({})), attempt, 1, 30.0, lambda: next(left_s))
+    run_once(cast("ScriptRunner", LateRunner({})), attempt, 1, deadline_after(0.1), 30.0)
     assert (attempt.seconds, attempt.failure) == ({}, "")
+    run_once(cast("ScriptRunner", LateRunner({})), attempt, 1, deadline_after(30.0), 0.1)
+    assert attempt.failure == "the script had not reached batch 40 after 0 s"
 
 
 def test_loop_that_no_change_fits_is_told():
@@ -327,6 +335,22 @@ def test_folder_that_can_not_be_copied_is_one_line(tmp_path):
 def test_script_that_can_not_be_run_again_is_told():
     with pytest.raises(Unsupported, match="ValueError: no"):
         judged({}, [1])
+
+
+class FailingRunner(KnownRunner):
+    """Only the first run of the script as it is succeeds, in which samples are hashed."""
+
+    def digests(self, change, limit_s):
+        return [1, 2]
+
+
+def test_no_change_runs_after_the_script_as_it_is_has_failed():
+    runner = FailingRunner({f"num_workers={number}": 5.0 for number in (1, 2, 4)})
+    changes = [Change(settings={"num_workers": number}) for number in (1, 2, 4)]
+    with pytest.raises(Unsupported, match="ValueError: no"):
+        try_changes(cast("ScriptRunner", runner), known_loop(), changes, 3600.0, lambda _: None)
+    assert len(runner.runs) < 1 + len(changes), "the order is drawn, always the same one"
+    assert runner.runs[-1] == ""
 
 
 def known_ranks(*batches):

@@ -18,13 +18,9 @@ from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
 from fastloop.explain.attach.findings_text import format_tried
 from fastloop.explain.attach.script_runner import AS_IS
-from fastloop.explain.attach.try_changes import (
-    Attempt,
-    TriedChange,
-    TriedLoop,
-    _choose_round,
-    try_changes,
-)
+from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
+from fastloop.explain.attach.try_changes import try_changes
+from fastloop.explain.attach.try_rounds import Attempt, Attempts
 from fastloop.explain.change import Change
 
 SECOND = 1_000_000_000
@@ -42,7 +38,7 @@ class KnownRun:
         self.loop = CutLoop(cut, folder)
 
     def begin(self):
-        return CutPass(self.now_ns)
+        return CutPass(self.now_ns, self.place)
 
     def ask(self, begun, place=LOOP):
         """next(), which takes a second."""
@@ -89,6 +85,17 @@ def test_time_of_passes_that_the_loop_breaks_off_counts(tmp_path, monkeypatch):
         run.step()
     # Of each pass two waits of a second, and one step of three.
     assert run.end(run.begin()) == pytest.approx(2 * (2 + 3))
+
+
+def test_thread_that_only_calls_next_asks_for_the_loop_that_has_begun_the_pass(
+    tmp_path, monkeypatch
+):
+    """As by `executor.submit(next, batches)`: no function of the script is running there."""
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    begun = run.begin()
+    for _ in range(2):
+        run.ask(begun, place="")
+    assert run.loop.result.batches == 2
 
 
 def test_whole_pass_counts_once(tmp_path, monkeypatch):
@@ -140,8 +147,9 @@ def test_round_that_the_budget_has_cut_off_is_left_out():
         Attempt(change=Change(settings={"num_workers": count}), run_s=5.0, seconds=seconds)
         for count, seconds in ((1, {1: 8.0, 2: 1.0}), (2, {1: 5.0, 2: 9.0}))
     )
-    assert _choose_round([slow, fast], baseline, 3, left_s=1000.0) == [fast, slow]
-    assert _choose_round([slow, fast], baseline, 3, left_s=0.0) == []
+    attempts = Attempts(baseline=baseline, changed=[slow, fast])
+    assert attempts.choose_round(3, remaining_s=1000.0) == [fast, slow]
+    assert attempts.choose_round(3, remaining_s=0.0) == []
 
 
 @pytest.mark.parametrize(("changed_s", "is_run"), [([9.0, 4.0, 12.0], True), (3 * [5.0], False)])
@@ -150,11 +158,12 @@ def test_time_for_comparing_samples_is_used_for_rounds_while_no_change_is_sure(c
     change = Change(settings={"num_workers": 2})
     attempt = Attempt(change=change, run_s=10.0, seconds=dict(enumerate(changed_s, 1)))
     # A round takes 20 s, and the comparison as much again.
-    assert bool(_choose_round([attempt], baseline, 4, left_s=30.0)) is is_run
+    attempts = Attempts(baseline=baseline, changed=[attempt])
+    assert bool(attempts.choose_round(4, remaining_s=30.0)) is is_run
 
 
 @pytest.mark.parametrize(
-    ("seconds", "left_s", "chosen"),
+    ("seconds", "remaining_s", "chosen"),
     [
         ({1: 11.0}, 70.0, 2),  # it saves nothing, and there is time for three rounds of the next
         ({1: 11.0, 2: 10.0, 3: 10.0}, 70.0, 2),
@@ -162,18 +171,21 @@ def test_time_for_comparing_samples_is_used_for_rounds_while_no_change_is_sure(c
         ({1: 5.0}, 70.0, 1),
     ],
 )
-def test_change_that_saves_nothing_makes_room_for_one_that_has_not_run(seconds, left_s, chosen):
+def test_change_that_saves_nothing_makes_room_for_one_that_has_not_run(
+    seconds, remaining_s, chosen
+):
     baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 10.0, 2: 10.0, 3: 10.0})
     first, second = (
         Attempt(change=Change(settings={"num_workers": n}), run_s=10.0) for n in (1, 2)
     )
     first.seconds |= seconds
-    (next_one,) = _choose_round([first, second], baseline, len(seconds) + 1, left_s)
+    attempts = Attempts(baseline=baseline, changed=[first, second])
+    (next_one,) = attempts.choose_round(len(seconds) + 1, remaining_s)
     assert next_one.change.settings == {"num_workers": chosen}
     # It goes on if it saves time, and the one that it has replaced does not come back.
     second.seconds = {len(seconds) + 1: 5.0}
     baseline.seconds |= {4: 10.0}
-    assert _choose_round([first, second], baseline, len(seconds) + 2, 60.0) == [second]
+    assert attempts.choose_round(len(seconds) + 2, 60.0) == [second]
 
 
 @dataclass

@@ -9,10 +9,10 @@ import pytest
 
 from fastloop.core.parts import Part
 from fastloop.observe.chrome_trace import add_to_profile, format_trace
-from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 from fastloop.observe.lanes import build_lanes
+from fastloop.observe.timeline_svg import draw_timeline
 
 MS = 10**6
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ def _start() -> None:
         del sys.path[0]
     # fastloop need not be on the script's path. This entry is there for these imports only.
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from fastloop.explain.attach.children import follow_children
+    from fastloop.explain.attach.follow_children import follow_children
     from fastloop.explain.attach.import_hook import install_probe
     from fastloop.explain.attach.script import become_script
     from fastloop.explain.attach.stack_files import write_stacks_on_signals

@@ -11,8 +11,8 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_time
 from fastloop.core.parts import Part
 from fastloop.core.types import UsageError
-from fastloop.explain.attach.call_patch import LOADER, ONE_PROCESS
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = 5
@@ -27,19 +27,19 @@ FEWEST_BATCHES, MOST_BATCHES = 5, 2000
 FEWEST_PASSES, MOST_FACTOR = 2, 3
 """A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
 these passes take more than MOST_FACTOR times USUAL_S."""
-KEPT = (MOST_CHANGES, 3, 2)
+MOST_OF_ROUND = (MOST_CHANGES, 3, 2)
 """Most changes in each of the first rounds; later rounds have as many as the last of these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
 """The parts that workers take from the loop."""
-COMPARED = 2
+COMPARISON_RUNS = 2
 """Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
 """Runs for one change: the first one, and the rounds."""
-MARGIN = 1.5
+SLOWDOWN = 1.5
 """Later runs may take this many times as long as the first one, as on a busy machine."""
-PLANNED_RUNS = 1 + sum(1 + count for count in KEPT) + COMPARED
+PLANNED_RUNS = 1 + sum(1 + count for count in MOST_OF_ROUND) + COMPARISON_RUNS
 """Runs that the budget should contain: the first one, three rounds, each with a run of the
 unchanged script, and the comparison."""
 
@@ -188,7 +188,7 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
 
 def least_minutes(run_s: float) -> float:
     """Minutes that suffice to try one change, rounded up to a tenth. run_s: time of a run."""
-    return math.ceil(MARGIN * FEWEST_RUNS * run_s / 6) / 10
+    return math.ceil(SLOWDOWN * FEWEST_RUNS * run_s / 6) / 10
 
 
 def minutes_of_all(least: float) -> float:

@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fastloop.explain.attach.watch import CUT
 from fastloop.explain.change import Change, change_from
 
+CUT = "cut.json"
+"""File with the plan; it shows the probe that the script's run is a shortened one."""
 RESULT = "result-{}.json"
 """File with the result of a process, by its id."""
 

@@ -21,7 +21,6 @@ import torch
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.by_identity import ByIdentity
-from fastloop.explain.attach.call_patch import collect_notes, settings_beside
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
 from fastloop.explain.attach.loader_places import (
@@ -30,6 +29,7 @@ from fastloop.explain.attach.loader_places import (
     place_of_call,
 )
 from fastloop.explain.attach.patch_dataloader import follow_reset
+from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -59,10 +59,10 @@ class CutPass:
 
     reached_ns: int
     """Its start; later the time up to which it is a part of the result."""
+    place: str
+    """Place in the script that asks for its batches: that of iter(), then that of next()."""
     asked: int = 0
     """Number of calls of next() so far for which the caller was looked up."""
-    is_of_loop: bool = False
-    """True if the timed loop asks for its batches."""
 
 
 class CutLoop:
@@ -152,7 +152,7 @@ class CutLoop:
         def __iter__(fast: Any) -> Any:  # noqa: N807
             if fast not in self.changed:
                 return original(fast)
-            begun = CutPass(now_ns())
+            begun = CutPass(now_ns(), place_in_script())
             return self._follow(original(fast), begun)
 
         return __iter__
@@ -180,7 +180,7 @@ class CutLoop:
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over the iterator, if its DataLoader is the changed one."""
         if loader in self.changed:
-            setattr(iterator, PASS, CutPass(start_ns))
+            setattr(iterator, PASS, CutPass(start_ns, place_in_script()))
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__, which counts the loop's batches."""
@@ -199,8 +199,9 @@ class CutLoop:
         # elsewhere.
         if begun.asked < DECISIVE:
             begun.asked += 1
-            begun.is_of_loop = place_in_script() == self.cut.place
-        if not begun.is_of_loop:
+            # A thread that only calls next() is no place in the script.
+            begun.place = place_in_script() or begun.place
+        if begun.place != self.cut.place:
             return call()
         self._add_time(begun)
         # The loop asks for a batch after the last one, so the step on that one has ended, too.

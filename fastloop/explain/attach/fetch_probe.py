@@ -194,7 +194,7 @@ class ProbedSamples:
 
 
 def _count_tensors(batch: Any) -> int:
-    """Number of tensors of a batch; 0 if it can't be told."""
+    """Number of tensors of a batch; 0 if it is not known."""
     # The script's objects may raise anything, and a list may contain itself.
     with suppress(Exception):
         return _count_inside(batch)

@@ -19,11 +19,11 @@ from fastloop.core.number_text import (
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
-from fastloop.explain.attach.call_patch import show_command
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
-from fastloop.explain.attach.loop_verdict import LEAST_TOLD, rank_rows
-from fastloop.explain.attach.try_changes import TriedChange, TriedLoop
+from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION, rank_rows
+from fastloop.explain.attach.script_patch import show_command
+from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
@@ -31,7 +31,7 @@ from fastloop.explain.verdict import verdict_lines
 CROWDED = 1.1
 """Workers are said to share cores if loading, the step and other programs want this many times the
 cores that there are."""
-TOLD_CORES = 0.1
+LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not mentioned."""
 
 
@@ -147,7 +147,7 @@ def _note_on_cores(loop: LoopFindings) -> str:
     if loop.facts.get("num_workers") or not has_workers or wanted <= CROWDED * cores:
         return ""
     others = ""
-    if loop.other_cores >= TOLD_CORES:
+    if loop.other_cores >= LEAST_OTHER_CORES:
         others = f", and other programs {significant(loop.other_cores, 2)}"
     return (
         f"; workers would share {cores} cores with the step, which keeps "
@@ -170,7 +170,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         note = "no other setting of its loader is predicted to save 2 % of its time"
     contention = loop.shares.get(Part.CONTENTION)
     # The model takes steps to last as long as beside the present workers.
-    if contention and contention.value >= LEAST_TOLD:
+    if contention and contention.value >= LEAST_CONTENTION:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
     elif is_predicted:

@@ -9,8 +9,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from fastloop.explain.attach.cut_plan import CUT, read_cut
 from fastloop.explain.attach.effects import are_effects_asked, note_saves, record_effects
-from fastloop.explain.attach.watch import CUT, record_watched
+from fastloop.explain.attach.watch import record_watched
 
 MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
 """Modules to which a probe is added when the script imports them."""
@@ -79,7 +80,6 @@ class ProbeFinder(MetaPathFinder):
 def _probe(module: ModuleType, folder: str) -> None:
     # These modules import torch, for the clock in core/spans.py. They are imported here, and not at
     # the top, so that the probe never imports torch before the script does.
-    from fastloop.explain.attach.cut_plan import read_cut
     from fastloop.explain.attach.cut_run import cut_module
     from fastloop.explain.attach.patch_dataloader import probe_module
 

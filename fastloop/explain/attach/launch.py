@@ -20,7 +20,7 @@ from threading import Timer
 
 import psutil
 
-from fastloop.explain.attach.children import BOOTSTRAP
+from fastloop.explain.attach.follow_children import BOOTSTRAP
 from fastloop.processes.startup import ENDINGS
 
 PASSED_ON = [

@@ -33,8 +33,6 @@ LEAST_SHARE = 0.05
 """Lines with a smaller share of the step are not written."""
 COMPILED = "_TorchDynamoContext.__call__."
 """Beginning of the qualified name of the function through which torch.compile's code is called."""
-STANDARD = os.path.dirname(os.__file__) + os.sep
-"""Beginning of the paths of Python's own modules."""
 Line = tuple[str, int]
 """The path of a file, and the number of a line."""
 
@@ -215,8 +213,7 @@ class LineTrace:
 @cache
 def _is_of_script(path: str) -> bool:
     """True for a file of the script's own code."""
-    is_other = path.startswith(("<", STANDARD)) or is_library(path) or is_own(path)
-    return not is_other
+    return not (path.startswith("<") or is_library(path) or is_own(path))
 
 
 def _trace_of(function: Any) -> LineTrace | None:

@@ -22,7 +22,7 @@ from fastloop.explain.attach.loop_passes import (
     is_about_pass,
 )
 from fastloop.explain.attach.recorded_processes import ProcessRecords, open_script_log
-from fastloop.explain.verdict import WORTH
+from fastloop.explain.verdict import WORTH_IMPROVING
 from fastloop.observe.event_log import Event
 
 WINDOW_S = 10
@@ -202,5 +202,5 @@ def _describe_recent(
     rate = 1e9 * batches / max(1, whole_ns)
     speed = f"{significant(rate * (batch_size or 1))} {'samples' if batch_size else 'batches'}/s"
     share = parts_ns.sum() / max(1, whole_ns)
-    cause = f" ({WAIT_PARTS[int(parts_ns.argmax())]})" if share >= WORTH else ""
+    cause = f" ({WAIT_PARTS[int(parts_ns.argmax())]})" if share >= WORTH_IMPROVING else ""
     return [speed, f"waits {show_percent(share)}{cause}"]

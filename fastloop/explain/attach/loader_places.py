@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 LIBRARIES = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
+STANDARD = os.path.dirname(os.__file__) + os.sep
+"""Beginning of the paths of Python's own modules."""
 OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
 """Ends of the folders with the modules that wrap torch's functions."""
-OF_CLASSES = "__init__", "__iter__", "__next__"
+LOADER_METHODS = "__init__", "__iter__", "__next__"
 """Names of methods of classes that are derived from DataLoader."""
 ANY_NAME = "**"
 """Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
 
 
 def place_in_script() -> str:
-    """File and line that uses a DataLoader: those of `frame_in_script`; empty if there is none."""
+    """File and line that uses a DataLoader: those of `frame_in_script`; empty if there is none, as
+    in a thread that only calls next()."""
     frame = frame_in_script()
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
 
@@ -35,7 +38,7 @@ def frame_in_script() -> FrameType | None:
     # loop is.
     for frame in _frames(sys._getframe(1)):
         path, name = frame.f_code.co_filename, frame.f_code.co_name
-        if not is_library(path) and not is_own(path) and name not in OF_CLASSES:
+        if not is_library(path) and not is_own(path) and name not in LOADER_METHODS:
             return frame
     return None
 
@@ -91,7 +94,11 @@ def is_own(path: str) -> bool:
 
 
 def is_library(path: str) -> bool:
-    """True for a file of an installed package."""
+    """True for a file of an installed package, or of Python itself."""
+    return path.startswith(STANDARD) or _is_installed(path)
+
+
+def _is_installed(path: str) -> bool:
     return bool(LIBRARIES & {*path.split(os.sep)})
 
 
@@ -103,7 +110,8 @@ def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame:
-        # A call of `DataLoader[int](dataset)` passes through a frame of `typing`.
-        if frame.f_globals.get("__name__") != "typing":
+        path = frame.f_code.co_filename
+        # Python's own functions only pass a call on, as `typing` does for DataLoader[int](dataset).
+        if _is_installed(path) or not path.startswith(STANDARD):
             yield frame
         frame = frame.f_back

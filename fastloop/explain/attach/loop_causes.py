@@ -1,8 +1,8 @@
 """The causes of a script's slow loop, each by a measure of its own and with one change that removes
 it. A cause is reported if it costs LEAST_COST of the loop's time, or if a limit is reached.
 
-Constants that name no other source were chosen by hand. With them every script of
-tests/support/scripts/seeded_causes.py is told its own cause, and healthy_loops.py is told none.
+Constants that name no other source were chosen by hand. With them the cause of every script of
+tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
 """
 
 from __future__ import annotations

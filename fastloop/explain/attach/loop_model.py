@@ -117,8 +117,8 @@ def _spread(places: np.ndarray) -> np.ndarray:
 
 
 def cores_of_loading(loop: Loop) -> float:
-    """Share of a core that the thread which makes a batch keeps busy; 1 if too little was timed to
-    tell."""
+    """Share of a core that the thread which makes a batch keeps busy; 1 if too little was
+    timed."""
     timed = [each for each in loop.made if each.has_samples]
     wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
     return _cores(sum(each.cpu_ns for each in timed), wall_ns)

@@ -12,10 +12,10 @@ from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import ProcessRecords
-from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey
 from fastloop.observe.lanes import Lane, build_lanes
+from fastloop.observe.timeline_svg import draw_timeline
 
 MOST_TRACED = 200_000
 """Number of events after which no further pass is added to a trace."""

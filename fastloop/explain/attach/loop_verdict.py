@@ -19,14 +19,14 @@ from fastloop.core.number_text import (
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import OF_STEPS, PARTS, Loop, share_of_parts, wait_share
-from fastloop.explain.verdict import MOST_UNSURE, WORTH
+from fastloop.explain.verdict import MOST_UNSURE, WORTH_IMPROVING
 from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
 WAITS = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
 """Places in PARTS of the parts in which the loop has no batch."""
-LEAST_TOLD = 0.02
+LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
@@ -46,9 +46,9 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
 def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     contention = _contention(shares)
     # Contention is the verdict only if it surely costs more than all waits together.
-    if contention.value >= WORTH and contention.low > max(0.0, wait.high):
+    if contention.value >= WORTH_IMPROVING and contention.low > max(0.0, wait.high):
         return Part.CONTENTION
-    if wait.value < WORTH:
+    if wait.value < WORTH_IMPROVING:
         return Part.STEP if wait.high <= MOST_UNSURE else Part.UNATTRIBUTED
     leading = _leading(shares)
     # The script runs only once, so there are no rounds to resample, as `explain` has. The greatest
@@ -79,7 +79,7 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part
         return _tell_contention(loop, shares)
     if word is Part.STEP:
         return _tell_step(loop, wait, shares)
-    if wait.value < WORTH or wait.low <= 0:
+    if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return _tell_no_answer(loop, wait)
     return _tell_wait(loop, wait, shares)
 
@@ -129,7 +129,7 @@ def _tell_wait(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
 
 
 def _is_contention_told(shares: Mapping[Part, Estimate]) -> bool:
-    return _contention(shares).value >= LEAST_TOLD
+    return _contention(shares).value >= LEAST_CONTENTION
 
 
 def _cores_share(shares: Mapping[Part, Estimate]) -> str:
@@ -157,7 +157,7 @@ def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    if wait.value < WORTH or wait.low <= 0:
+    if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return ""
     leading = _leading(shares)
     if rivals := _rivals(shares):

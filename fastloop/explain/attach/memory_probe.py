@@ -88,7 +88,7 @@ class SharedMemory:
 
 def _read_shared_bytes() -> int | None:
     """Bytes of memory that this process shares with its parent or its siblings, such as the pages
-    that a fork has not copied yet; None if the system does not tell it."""
+    that a fork has not copied yet; None if the system does not report it."""
     with suppress(OSError), open("/proc/self/smaps_rollup") as file:
         # The file counts in kB. Clean pages do not count, as they belong to programs and files.
         return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Shared_Dirty"))

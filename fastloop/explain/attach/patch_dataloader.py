@@ -310,7 +310,8 @@ class LoopProbe:
         This line is in the loop, while iter() may have been called elsewhere.
         """
         place = place_in_script()
-        if place != state.place:
+        # A thread that only calls next() is no place in the script.
+        if place not in ("", state.place):
             self.log.add_fact(pass_number=state.number, place=place)
 
     def _find_pass(self, iterator: Any) -> PassState | None:

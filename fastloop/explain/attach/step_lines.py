@@ -15,13 +15,13 @@ from fastloop.core.text import printable
 from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
-LEAST_TOLD = 0.2
-"""Least share of the steps of a line that is told."""
-MOST_TOLD = 3
-"""Most lines that are told."""
+LEAST_LINE_SHARE = 0.2
+"""Lines with a smaller share of the steps' time are not reported."""
+MOST_REPORTED = 3
+"""At most this many lines are reported."""
 WHOLE = 0.8
-"""A line with this share that calls a function of the script tells little: the function's lines are
-told, too."""
+"""A line with this share that calls a function of the script says little: the function's lines are
+reported, too."""
 LONGEST_CODE = 40
 """Characters of a line's code that are shown."""
 
@@ -56,19 +56,20 @@ class StepLines:
 
     @property
     def longest(self) -> StepLine | None:
-        """The line of the loop with most time; None if it is not worth telling."""
+        """The line of the loop with most time; None if it has little of it."""
         first = self.of_loop[0] if self.of_loop else None
-        return first if first and first.share >= LEAST_TOLD else None
+        return first if first and first.share >= LEAST_LINE_SHARE else None
 
     def describe(self, place: str) -> str:
-        """A sentence on the longest lines; empty if none is worth it. place: that of the loop."""
+        """A sentence on the longest lines; empty if none is long. place: that of the loop."""
         # If a library has the loop, its call is a single line of the script, with all of the time.
-        outer = [each for each in self.of_loop if each.place != place and each.share >= LEAST_TOLD]
-        inner = [each for each in self.of_called if each.share >= LEAST_TOLD][:MOST_TOLD]
-        told = (outer or inner)[:MOST_TOLD]
-        if not told:
+        long = [each for each in self.of_loop if each.share >= LEAST_LINE_SHARE]
+        outer = [each for each in long if each.place != place]
+        inner = [each for each in self.of_called if each.share >= LEAST_LINE_SHARE][:MOST_REPORTED]
+        reported = (outer or inner)[:MOST_REPORTED]
+        if not reported:
             return ""
-        first, *others = told
+        first, *others = reported
         sentence = f"Its steps spend {show_percent(first.share)} of their time at {first.name}"
         if outer and first.share >= WHOLE and inner:
             return f"{sentence}, and inside of it {_join(inner)}"
@@ -92,7 +93,7 @@ def find_step_lines(passes: Sequence[LoaderPass], records: Sequence[ProcessRecor
 
 
 def _lines(steps: Sequence[Mapping[str, Any]], name: str) -> tuple[StepLine, ...]:
-    # A step with too many lines has none.
+    # None: the trace was cut off, as the step ran too many lines.
     facts = [fact for fact in steps if fact[name] is not None]
     spent_ns: dict[tuple[str, int], int] = defaultdict(int)
     for fact in facts:

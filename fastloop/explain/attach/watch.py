@@ -8,15 +8,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-CUT = "cut.json"
-"""A file in the folder: the script's run is a shortened one (cut_run.py), which records nothing."""
-_folders: list[str] = []
-"""The folder to which this process records; empty if no script is observed."""
+_folder: str | None = None
+"""The folder to which this process records; None: no script is observed."""
 
 
 def record_watched(folder: str) -> None:
     """Let loops over watched iterables be recorded to the folder from now on."""
-    _folders[:] = [folder]
+    global _folder  # noqa: PLW0603 - a process records to one folder
+    _folder = folder
 
 
 def watch(iterable: Iterable[T]) -> Iterable[T]:
@@ -30,9 +29,9 @@ def watch(iterable: Iterable[T]) -> Iterable[T]:
     >>> for batch in fastloop.watch(read_batches("train.csv")):
     ...     step(batch)
     """
-    if not _folders:
+    if _folder is None:
         return iterable
     # Its clock imports torch, which a script that is not observed need not import.
     from fastloop.explain.attach.watched_loops import watch_loops
 
-    return watch_loops(iterable, Path(_folders[0]))
+    return watch_loops(iterable, Path(_folder))

@@ -82,11 +82,11 @@ class WatchedLoader:
     iterable: Any
     state: LoaderState = field(default_factory=lambda: LoaderState(next(LOADERS), os.getpid()))
 
-    def begin(self, start_ns: int, stop_ns: int) -> PassState:
-        """Record that a loop over it begins, with iter() between these times."""
+    def begin(self, place: str, start_ns: int, stop_ns: int) -> PassState:
+        """Record that a loop at that place begins, with iter() between these times."""
         if self.state.process_id != os.getpid():
             self.state = LoaderState(next(LOADERS), os.getpid())
-        log, place = self.log.log, place_in_script()
+        log = self.log.log
         if not self.state.is_described:
             self.state.is_described = True
             log.add_fact(loader=self.state.number, made_at="", **_describe(self.iterable))
@@ -155,6 +155,7 @@ class WatchedIterator(Generic[T]):
     def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
         self._iterator, self._loader = iterator, loader
         self._start_ns, self._stop_ns = start_ns, now_ns()
+        self._place = place_in_script()
         self._count = 0
         self._state: PassState | None = None
 
@@ -166,8 +167,10 @@ class WatchedIterator(Generic[T]):
 
     def __next__(self) -> T:
         if self._state is None:
-            # The pass begins with the first next(), which shows the line of the script's loop.
-            self._state = self._loader.begin(self._start_ns, self._stop_ns)
+            # The pass begins with the first next(), which shows the line of the script's loop,
+            # unless a thread only calls next().
+            place = place_in_script() or self._place
+            self._state = self._loader.begin(place, self._start_ns, self._stop_ns)
         state, here = self._state, self._loader.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)

@@ -1,4 +1,4 @@
-"""The findings of `fastloop explain` about a job: explain.json, and the text that is printed."""
+"""The explanation of a job as text: explain.json, and what `fastloop explain` prints."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from fastloop.explain.verdict import verdict_lines
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 3
+"""Number of the format of explain.json."""
 NO_PART = "no part of loading is known to take any time; explain.json has the figures"
-WORTHWHILE = 0.05
+LEAST_POSSIBLE_GAIN = 0.05
 """If no tried change can save this share of an epoch, the last line says so. Otherwise it says that
 the gains are not beyond noise."""
 
@@ -57,6 +58,7 @@ def format_explanation(explanation: Explanation) -> str:
 
 
 def _timeline_text(epoch: InstrumentedEpoch) -> str:
+    """The sentence on the recorded epoch: its length, and the shares of the loop's activities."""
     shares = ", ".join(f"{part} {show_percent(share)}" for part, share in epoch.shares.items())
     length = f"{epoch.batches:,} batches took {significant(epoch.seconds)} s"
     text = f"timeline: a recorded epoch of {length}"
@@ -64,6 +66,7 @@ def _timeline_text(epoch: InstrumentedEpoch) -> str:
 
 
 def _limit_text(explanation: Explanation) -> str:
+    """The sentence on the rate of the loader alone, and on the limit of the machine."""
     rate, limit = explanation.loader_samples_per_s, explanation.limit_samples_per_s
     text = f"Without steps the loader delivers {rate:,.0f} samples/s"
     if limit is None:
@@ -88,6 +91,7 @@ def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
 
 
 def _ladder_row(row: LadderRow) -> tuple[str, ...]:
+    """A part, with its hidden and exposed milliseconds and its share."""
     hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
     exposed = show_estimate(no_less_than_zero(row.exposed_ms), significant)
     share = show_estimate(no_less_than_zero(row.share), show_percent)
@@ -95,6 +99,7 @@ def _ladder_row(row: LadderRow) -> tuple[str, ...]:
 
 
 def _cause_lines(causes: Sequence[Cause]) -> list[str]:
+    """The causes that were looked for as aligned lines, below a heading."""
     answers = {True: "yes", False: "no", None: "?"}
     rows = [("looked for", "found", "")]
     rows += [
@@ -105,6 +110,7 @@ def _cause_lines(causes: Sequence[Cause]) -> list[str]:
 
 
 def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
+    """The changes and their gains as aligned lines, below a heading."""
     rows = [("what if", "predicted gain", "realised gain")]
     for each in what_ifs:
         predicted, realised = _gain_text(each.predicted_gain), _gain_text(each.realised_gain)
@@ -113,10 +119,12 @@ def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
 
 
 def _gain_text(gain: Estimate | None) -> str:
+    """The gain with its bounds; empty without one."""
     return show_estimate(gain, show_percent) if gain else ""
 
 
 def _last_line(explanation: Explanation) -> str:
+    """The command of the best change, or how much a change may save if none does for sure."""
     if explanation.best:
         # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"
@@ -124,6 +132,6 @@ def _last_line(explanation: Explanation) -> str:
     if not gains:
         return "nothing was tried, see try="
     most = max(gain.high for gain in gains)
-    if most < WORTHWHILE:
+    if most < LEAST_POSSIBLE_GAIN:
         return f"nothing that was tried saves more than {show_percent(max(0.0, most))}"
     return f"nothing that was tried is beyond noise; it may save up to {show_percent(most)}"

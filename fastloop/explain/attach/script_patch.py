@@ -324,7 +324,7 @@ def _edit_arguments(
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
     if arguments:
         last = max(_span(starts, each)[1] for each in arguments)
-        # The argument may stand in brackets that are no part of its node. The comma belongs behind
+        # The argument may stand in brackets that are no part of its node. The comma belongs after
         # them.
         last += _closing_brackets(text[last : _span(starts, call)[1]])
         yield Edit(last, last, f", {words}")
@@ -417,7 +417,7 @@ def _replace(starts: list[int], node: ast.expr, text: str) -> Edit:
 
 
 def _span(starts: list[int], node: ast.expr) -> tuple[int, int]:
-    """First byte of the expression, and the byte behind it."""
+    """First byte of the expression, and the byte after it."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     start = starts[node.lineno - 1] + node.col_offset

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import (
+from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
+from fastloop.explain.attach.script_patch import (
     OTHER_ORDER,
     collect_notes,
     edit_call,
@@ -24,7 +25,6 @@ from fastloop.explain.attach.call_patch import (
     patch_script,
     show_command,
 )
-from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.change import Change
 
 T = TypeVar("T")

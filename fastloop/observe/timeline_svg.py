@@ -15,18 +15,25 @@ from fastloop.observe.lane_key import LOOP_LANE, LaneKind
 from fastloop.observe.lanes import Lane, build_lanes, flatten, part_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
+"""Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, as a
+rule pixels of the screen."""
 PLOT = WIDTH - LEFT - RIGHT
+"""Width of a plot."""
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
+"""Height of a lane's row, of a row of a queue, and of the gap below each."""
 LINE = 18
+"""Height of a line of text."""
 PIXEL = 0.5
-"""Width of the smallest box, in the colour of the part that takes most of its time. Without it a
-long epoch would need a box for each of its events, of which most could not be seen."""
+"""Width of a pixel of the drawing. It has the colour of the part that takes most of its time. A box
+for each event of a long epoch would need much more memory, and most of them could not be seen."""
 FEWEST_SHOWN, MOST_SHOWN = 6, 12
 """Batches of a stretch."""
 MOST_QUEUE_ROWS = 8
 """Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
+"""About as many ticks are on an axis."""
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
+"""Width of a digit of a batch's number with its margin, and of a character of the legend."""
 COLOURS = {
     Part.START: "#e69f00",
     Part.WAIT: "#d55e00",
@@ -122,6 +129,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 
 
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
+    """The elements of the parts that the lanes have, and the y of their end."""
     present = {event.part for lane in lanes for event in lane.events}
     x, elements = 16.0, []
     for part in Part:
@@ -145,16 +153,17 @@ def _draw_stretch(
     y = top
     for lane in lanes:
         events = [event for event in lane.events if _overlaps(event, stretch)]
-        if not events:
+        if not events or lane.row > MOST_QUEUE_ROWS:
             continue
         is_queue = lane.key.kind is LaneKind.QUEUE
-        if lane.row > MOST_QUEUE_ROWS:
-            continue
         height = QUEUE_ROW if is_queue else ROW
         # The label of a queue's first row stands for all of them.
         if lane.row == 1:
             elements.append(_draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
-        elements += _draw_row(events, stretch, y, height)
+        elements += _draw_boxes(events, stretch, y, height)
+        # The rows of queues are too low for a number.
+        if not is_queue:
+            elements += _draw_numbers(events, stretch, y)
         y += height + ROW_GAP
     ticks, y = _draw_axis(stretch, zero_ns, top, y)
     return [*ticks, *elements], y
@@ -164,24 +173,31 @@ def _overlaps(event: Event, stretch: Stretch) -> bool:
     return event.stop_ns > stretch.start_ns and event.start_ns < stretch.stop_ns
 
 
-def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float) -> Iterator[str]:
-    for first, last, event in _runs(flatten(events), stretch):
+def _draw_boxes(
+    events: Sequence[Event], stretch: Stretch, y: float, height: float
+) -> Iterator[str]:
+    """The boxes of a row below y."""
+    for first, last, event in _merge(_main_pieces(flatten(events), stretch)):
         hint = f"{event.part}, {_duration(event)}"
         hint += f", batch {event.batch}" if event.batch >= 0 else ""
         x, width = LEFT + first * PIXEL, (last - first + 1) * PIXEL
         yield _draw_box(x, y, (width, height), event.part, hint)
-    # The rows of queues are too low for a number.
-    if height < ROW:
-        return
+
+
+def _draw_numbers(events: Sequence[Event], stretch: Stretch, y: float) -> Iterator[str]:
+    """The numbers of the batches in a row below y."""
     for batch, (start_ns, stop_ns) in _extents(events, stretch).items():
         left, right = stretch.x(start_ns), stretch.x(stop_ns)
         # A number that is wider than its batch would cover the neighbours.
         if right - left > LABEL_WIDTH * (len(str(batch)) + 1):
-            yield _draw_text((left + right) / 2, y + height * 0.7, str(batch), "batch")
+            yield _draw_text((left + right) / 2, y + ROW * 0.7, str(batch), "batch")
 
 
-def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int, Event]]:
-    """First and last pixel of each box, and the longest piece in it."""
+def _main_pieces(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, Event]]:
+    """Each pixel that is not idle for most of its time, and the longest piece of its main work.
+
+    Its main work is the part and the batch that take most of its time.
+    """
     pixels: dict[int, dict[tuple[Part, int], float]] = defaultdict(lambda: defaultdict(float))
     longest: dict[tuple[int, Part, int], Event] = {}
     for piece in pieces:
@@ -192,22 +208,29 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
             pixels[pixel][piece.part, piece.batch] += share
             key = pixel, piece.part, piece.batch
             longest[key] = max(longest.get(key, piece), piece, key=_duration_ns)
-    run: tuple[int, int, Event] | None = None
     for pixel in sorted(pixels):
         work, share = max(pixels[pixel].items(), key=lambda item: item[1])
-        # The lane is idle for longer than any work takes of this pixel.
-        if share < 1 - sum(pixels[pixel].values()):
-            continue
-        event = longest[pixel, *work]
-        # Neighbouring pixels of the same part and batch become one box.
-        if run and run[1] == pixel - 1 and (run[2].part, run[2].batch) == work:
-            run = run[0], pixel, max(run[2], event, key=_duration_ns)
-            continue
-        if run:
-            yield run
-        run = pixel, pixel, event
-    if run:
-        yield run
+        if share >= 1 - sum(pixels[pixel].values()):
+            yield pixel, longest[pixel, *work]
+
+
+def _merge(pixels: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, int, Event]]:
+    """First and last pixel of each box, and the longest piece in it.
+
+    Neighbouring pixels of the same part and batch become one box.
+    """
+    box: tuple[int, int, Event] | None = None
+    for pixel, piece in pixels:
+        if box:
+            first, last, longest = box
+            is_same = (longest.part, longest.batch) == (piece.part, piece.batch)
+            if is_same and last == pixel - 1:
+                box = first, pixel, max(longest, piece, key=_duration_ns)
+                continue
+            yield box
+        box = pixel, pixel, piece
+    if box:
+        yield box
 
 
 def _duration_ns(event: Event) -> int:

@@ -1,0 +1,62 @@
+"""The changes of a script's DataLoader that were tried, and their gains: attach_try.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from fastloop.core.stats import Estimate
+
+TRIED = "attach_try.json"
+"""Name of the file with a TriedLoop."""
+PATCH = "attach.patch"
+"""Name of the file with its patch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedChange:
+    """The gain of a change that was tried."""
+
+    change: str
+    """The name of the change."""
+    predicted: float | None
+    """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
+    gain: Estimate | None
+    """Share of the loop's time that it saves; None: its runs failed."""
+    rounds: int
+    failure: str = ""
+    """The last line of the run that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedLoop:
+    """The changes of a loop's DataLoader that were tried, the one that saves most first."""
+
+    place: str
+    made_at: str
+    batches: int
+    """Number of batches of the loop in each run."""
+    seconds: float
+    """Time of the loop in a run without a change, the median."""
+    changes: tuple[TriedChange, ...]
+    least_minutes: float
+    """Minutes that suffice to try one change, by the longest run so far."""
+    best: str | None
+    """The recommended change; None: none saves anything for certain."""
+    same_samples: bool | None = None
+    """True: with the recommended change the first pass has the samples that it has without. None:
+    this is not known, or no change is recommended."""
+    not_compared: str = ""
+    """The reason why it is not known whether the samples are the same."""
+    patch: str = ""
+    """The recommended change for `git apply`; empty if there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences on arguments of DataLoader that have no effect with the recommended change, and on
+    values that the patch replaces."""
+    advice: str = ""
+    """A sentence on the call to change by hand; empty if there is a patch, or nothing to change."""
+
+
+def to_json(tried: TriedLoop) -> str:
+    """The text of attach_try.json."""
+    return json.dumps({"schema": 1, **asdict(tried)}, indent=1) + "\n"
