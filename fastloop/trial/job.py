@@ -8,8 +8,8 @@ from dataclasses import replace
 from fastloop.core.alpha_spending import AUTO
 from fastloop.core.auto_trials import most_trials
 from fastloop.core.benchmark import Benchmark
-from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.order_parts import OrderPrefix
 from fastloop.core.plan import Loader, Plan
 from fastloop.core.protocols import (
     Collate,
@@ -21,9 +21,8 @@ from fastloop.core.protocols import (
     Placement,
     Transform,
 )
-from fastloop.core.traits import CollateTraits, LoaderTraits, traits_of
+from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
-from fastloop.data.cropped_dataset import CroppedDataset, crop_dataset
 from fastloop.data.prepare_dataset import DataRequest
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job_settings import JobSettings
@@ -105,20 +104,6 @@ class Job(JobSettings):
             transform=self.transform if self.transform.where == "worker" else None,
             device=resolve_device(self.device),
         )
-
-    def with_crops(self) -> Job:
-        """The job with the dataset of the crops, if its transform crops that dataset's images."""
-        return replace(self, dataset=crop_dataset(self.dataset, self.transform))
-
-    @property
-    def needs_no_store(self) -> bool:
-        """True if a store would repeat one random crop of each image, and the loader can read the
-        images themselves."""
-        crops_at_random = (
-            isinstance(self.dataset, CroppedDataset) and self.dataset.cropping.is_random
-        )
-        reads_samples = traits_of(LoaderTraits, self.loader).reads_samples
-        return crops_at_random and reads_samples and self.loader.store is not None
 
     @property
     def data_request(self) -> DataRequest:
