@@ -181,7 +181,7 @@ def test_fork_that_goes_on_iterating_gets_an_error(tmp_path):
         "        try:\n"
         "            list(running)\n"
         "        except RuntimeError as error:\n"
-        "            assert 'is its fork: iterate over the loader anew' in str(error)\n"
+        "            assert 'is its fork: iterate over the loader again' in str(error)\n"
         "            assert len(list(loader)) == len(loader)\n"
         "            os._exit(7)\n"
         "        os._exit(1)\n"

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from fastloop import FastLoader, open_store, write_store
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data import user_store
+from fastloop.data import chunked_reader
 from fastloop.fastloader.columns.column import ColumnList
 
 
@@ -65,7 +65,7 @@ def assert_equal_store(store, expected) -> None:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(user_store, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunked_reader, "CHUNK_BYTES", 200)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])

@@ -58,7 +58,7 @@ def test_drawing_an_order_starts_no_openmp_thread(name, tmp_path):
         "from torch.utils.data import RandomSampler\n"
         "from fastloop import FastLoader\n"
         "from fastloop.options.order.random import RandomOrder\n"
-        "from fastloop.core.epochs import epoch_indices\n"
+        "from fastloop.core.index_batches import epoch_indices\n"
         "torch.set_num_threads(3)\n"
         "before = psutil.Process().num_threads()\n"
         f"{STATEMENTS[name]}\n"
