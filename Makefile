@@ -62,21 +62,23 @@ clean:
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache
 
 # pip shows what it downloads and how far it is, after a line that says how much that will be. It
-# would compile 22,000 modules one after the other. A fifth of that are the libraries' own tests,
-# which nothing imports; some others are for other versions of Python.
+# would compile 22,000 modules after the last download, one after the other. They are compiled beside
+# it, and what is left then on all cores. A fifth of that are the libraries' own tests, which nothing
+# imports; some others are for other versions of Python.
+PIP_INSTALL = "$(BIN)/python" compile_installed.py -m pip install --no-compile
 COMPILE = "$(BIN)/python" -m compileall -qq --workers 0 -x 'site-packages/.*/tests?/' \
 	"$(VENV)/lib" || true
 
 $(VENV)/.installed: $(BUILT_OF)
 	@echo "$(call DOWNLOADS,3.3 GB)"
 	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --no-compile --editable .
+	$(PIP_INSTALL) --editable .
 	$(COMPILE)
 	touch "$@"
 
 $(VENV)/.installed-dev: $(BUILT_OF)
 	@echo "$(call DOWNLOADS,4 GB)"
 	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --no-compile --editable ".[dev]"
+	$(PIP_INSTALL) --editable ".[dev]"
 	$(COMPILE)
 	touch "$@" "$(VENV)/.installed"

@@ -23,7 +23,6 @@ from wheels import build_wheel
 from experiments.lib import memory_groups
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import Unsupported
-from fastloop.data.prepare_dataset import prepare
 from fastloop.processes.startup import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -53,7 +52,7 @@ multiprocessing.set_forkserver_preload(
     ["torch", "tensordict", "fastloop.trial.support", "fastloop.data.chunked_reader"]
 )
 
-pytest_plugins = ["hanging_tests", "earlier_runs", "lone_tests"]
+pytest_plugins = ["hanging_tests", "earlier_runs", "lone_tests", "shared_server"]
 
 # The same examples at each run: a change is judged by what it changes. `make soak` draws others.
 hypothesis.settings.register_profile("dev", max_examples=20, deadline=None, derandomize=True)
@@ -200,6 +199,8 @@ def shared_outputs(tmp_path_factory) -> Path:
 @pytest.fixture
 def prepared_job(shared_outputs, monkeypatch):
     """A function of overrides that composes a short job and prepares its data: (job, prepared)."""
+    from fastloop.data.prepare_dataset import prepare
+
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(shared_outputs))
 
     def make(*overrides: str):

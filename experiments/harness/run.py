@@ -18,7 +18,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.plan import Plan
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import median, ratio
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.torch_epochs import torch_epochs
 from fastloop.options.order.random import RandomOrder
 from fastloop.options.placement.direct import DirectPlacement
 from fastloop.trial.window import time_epochs

@@ -8,12 +8,14 @@ the other entries.
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fastloop.core.loading_settings import LOADING
-from fastloop.trial.job import Job, crop_images
+from fastloop.data.cropped_dataset import crop_dataset
+from fastloop.trial.job import Job
 
 Node = dict[str, Any]
 Settings = Mapping[str, Any]
@@ -36,7 +38,8 @@ def read_job(path: Path, *overrides: str) -> Job:
     node = content["jobs"].get(" ".join(overrides))
     if node is None:
         raise KeyError(f"{path.name} has no job {' '.join(overrides)}")
-    return crop_images(_build(content["default"] | node))
+    job = _build(content["default"] | node)
+    return replace(job, dataset=crop_dataset(job.dataset, job.transform))
 
 
 def job_nodes(all_overrides: Iterable[tuple[str, ...]]) -> Node:

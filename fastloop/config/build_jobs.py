@@ -114,7 +114,8 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     overrides: overrides of the command line. A store that none of them asks for is left out if it
     would repeat one random crop of each image.
     """
-    from fastloop.trial.job import Job, crop_images, needs_no_store
+    from fastloop.data.cropped_dataset import crop_dataset, needs_no_store
+    from fastloop.trial.job import Job
 
     of_job = job_config(values)
     of_loader, of_placement = (
@@ -135,9 +136,9 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
             placement_requirements=of_placement,
         ),
     )
-    job = crop_images(job)
+    job = replace(job, dataset=crop_dataset(job.dataset, job.transform))
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
-    if not is_asked_for and needs_no_store(job):
+    if not is_asked_for and needs_no_store(job.dataset, job.loader):
         return replace(job, loader=replace(job.loader, store=None))  # pyright: ignore[reportArgumentType]
     return job
 

@@ -72,6 +72,10 @@ class LoadingSettings:
         """Number of batches that each worker makes ahead of the loop."""
         return self.prefetch_factor or TORCH_PREFETCH
 
+    def as_arguments(self) -> dict[str, Any]:
+        """The settings by name, as keyword arguments of a DataLoader."""
+        return {name: getattr(self, name) for name in DECLARED}
+
     def without_workers(self) -> LoadingSettings:
         """The settings without workers, and with the defaults of the settings that need workers."""
         of_workers = {each.name: each.default for each in DECLARED.values() if each.needs_workers}

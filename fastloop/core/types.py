@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
@@ -30,6 +30,9 @@ ExtractPair = Callable[[Tree], Any]
 
 Epochs = Callable[[int], Iterable[Tree]]
 """Number of an epoch -> its batches. No work for an epoch starts before the call."""
+
+Batches = Generator[Tree, None, None]
+"""The batches of an epoch, from a generator, which can be closed early."""
 
 T = TypeVar("T")
 

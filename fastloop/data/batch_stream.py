@@ -4,7 +4,6 @@ of a buffer by themselves."""
 from __future__ import annotations
 
 import multiprocessing
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -12,9 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
-from fastloop.core.epochs import Batches, OrderPrefix, whole_order
+from fastloop.core.open_iterators import OpenIterators
+from fastloop.core.order_parts import OrderPrefix, order_of_all_ranks
 from fastloop.core.plan import Plan
-from fastloop.core.types import Tree, Unsupported, name_of
+from fastloop.core.types import Batches, Tree, Unsupported, name_of
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def check_stream(loader: str, plan: Plan, world_size: int) -> None:
     loader: its name.
     world_size: number of ranks that will share the plan.
     """
-    order, loading = whole_order(plan), plan.loading
+    order, loading = order_of_all_ranks(plan), plan.loading
     if isinstance(order, OrderPrefix):
         raise Unsupported(f"batches: loader={loader} shuffles the samples itself")
     if name_of(order) not in ("random", "sequential"):
@@ -85,7 +85,7 @@ class BatchStream(IterableDataset):
         # Shared memory stays open until this process ends. Only workers need it.
         self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
         self._own = 0
-        self._started: weakref.ref[Any] | None = None
+        self._started = OpenIterators()
 
     @property
     def epoch(self) -> int:
@@ -100,12 +100,8 @@ class BatchStream(IterableDataset):
             self._shared.value = epoch
 
     def __iter__(self) -> Iterator[Tree]:
-        iterator = self._batches(self.epoch)
-        self._started = weakref.ref(iterator)
-        return iterator
+        return self._started.start(self._batches(self.epoch))
 
     def close(self) -> None:
-        """Close the shards that the last iterator of this process has opened."""
-        iterator = self._started() if self._started else None
-        if iterator is not None:
-            iterator.close()
+        """Close the shards that iterators of this process have opened."""
+        self._started.close()

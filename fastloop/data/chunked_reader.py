@@ -21,13 +21,15 @@ from fastloop.core.time_limits import note_progress
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
-from fastloop.data.dataloader import decode_in_order
 from fastloop.data.dataset_samples import fetch_samples, is_broken
+from fastloop.data.decode_in_order import decode_in_order
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""
+MOST_ROWS = 1024
+"""Most samples of a chunk, however small they are."""
 PROBED_SAMPLES = 64
 """Samples that are decoded to find out how long decoding takes."""
 SAMPLES_PER_NOTE = 16
@@ -64,7 +66,7 @@ class ChunkedReader:
         first = next((chunk.batch for chunk in single if chunk.batch is not None), None)
         if first is None:
             raise BadData(f"{self.dataset.label}: no readable sample")
-        size = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(first))))
+        size = rows_per_chunk(first)
         processes = _decoding_processes(self.samples)
         with tqdm(
             total=len(self.samples),
@@ -85,6 +87,11 @@ class ChunkedReader:
         items = IndexedSamples(self.samples, self.tolerant, as_fetched=True)
         collate_fn = partial(collate_each, collate=self.collate)
         return iter(decode_in_order(items, size, collate_fn, num_workers))
+
+
+def rows_per_chunk(batch_of_one: Tree) -> int:
+    """Number of samples of a chunk, from the size of one of them."""
+    return max(1, min(MOST_ROWS, CHUNK_BYTES // max(1, nbytes_of(batch_of_one))))
 
 
 def _decoding_processes(samples: Samples) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt, Strict
 
-from fastloop.core.types import BadData
+from fastloop.core.types import BadData, Tree
 from fastloop.fastloader.columns.crops import Crop, Cut, RandomResizedCrop
 from fastloop.fastloader.columns.images import MAX_PIXELS
 
@@ -61,12 +61,26 @@ class Cropping:
         return 255 * float((by_channel * torch.tensor(self.std, dtype=torch.float64)).max())
 
 
-@runtime_checkable
-class CropTransform(Protocol):
-    """A transform that is a part of decoding: it cuts samples of one size out of images of any
-    size. The dataset's samples are then the crops."""
+class CropTransform:
+    """Base of the transforms that are a part of decoding: they cut samples of one size out of
+    images of any size. The dataset's samples are these crops: a loader has nothing left to do."""
+
+    where: ClassVar[Literal["device"]] = "device"
+    is_identity: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        # FastLoader's class checks the values, so a wrong one is reported when the job is composed.
+        _ = self.cropping
 
     @property
     def cropping(self) -> Cropping:
-        """The crops."""
-        ...
+        """The crops. Raises ValueError for impossible ones."""
+        raise NotImplementedError
+
+    def transform_sample(self, sample: Tree) -> Tree:
+        """The sample, which is a crop already."""
+        return sample
+
+    def transform_batch(self, batch: Tree) -> Tree:
+        """The batch, of crops already."""
+        return batch

@@ -18,7 +18,7 @@ from fastloop.core.protocols import Dataset, Decoder
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 TOLERANCE = 2
@@ -39,7 +39,7 @@ class PillowDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, decode_by_pillow)
+        return decode_rgb(data, decode_by_pillow)
 
 
 def decoder_equivalence_id(dataset: Dataset, *facts: object) -> str:

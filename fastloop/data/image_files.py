@@ -16,7 +16,7 @@ from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Ima
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Unsupported, name_of
 from fastloop.data import image_pixels
-from fastloop.data.image_pixels import Size, decode_pixels, read_pixels, to_floats
+from fastloop.data.image_pixels import Size, decode_and_resize, decode_file, to_floats
 from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -35,7 +35,7 @@ class LabelledImages:
     files: Sequence[tuple[str, int]]
     """Path relative to the root, and label."""
     decoder: Decoder
-    size: Size
+    size: Size | None
     as_uint8: bool = False
     read: Callable[[Path], bytes] = Path.read_bytes
     """Reads a file; the probe of an instrumented pass records each call."""
@@ -44,7 +44,7 @@ class LabelledImages:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
-        pixels = read_pixels(self.path(index), self.decoder, self.size, self.read)
+        pixels = decode_file(self.path(index), self.decoder, self.size, self.read)
         label = self.files[index][1]
         return (pixels if self.as_uint8 else to_floats(pixels)), label
 
@@ -58,7 +58,7 @@ class LabelledImages:
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
-        return decode_pixels(data, self.decoder, self.size)
+        return decode_and_resize(data, self.decoder, self.size)
 
     @property
     def labels(self) -> torch.Tensor:
@@ -109,7 +109,7 @@ def list_labelled_files(root: Path) -> list[tuple[str, int]]:
 
 
 def images_fingerprint(
-    root: Path, names: Iterable[str], decoder: Decoder, size: Size, *others: object
+    root: Path, names: Iterable[str], decoder: Decoder, size: Size | None, *others: object
 ) -> str:
     """Fingerprint of image files: name, size, modification and status-change times of every file,
     the first and last MiB of READ_FILES of them, and the decoder with its library and code.

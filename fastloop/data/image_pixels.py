@@ -14,29 +14,29 @@ from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding, encoding_of
 
-Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
-"""(height, width) to which every image is resized and cropped; None: original size."""
+Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
+"""(height, width) to which every image is resized and cropped."""
 
 
-def read_pixels(
-    path: Path, decoder: Decoder, size: Size, read: Callable[[Path], bytes] = Path.read_bytes
+def decode_file(
+    path: Path, decoder: Decoder, size: Size | None, read: Callable[[Path], bytes] = Path.read_bytes
 ) -> np.ndarray:
     """Pixels of an image file, (height, width, 3) uint8; raises BadData that names the file."""
     try:
-        return decode_pixels(read(path), decoder, size)
+        return decode_and_resize(read(path), decoder, size)
     except BadData as error:
         raise BadData(f"{path}: {error}") from error
     except OSError as error:
         raise BadData(f"{path}: {error.strerror or error}") from error
 
 
-def decode_pixels(data: bytes, decoder: Decoder, size: Size) -> np.ndarray:
+def decode_and_resize(data: bytes, decoder: Decoder, size: Size | None) -> np.ndarray:
     """Pixels of the bytes of an image file, (height, width, 3) uint8; raises BadData."""
     pixels = decoder.decode(data)
     return resize_to_cover(pixels, size) if size else pixels
 
 
-def pixels_of(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
+def decode_rgb(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
     """(height, width, 3) uint8 RGB of an image file, contiguous and writable.
 
     decode: a function of fastloader.columns.decoders. Raises BadData for a file that is broken, or

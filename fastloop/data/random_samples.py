@@ -99,7 +99,9 @@ def make_repeatable(prepared: PreparedData) -> PreparedData:
         return prepared
     if prepared.folder != prepared.reference:
         reason = f"the samples of {prepared.label} are random, and a store repeats one draw of them"
-        raise Unsupported(f"{reason}; loader=raw draws anew, same_data=false does not compare them")
+        raise Unsupported(
+            f"{reason}; loader=raw draws again, same_data=false does not compare them"
+        )
     return replace(prepared, dataset=SeededDataset(prepared.dataset), random=False)
 
 

@@ -15,7 +15,7 @@ import torch
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 
 class BatchReader(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
@@ -75,6 +75,7 @@ def _compare_with(
     epoch: int,
     observe: Callable[[np.ndarray], object] | None,
 ) -> _Comparison:
+    """The comparison of this rank's epoch: all of its labels, and the pixels of some crops."""
     dataset: Any = prepared.dataset
     samples: CroppedSamples = dataset.open()
     indices = _indices_of_rank(prepared, plan, epoch)
@@ -127,6 +128,7 @@ class _Comparison:
             yield batch
 
     def _compare(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Compare the labels and chosen crops of a batch; raises Invalid if one differs."""
         indices = self.indices[self.done : self.done + len(labels)]
         delivered = labels.cpu().numpy()[: len(indices)]
         if differing := np.flatnonzero(delivered != self.labels[indices]).tolist():

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fastloop.core.epochs import epoch_indices, whole_order
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.order_parts import order_of_all_ranks
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
@@ -142,7 +143,7 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
     """Indices that all ranks deliver in an epoch, including those that are repeated so that all
     ranks have equally many; None: each index once."""
     # None spares the memory and time of a permutation that would be summed up anyway.
-    order = whole_order(plan)
+    order = order_of_all_ranks(plan)
     is_even = order.length(prepared.num_samples) % plan.world_size == 0
     if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
         return None
@@ -160,7 +161,7 @@ def epoch_lengths(prepared: PreparedData, plan: Plan, epoch: int) -> set[int]:
 
 def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
     """Indices of the epoch without padding of ranks; None: each index once."""
-    order = whole_order(plan)
+    order = order_of_all_ranks(plan)
     if order.complete and not prepared.broken:
         return None
     return _readable_indices(prepared, plan, epoch, np.arange(order.length(prepared.num_samples)))
@@ -169,7 +170,7 @@ def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray
 def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
     """Number of samples that all ranks deliver in some epochs, without padding of ranks."""
     if not plan.loading.drop_last and not prepared.broken:
-        return epochs * whole_order(plan).length(prepared.num_samples)
+        return epochs * order_of_all_ranks(plan).length(prepared.num_samples)
     positions = np.unique(_positions_of_ranks(prepared, plan))
     return sum(len(_readable_indices(prepared, plan, epoch, positions)) for epoch in range(epochs))
 
@@ -178,7 +179,7 @@ def _readable_indices(
     prepared: PreparedData, plan: Plan, epoch: int, positions: np.ndarray
 ) -> np.ndarray:
     """Indices at these positions of the order, without the skipped samples."""
-    indices = epoch_indices(whole_order(plan), prepared.num_samples, plan.seed, epoch)
+    indices = epoch_indices(order_of_all_ranks(plan), prepared.num_samples, plan.seed, epoch)
     selected = indices.numpy()[positions]
     return selected[~np.isin(selected, [index for index, _ in prepared.broken])]
 
@@ -186,7 +187,7 @@ def _readable_indices(
 def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
     """Positions, int64, in the order of all ranks that are delivered, rank by rank."""
     # With drop_last, each rank drops the rest of its own share.
-    length = whole_order(plan).length(prepared.num_samples)
+    length = order_of_all_ranks(plan).length(prepared.num_samples)
     whole = [torch.arange(length)]
     ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]
     shards = [torch.cat([*pieces, whole[0][:0]]) for pieces in ranks]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastloop.core.epochs import epoch_indices, uncut_order, whole_order
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.order_parts import order_of_all_ranks, without_prefix
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder
@@ -42,7 +43,7 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
 
     order=random is also satisfied by any other shuffle that is new in every epoch.
     """
-    order, expected = uncut_order(whole_order(plan)), _PlannedPlaces(prepared, plan)
+    order, expected = without_prefix(order_of_all_ranks(plan)), _PlannedPlaces(prepared, plan)
     wrong = [epoch for epoch in places if not expected.equals(places[epoch], epoch)]
     if not wrong:
         return

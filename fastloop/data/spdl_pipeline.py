@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.core.epochs import Batches, close_on_exit, index_batches
+from fastloop.core.index_batches import index_batches
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan
-from fastloop.core.types import Epochs, Tree
+from fastloop.core.types import Batches, Epochs, Tree
 
 INSTALL = "pip install spdl"
 
@@ -63,6 +64,7 @@ class SpdlPipeline:
                 pipeline.stop()
 
     def _start(self) -> _RunningPipeline:
+        """Start SPDL's pipeline, which serves all epochs."""
         spdl = Library("spdl", self.option, INSTALL).load("spdl.pipeline")
         # SPDL polls for the end of a source every 0.1 s. This source never ends between epochs: it
         # waits for requests.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastloop.core import stats
-from fastloop.core.epochs import num_batches
+from fastloop.core.index_batches import num_batches
 from fastloop.core.interleave import rounds, within
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part

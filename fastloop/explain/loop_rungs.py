@@ -8,15 +8,16 @@ from itertools import islice
 from typing import Any, TypeGuard, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
+from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - it copies the user's
 
+from fastloop.core.loading_settings import worker_settings
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataloader import copy_settings, identity_collate
 from fastloop.data.dataset_samples import fetch_samples
+from fastloop.data.torch_epochs import identity_collate
 from fastloop.explain.ladder import work_of
 from fastloop.explain.rung_loaders import MOST_READY, READY_S, ReadyBatches, ReadySamples
 from fastloop.explain.rung_passes import EpochTimes, consume_epoch, summarize_epochs
@@ -110,6 +111,28 @@ def _can_be_divided(loader: LoaderOrFunction) -> TypeGuard[DataLoader]:
     )
 
 
+def loader_like(
+    loader: DataLoader, dataset: Any, collate_fn: Any, num_workers: int | None = None
+) -> DataLoader:
+    """A DataLoader of this dataset and collate, with the sampler and the settings of another one.
+
+    num_workers: None: as many as the other one has.
+    """
+    # DataLoader refuses these arguments if there are no workers.
+    workers = loader.num_workers if num_workers is None else num_workers
+    names = ("timeout", "worker_init_fn", "in_order", *worker_settings(prefetches_by_process=False))
+    of_workers = {name: getattr(loader, name) for name in names}
+    return DataLoader(
+        dataset,
+        batch_sampler=loader.batch_sampler,
+        collate_fn=collate_fn,
+        num_workers=workers,
+        pin_memory=loader.pin_memory,
+        generator=loader.generator,
+        **(of_workers if workers else {}),
+    )
+
+
 def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
     """The loader with ready batches, and with ready samples, instead of its dataset."""
     # The ready samples are those of the sampler's first batches, because a sampler may choose some
@@ -124,8 +147,8 @@ def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLo
     length = len(dataset)
     ready = ReadyBatches(loop.host, length)
     return (
-        copy_settings(loader, ready, identity_collate),
-        copy_settings(loader, ReadySamples(made, length), loader.collate_fn),
+        loader_like(loader, ready, identity_collate),
+        loader_like(loader, ReadySamples(made, length), loader.collate_fn),
     )
 
 
@@ -133,7 +156,7 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
     """Seconds of each part in an epoch without workers."""
     if not _can_be_divided(loader):
         return {}
-    bare = copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0)
+    bare = loader_like(loader, loader.dataset, loader.collate_fn, num_workers=0)
     ready, samples = _substitutes(loop, bare)
     openers = rung_openers(loop, loader)
     openers |= {Part.HAND_OFF: iterable_epochs(ready), Part.COLLATE: iterable_epochs(samples)}

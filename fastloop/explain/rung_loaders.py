@@ -13,18 +13,18 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 
 from fastloop.core import stats
-from fastloop.core.epochs import epoch_indices, num_batches
+from fastloop.core.index_batches import epoch_indices, num_batches
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.dataset_samples import fetch_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 from fastloop.explain.rungs import reads_images, rungs_of
 from fastloop.trial.job_start import JobContext
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable

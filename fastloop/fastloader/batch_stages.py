@@ -249,7 +249,10 @@ class DividedGather:
                 if self._rows is None:
                     self._rows = self._source.allocate(self._group)
                 rows: RowsToFill = self._rows
-            rows.fill(slice(start, stop), with_cheap=not start)
+            # Fast columns are not divided: the first part fills them.
+            if not start:
+                rows.fill_fast()
+            rows.fill_slow(slice(start, stop))
 
     def _batches(self) -> MadeBatches:
         if self._failures:

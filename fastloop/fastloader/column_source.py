@@ -1,12 +1,11 @@
-"""Columns with batches that the calling thread gathers, and the columns of a tree of tensors and
-arrays.
+"""Batches that the calling thread gathers from columns, and the columns of a tree.
 
 Each column gathers by the native core if it can, and by numpy and torch otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.fastloader.batch_memory import BatchMemory
-from fastloop.fastloader.columns.array import (
-    ArrayColumn,
-    array_column,
-    is_library_array,
-    library_array,
-)
+from fastloop.fastloader.columns.array import ArrayColumn, array_column
+from fastloop.fastloader.columns.chunked import is_library_array, library_column
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
 
@@ -30,22 +25,27 @@ class RowsToFill:
 
     columns: Sequence[Column]
     indices: np.ndarray
-    memory: Sequence[torch.Tensor | None]
-    """(num_rows, row_nbytes) uint8 of each column; None: its rows are views of the source's."""
+    memories: Sequence[torch.Tensor | None]
+    """(num_rows, row_nbytes) uint8 of each column; None: `ColumnSource.allocate` has views of the
+    source's memory for it, which are not filled."""
     tensors: Sequence[torch.Tensor]
     """The rows with their dtype and shape."""
 
-    def fill(self, part: slice = slice(None), *, with_cheap: bool = True) -> None:
-        """Fill a part of the rows of slow columns. Cheap columns are not divided: the one call with
-        `with_cheap` fills them completely.
-        """
-        for column, memory in zip(self.columns, self.memory, strict=True):
-            if memory is None:
-                continue
-            if is_slow(column):
-                column.fill(self.indices[part], memory.numpy()[part])
-            elif with_cheap:
-                column.fill(self.indices, memory.numpy())
+    def fill_fast(self) -> None:
+        """Fill all rows of the fast columns."""
+        for column, memory in self._pairs(slow=False):
+            column.fill(self.indices, memory)
+
+    def fill_slow(self, part: slice = slice(None)) -> None:
+        """Fill a part of the rows of the slow columns."""
+        for column, memory in self._pairs(slow=True):
+            column.fill(self.indices[part], memory[part])
+
+    def _pairs(self, *, slow: bool) -> Iterator[tuple[Column, np.ndarray]]:
+        """The slow or the fast columns, each with the memory of its rows."""
+        for column, memory in zip(self.columns, self.memories, strict=True):
+            if memory is not None and _is_slow(column) == slow:
+                yield column, memory.numpy()
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ColumnSource:
     @property
     def is_slow(self) -> bool:
         """True if a sample costs more than its copy."""
-        return any(map(is_slow, self.columns))
+        return any(map(_is_slow, self.columns))
 
     @property
     def row_nbytes(self) -> int:
@@ -86,24 +86,25 @@ class ColumnSource:
         # thread makes a batch.
         with torch.inference_mode(False):
             rows = self.allocate(group)
-            rows.fill()
+            rows.fill_fast()
+            rows.fill_slow()
             return rows.tensors
 
     def allocate(self, group: Sequence[np.ndarray]) -> RowsToFill:
         """Memory for each column's rows of all these batches."""
         indices = group[0] if len(group) == 1 else np.concatenate(group)
-        memory, tensors = [], []
+        memories, tensors = [], []
         for column in self.columns:
             if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
                 start = int(indices[0])
-                memory.append(None)
+                memories.append(None)
                 # .data makes it a tensor with a version counter of its own, see split().
                 tensors.append(column.memory[start : start + len(indices)].data)
                 continue
             rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
-            memory.append(rows)
+            memories.append(rows)
             tensors.append(column.spec.view(rows))
-        return RowsToFill(self.columns, indices, memory, tensors)
+        return RowsToFill(self.columns, indices, memories, tensors)
 
     def split(self, rows: Sequence[torch.Tensor], group: Sequence[np.ndarray]) -> list[Tree]:
         """The batches of these rows.
@@ -119,9 +120,9 @@ class ColumnSource:
         return [self.unflatten(leaves) for leaves in zip(*parts, strict=True)]
 
 
-def is_slow(column: Column) -> bool:
+def _is_slow(column: Column) -> bool:
     """True if a sample costs more than its copy."""
-    return getattr(column, "slow", False)
+    return bool(getattr(column, "slow", False))
 
 
 def seed_columns(source: ColumnSource, seed: int) -> ColumnSource:
@@ -171,12 +172,13 @@ def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
 
 
 def _as_column(leaf: Any) -> Column:
+    """The leaf of a tree as a column; raises ValueError for one that has no rows."""
     if isinstance(leaf, torch.Tensor | np.ndarray):
         return array_column(leaf)
     if isinstance(leaf, Column):
         return leaf
     if is_library_array(leaf):
-        return library_array(leaf)
+        return library_column(leaf)
     allowed = "a source is a Dataset (a list is one), or a tree of tensors, arrays and columns"
     problem = f"{allowed}; a leaf of type {type(leaf).__name__} is none of these"
     raise ValueError(f"{problem}{_advise(leaf)}")

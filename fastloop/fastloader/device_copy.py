@@ -31,7 +31,7 @@ class CopyStream:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.device = device if self._stream is None else self._stream.device
 
-    def current(self) -> AbstractContextManager[Any]:
+    def as_current(self) -> AbstractContextManager[Any]:
         """Return a context in which the calling thread's work is queued on this stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
@@ -45,14 +45,14 @@ class CopyStream:
         return None if self._stream is None else self._stream.record_event()
 
 
-def receive_copies(copied: Any, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
+def receive_copies(event: Any, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
     """Hand the tensors over to the caller's stream on the device, without blocking the caller.
 
-    The stream waits for the event `copied`. After the tensors are freed, their memory is reused
-    only when all work that was queued on the stream by then is done.
+    The stream waits for the event. After the tensors are freed, their memory is reused only when
+    all work that was queued on the stream by then is done.
     """
     stream = torch.cuda.current_stream(device)
-    stream.wait_event(copied)
+    stream.wait_event(event)
     for tensor in tensors:
         tensor.record_stream(stream)
 
@@ -73,7 +73,7 @@ class DeviceCopies:
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """The context of the calling thread's stream, in which copy() is called."""
-        return self._stream.current()
+        return self._stream.as_current()
 
     def copy(self, tree: Tree) -> Copied:
         """Queue copies of the tree's tensors."""
@@ -97,25 +97,3 @@ class DeviceCopies:
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         # Only CUDA has the streams and events that make an unfinished copy safe.
         return tensor.to(self._device, non_blocking=self._device.type == "cuda")
-
-
-def resolve_target(device: str | torch.device | None) -> torch.device | None:
-    """Return the device with its current index; None if batches stay on the CPU.
-
-    Raises ValueError for a CUDA device that torch does not see, and for a name of no device.
-    """
-    try:
-        target = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device={device!r}: allowed are cpu, cuda, cuda:<number>, mps") from None
-    if target.type == "cpu":
-        return None
-    if target.type != "cuda":
-        return target
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (target.index or 0) >= count:
-        raise ValueError(f"device={device}: torch sees {count} CUDA devices here")
-    # Resolved here: in a new thread the current device is always the first one.
-    return torch.device(
-        "cuda", torch.cuda.current_device() if target.index is None else target.index
-    )

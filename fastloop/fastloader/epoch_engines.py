@@ -16,7 +16,6 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_changes import DatasetWatch, watch_dataset
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
-from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_settings import WORKER_SETTINGS, LoaderSettings
@@ -35,9 +34,9 @@ from fastloop.fastloader.open_source import count_samples, open_source
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.process_reading import ProcessReading, choose_processes, start_reading
+from fastloop.fastloader.process_reading import ProcessReading, start_reading
+from fastloop.fastloader.reading_choice import Tuning, choose_processes, slow_down, tune
 from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
-from fastloop.fastloader.thread_choice import Tuning, slow_down, tune
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
 
 
@@ -131,7 +130,7 @@ def open_reading(settings: LoaderSettings) -> Reading:
     """
     source = open_source(settings)
     native = open_natively(source)
-    processes, target = choose_processes(settings, source), resolve_target(settings.device)
+    processes, target = choose_processes(settings, source), settings.target
     tuning = tune(
         settings,
         source,
@@ -263,7 +262,7 @@ class PythonEpochs:
         finish: called after the last one.
         """
         seeds = begin.seeds
-        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
+        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
         with begin.restored:

@@ -72,7 +72,7 @@ def _seed_numpy(seed: int) -> None:
 
 
 def _memory(thing: object) -> int:
-    """The address of an object behind its head, as CPython lays it out."""
+    """The address of an object after its head, as CPython lays it out."""
     return id(thing) + object.__basicsize__
 
 
@@ -86,7 +86,7 @@ def _find_kept_normal() -> int | None:
     if not IS_CPYTHON or size <= 0:
         return None
     memory = ctypes.string_at(_memory(state), size)
-    # The flag, an int, is padded to the size of the number behind it.
+    # The flag, an int, is padded to the size of the number after it.
     place = memory.find(struct.pack("<iid", 1, 0, number))
     return None if place < 0 else place
 

@@ -92,7 +92,7 @@ class IterableSource:
         """The iterator, if the iterable is its own iterator; else None.
 
         Samples that such an iterable has read are gone, for other loaders too: its state is noted
-        before it reads anything. It is opened before that, as its `__iter__` may begin anew.
+        before it reads anything. It is opened before that, as its `__iter__` may begin again.
         """
         if not isinstance(self.iterable, Iterator):
             return None
@@ -132,7 +132,7 @@ class IterableSource:
                 else:
                     begin(COLLATE, range(number * size, number * size + len(group)))
                     yield try_batch(self._collate, group[0] if order.batch_size is None else group)
-            # An iterator that has ended is not asked again: it might begin anew.
+            # An iterator that has ended is not asked again: it might begin again.
             if has_ended:
                 return
 
@@ -156,7 +156,7 @@ class IterableSource:
         # delivered.
         states = state.setdefault(STREAMED, {})
         states[number] = {"dataset": deepcopy(self.iterable.state_dict())}
-        # At its end an iterable may have the state with which it begins anew.
+        # At its end an iterable may have the state with which it begins again.
         if has_ended:
             states[number][HAS_ENDED] = True
         for done in [other for other in list(states) if other < int(state["delivered"])]:

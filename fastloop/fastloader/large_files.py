@@ -136,8 +136,8 @@ class DirectFile:
 
         Raises OSError if the file ends before that.
         """
-        # The rows may begin anywhere, a direct read only at a page: it begins before and ends
-        # behind them.
+        # The rows may begin anywhere, a direct read only at a page: it begins before and ends after
+        # them.
         before, done = offset % PAGE, 0
         pages = self._pages(-(-(before + size) // PAGE) * PAGE)
         while done < before + size:

@@ -44,8 +44,13 @@ T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`. It is not None, because None is refused as a source."""
 DEFAULTED = (
-    *("num_workers", "num_threads", "prefetch_factor", "collate_fn"),
-    *("sampler", "batch_sampler", "batch_size"),
+    "batch_size",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "prefetch_factor",
+    "num_threads",
 )
 """Settings that are kept as private attributes. The public attributes of these names have the
 values that the loader uses if None is given."""
@@ -89,12 +94,13 @@ class FastLoader(Generic[T_co]):
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: number of processes that read a Dataset, with DataLoader's settings for them;
-            of threads for a tree, or if the Dataset is thread_safe or num_threads is given.
+        num_workers: processes that read a Dataset, as in DataLoader. A tree or a thread_safe
+            Dataset is read by this many threads instead. It has no effect if num_threads is given,
+            except on an IterableDataset.
         collate_fn: makes a batch of a Dataset's samples; by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, if there is a CUDA device.
-        in_order: False delivers batches as they get ready if processes, or several threads of
-            Python, make those of a tree or a Dataset; a late batch then holds up no other.
+        in_order: False delivers batches as soon as they are ready, so that a slow one delays no
+            other. It has an effect only with processes, or several threads of Python.
         generator: draws a shuffled order, and with seed=None the base seed, as in DataLoader.
         prefetch_factor: batches to prepare ahead for each thread; the native core counts blocks of
             batches of about 1 MiB. None chooses.
@@ -106,9 +112,9 @@ class FastLoader(Generic[T_co]):
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does. None: rank
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
-        num_threads: threads besides the loop's; 0 prepares batches when they are requested; None
-            chooses, begins to read a Dataset by threads only if that saves time, and has the loop
-            read an IterableDataset.
+        num_threads: threads besides the loop's; 0 prepares batches when they are requested. None:
+            chosen automatically; a Dataset is read by threads once that has proved faster, and an
+            IterableDataset by the loop.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays if the order is the source's own
@@ -161,18 +167,18 @@ class FastLoader(Generic[T_co]):
         source: Tree = NOT_GIVEN,
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
-        self.source, self._batch_size, self.drop_last = source, batch_size, drop_last
-        self.shuffle, self._sampler = shuffle or False, sampler
-        self._num_workers = plain_number(num_workers)
-        self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
-        self.generator, self.transform, self.seed = generator, transform, seed
-        self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
-        self.copy, self.native, self.device, self.pin_memory = copy, native, device, pin_memory
+        self.source, self.device = source, device
+        self._batch_size, self.drop_last = batch_size, drop_last
+        self.shuffle, self._sampler, self._batch_sampler = shuffle or False, sampler, batch_sampler
+        self._collate_fn, self.transform, self.generator = collate_fn, transform, generator
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._num_workers, self._prefetch_factor = plain_number(num_workers), prefetch_factor
         self.timeout, self.worker_init_fn = timeout, worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers, self._prefetch_factor = persistent_workers, prefetch_factor
-        self.pin_memory_device, self.in_order = pin_memory_device, in_order
-        self._num_threads, self._position = num_threads, Position()
+        self.persistent_workers, self.in_order = persistent_workers, in_order
+        self._num_threads, self.thread_safe = num_threads, thread_safe
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.copy, self.native, self._position = copy, native, Position()
         # Raised from here, so that a traceback does not show the frames of the checks.
         try:
             settings = self._settings
@@ -338,10 +344,10 @@ class FastLoader(Generic[T_co]):
         return last
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle settings and position; another process opens source, threads and buffers anew."""
+        """Pickle settings and position; another process opens source, threads and buffers again."""
         copies = {"_reading": self._reading.copy(), "_position": self._position.copy()}
-        anew = {"_last_epochs": None, "source": pack_maps(self.source)}
-        return self.__dict__ | copies | anew
+        reopened = {"_last_epochs": None, "source": pack_maps(self.source)}
+        return self.__dict__ | copies | reopened
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -360,7 +366,7 @@ class FastLoader(Generic[T_co]):
         begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
         early it is the position at which it was left.
 
-        Raises ValueError with in_order=False: the number of delivered batches does not tell which
+        Raises ValueError with in_order=False: the number of delivered batches does not say which
         ones were delivered.
         """
         if not self._settings.is_in_order:
@@ -395,24 +401,26 @@ class FastLoader(Generic[T_co]):
         """
         return self._batches_of(self._epochs.order)
 
-    def single_indices(self) -> Iterator[int]:
+    def _single_indices(self) -> Iterator[int]:
         """The indices of the next epoch one by one, as a DataLoader's sampler gives them, with
         those of a batch that drop_last drops.
         """
         return chain.from_iterable(self._batches_of(self._whole_order))
 
-    def num_indices(self) -> int:
-        """The number of `single_indices`."""
+    def _num_indices(self) -> int:
+        """The number of `_single_indices`."""
         order = self._whole_order
         return order.rank_share(order.num_samples)
 
     @property
     def _whole_order(self) -> LoaderOrder:
+        """The order with the indices of a batch that drop_last drops."""
         order = self._epochs.order
         assert isinstance(order, LoaderOrder)
         return replace(order, batch_sampler=None, drop_last=False)
 
     def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
+        """The batches of the next epoch's indices in this order."""
         if isinstance(order, LoaderOrder) and order.follows_dataloader:
             return draw_batches(order, self._position.read_loaded(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order

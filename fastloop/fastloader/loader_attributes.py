@@ -60,10 +60,10 @@ class EpochIndices:
     """The FastLoader."""
 
     def __len__(self) -> int:
-        return self.loader.num_indices()
+        return self.loader._num_indices()
 
     def __iter__(self) -> Iterator[int]:
-        return self.loader.single_indices()
+        return self.loader._single_indices()
 
 
 @dataclass(frozen=True)

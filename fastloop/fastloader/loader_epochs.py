@@ -128,16 +128,19 @@ class LoaderEpochs:
         finish: Callable[[], None],
         opened: Iterator[Any] | None,
     ) -> Epoch:
+        """The epoch that draws its numbers as DataLoader does, or has them from a loaded state."""
         state.pop(PENDING, None)
         drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
         if not is_loaded:
             drawn |= self.sources.states()
         if draws.has_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
-        is_drawn_anew = not self.moments.keeps_base
+        is_drawn_each_epoch = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
         order_seed = drawn.get(ORDER_SEED, epoch)
-        seeds = EpochSeeds(order_seed, drawn[BASE_SEED], is_base=True, is_drawn_anew=is_drawn_anew)
+        seeds = EpochSeeds(
+            order_seed, drawn[BASE_SEED], is_base=True, is_drawn_each_epoch=is_drawn_each_epoch
+        )
         lead = self.moments.lead
         restored = self.sources.restore(drawn if is_loaded else None)
         begin = EpochBegin(seeds, restored, lead, opened)

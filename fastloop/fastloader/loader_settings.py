@@ -35,7 +35,7 @@ NOT_USED = {
     "in_order": (True, "batches come in order unless several threads or processes make them"),
 }
 """DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
-as the warning tells it."""
+as the warning says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +185,29 @@ class LoaderSettings:
     def pins(self) -> bool:
         """True if batches are to be delivered in pinned memory."""
         return bool(self.pin_memory) and torch.cuda.is_available()
+
+    @property
+    def target(self) -> torch.device | None:
+        """The device of the batches with its current index; None if they stay on the CPU.
+
+        Raises ValueError for a CUDA device that torch does not see, and for a name of no device.
+        """
+        device = self.device
+        try:
+            target = torch.device("cpu" if device is None else device)
+        except (RuntimeError, TypeError):
+            allowed = "cpu, cuda, cuda:<number>, mps"
+            raise ValueError(f"device={device!r}: allowed are {allowed}") from None
+        if target.type == "cpu":
+            return None
+        if target.type != "cuda":
+            return target
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (target.index or 0) >= count:
+            raise ValueError(f"device={device}: torch sees {count} CUDA devices here")
+        # The index is looked up here: in a new thread the current device is always the first one.
+        number = torch.cuda.current_device() if target.index is None else target.index
+        return torch.device("cuda", number)
 
 
 SETTINGS = tuple(field.name for field in fields(LoaderSettings))

@@ -24,7 +24,8 @@ from torch.utils.data import (
 )
 
 from fastloop.fastloader.column_source import ColumnSource, column_source
-from fastloop.fastloader.columns.array import ChunkedRows, array_column, is_library_array
+from fastloop.fastloader.columns.array import array_column
+from fastloop.fastloader.columns.chunked import ChunkedColumn, is_library_array
 from fastloop.fastloader.columns.column import Column, ColumnList, Tree
 from fastloop.fastloader.columns.ragged_rows import RaggedRows, RaggedTree, is_ragged_tree
 from fastloop.fastloader.dataset_source import (
@@ -278,7 +279,7 @@ def _arrow_column(name: str, column: Any) -> Any:
     arrays = [_arrow_rows(name, chunk) for chunk in chunks if len(chunk)]
     if not arrays:
         raise ValueError(f"the column {name!r} has no rows")
-    return arrays[0] if len(arrays) == 1 else ChunkedRows(arrays)
+    return arrays[0] if len(arrays) == 1 else ChunkedColumn(arrays)
 
 
 def _arrow_rows(name: str, array: Any) -> np.ndarray:

@@ -46,7 +46,9 @@ from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.loop_or_threads import Pace, measure_reading, read_clocks
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.reading_choice import Tuning
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (
     GlobalDraws,
@@ -55,12 +57,6 @@ from fastloop.fastloader.sample_draws import (
     find_global_draws,
     make_seeded,
     make_seeded_once,
-)
-from fastloop.fastloader.thread_choice import (
-    Pace,
-    Tuning,
-    measure_reading,
-    read_clocks,
 )
 from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
@@ -334,8 +330,7 @@ class Work:
                 pace.own_errors |= {type(each.error) for each in filter(_is_failed, staged.made)}
                 if not any(map(_is_failed, staged.made)) and not pace.needs_loop:
                     pace.note_failure()
-                    told = STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN
-                    LOG.info(told, failed.error)
+                    LOG.info(STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN, failed.error)
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, failed

@@ -32,7 +32,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
-from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
+from fastloop.fastloader.loader_settings import WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.running_epoch import INTERRUPTED_S, LEAVE_S
 from fastloop.fastloader.sample_draws import SampleDraws
@@ -63,10 +63,10 @@ class Reader:
     """The memory of each batch that it has yet to make, in that sequence; None: new memory."""
     left: list[int] = field(default_factory=list)
     """Numbers of memories that must not be used again, as forks may have their batches. The process
-    is told with its next task."""
+    hears of them with its next task."""
 
     def __post_init__(self) -> None:
-        """Join the readers that are told before a fork."""
+        """Join the readers that hear of a fork before it."""
         READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
@@ -125,7 +125,7 @@ class Reader:
 
 
 READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
-"""The readers of all loaders, which are told before a fork."""
+"""The readers of all loaders, which hear of a fork before it."""
 
 
 def _leave_to_fork() -> None:
@@ -246,13 +246,24 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
 
 @dataclass
 class ProcessReading:
-    """A loader's processes, which start with an epoch and end with it unless they persist."""
+    """A loader's processes, which start with an epoch and end with it unless they persist.
+
+    Raises ValueError if the system has no such processes.
+    """
 
     settings: WorkerProcesses
     in_order: bool = True
     """False: batches are received as they get ready."""
     idle: ReaderPool | None = None
     """Processes of an epoch that has ended, kept for the next one."""
+
+    def __post_init__(self) -> None:
+        if os.name == "nt":
+            number = self.settings.num_workers
+            allowed = f"num_threads={number} reads it by threads"
+            raise ValueError(f"num_workers={number} on Windows: {allowed}")
+        # Raises for an unknown start method now, not in the first epoch.
+        _context(self.settings)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no processes: they belong to this process."""
@@ -350,28 +361,6 @@ class ProcessBatches:
             self._pool.close()
 
 
-def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
-    """The processes that read a Dataset, if any do.
-
-    Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
-    share.
-    """
-    processes = settings.workers
-    if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
-        return None
-    return _check(processes, settings)
-
-
-def _check(processes: WorkerProcesses, settings: LoaderSettings) -> ProcessReading:
-    """The processes of these settings. Raises ValueError if the system has no such processes."""
-    if os.name == "nt":
-        allowed = f"num_threads={processes.num_workers} reads it by threads"
-        raise ValueError(f"num_workers={processes.num_workers} on Windows: {allowed}")
-    # Raises for an unknown start method now, not in the first epoch.
-    _context(processes)
-    return ProcessReading(processes, settings.is_in_order)
-
-
 def start_reading(
     reading: ProcessReading | None,
     source: BatchSource | StreamBatches,
@@ -417,6 +406,7 @@ def _context(settings: WorkerProcesses) -> Any:
 
 
 def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
+    """Start a process, which closes its copies of `others`; raises ValueError if it can't start."""
     here, there = context.Pipe()
     is_fork = context.get_start_method() == "fork"
     # A fork has copies of all of the parent's open connections, which it closes, see run_reader.

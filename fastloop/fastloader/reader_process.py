@@ -155,6 +155,7 @@ def run_reader(
 
 
 def _start(settings: ReaderSettings) -> _Reader:
+    """The reader of this process, as DataLoader begins a worker: seeded, numbered, initialized."""
     source = DatasetSource(
         settings.parts,
         settings.is_unbatched,

@@ -327,6 +327,7 @@ def reads_as_written(dataset: Any, base: type) -> bool:
 
 
 def _open_columns(dataset: Any, folder: Any) -> list[Any]:
+    """The columns of images and labels; raises UnrecognisedError if they would differ."""
     steps = _read_steps(folder)
     try:
         # A copy: a program may assign to items of the list.

@@ -98,6 +98,7 @@ class Running:
         draw_for: Callable[[int], None] | None,
         pid: int,
     ) -> Generator[Tree | FailedBatch, None, None]:
+        """The batches, see `deliver`; pid: of the process in which this may run."""
         first = state["delivered"]
         try:
             _refuse_fork(pid)
@@ -128,7 +129,7 @@ class Running:
 def _refuse_fork(pid: int) -> None:
     if os.getpid() != pid:
         problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
-        raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+        raise RuntimeError(f"{problem}: iterate over the loader again in the fork")
 
 
 class LaterBatches(EpochIterator, chain):

@@ -78,7 +78,7 @@ class SampleDraws:
     epoch: int
     is_base: bool = False
     """True if the seed is DataLoader's base seed."""
-    is_drawn_anew: bool = False
+    is_drawn_each_epoch: bool = False
     """True if each epoch draws the seed: after the same torch.manual_seed all are alike."""
 
     def worker_seed(self, number: int) -> int:
@@ -91,7 +91,7 @@ class SampleDraws:
     @cached_property
     def epoch_seed(self) -> int:
         """A seed of 63 bits for the columns of the epoch."""
-        return mix_seed(self.seed, 0 if self.is_drawn_anew else self.epoch)
+        return mix_seed(self.seed, 0 if self.is_drawn_each_epoch else self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread draw for these samples from now on."""
@@ -163,7 +163,7 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
     """make(), as make_seeded does, for samples that can't be read twice, those of an iterable.
 
-    If a sample has drawn from a generator that is not seeded, a warning tells it.
+    If a sample has drawn from a generator that is not seeded, a warning says so.
     """
     unforeseen: set[str] = set()
     with _draw_globally(draws.seeded, unforeseen):

@@ -126,6 +126,7 @@ def _map_by_threads(
     *,
     in_order: bool,
 ) -> Generator[Any, None, None]:
+    """Start the threads, then yield each item's result. They begin at most `most` items ahead."""
     tasks: SimpleQueue[tuple[int, Part] | None] = SimpleQueue()
     results: SimpleQueue[tuple[int, Any, int]] = SimpleQueue()
     arguments = _run, tasks, results, limit

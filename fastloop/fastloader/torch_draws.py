@@ -51,7 +51,7 @@ class EpochSeeds:
     """The seed of the samples' draws, together with the epoch's number."""
     is_base: bool
     """True if `samples` is DataLoader's base seed, which worker processes receive."""
-    is_drawn_anew: bool = False
+    is_drawn_each_epoch: bool = False
     """True if each epoch draws this base seed, which then tells epochs apart by itself."""
 
 

@@ -21,7 +21,7 @@ from fastloop.core.protocols import EncodedSamples
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, name_of
 from fastloop.data.decoder_agreement import TOLERANCE
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns import decoders
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
@@ -54,7 +54,7 @@ class LibraryDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, self.function)
+        return decode_rgb(data, self.function)
 
 
 @dataclass(frozen=True)

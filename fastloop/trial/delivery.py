@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from fastloop.core.epochs import OrderPrefix, uncut_order
 from fastloop.core.move_tensors import map_tensors
+from fastloop.core.order_parts import OrderPrefix, without_prefix
 from fastloop.core.plan import LoaderProbe, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import LengthAwareOrder
@@ -79,7 +79,7 @@ def _open_watched(
 
 def with_sample_lengths(plan: Plan, prepared: PreparedData) -> Plan:
     """The plan, with the sample lengths passed to an order that groups samples by length."""
-    uncut = uncut_order(plan.order)
+    uncut = without_prefix(plan.order)
     if not isinstance(uncut, LengthAwareOrder):
         return plan
     order = uncut.with_lengths(sample_lengths(prepared))

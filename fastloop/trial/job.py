@@ -8,8 +8,8 @@ from dataclasses import replace
 from fastloop.core.alpha_spending import AUTO
 from fastloop.core.auto_trials import most_trials
 from fastloop.core.benchmark import Benchmark
-from fastloop.core.epochs import OrderPrefix
 from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.order_parts import OrderPrefix
 from fastloop.core.plan import Loader, Plan
 from fastloop.core.protocols import (
     Collate,
@@ -21,9 +21,8 @@ from fastloop.core.protocols import (
     Placement,
     Transform,
 )
-from fastloop.core.traits import CollateTraits, LoaderTraits, traits_of
+from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
-from fastloop.data.cropped_dataset import CroppedDataset, crop_dataset
 from fastloop.data.prepare_dataset import DataRequest
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job_settings import JobSettings
@@ -112,17 +111,3 @@ class Job(JobSettings):
         # returns "forkserver" in a trial's process, as it was started by a forkserver: the first
         # batch would come after 1.35 s instead of 0.005 s.
         return self.loading.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
-
-
-def crop_images(job: Job) -> Job:
-    """The job with the dataset of the crops, if its transform crops that dataset's images."""
-    return replace(job, dataset=crop_dataset(job.dataset, job.transform))
-
-
-def needs_no_store(job: Job) -> bool:
-    """True if a store would repeat one random crop of each image, and the loader can read the
-    images themselves."""
-    dataset, loader = job.dataset, job.loader
-    crops_at_random = isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
-    reads_samples = traits_of(LoaderTraits, loader).reads_samples
-    return crops_at_random and reads_samples and loader.store is not None

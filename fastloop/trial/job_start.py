@@ -17,8 +17,8 @@ import torch
 
 from fastloop.core.benchmark import Session, Setup
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.epochs import rank_plan
 from fastloop.core.machine import describe_machine
+from fastloop.core.order_parts import rank_plan
 from fastloop.core.parts import Part
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
@@ -32,7 +32,7 @@ from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.job_probe import Probe
-from fastloop.options.model._fit import describe_sample
+from fastloop.options.model._inputs import describe_sample
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.delivery import full_delivery, loader_opener, with_sample_lengths
 from fastloop.trial.job import Job

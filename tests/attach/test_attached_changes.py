@@ -12,12 +12,16 @@ from commands import run_fastloop
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 
 
-def find_loop(script, *arguments, cwd):
+def find_loops(script, *arguments, cwd):
     process = run_fastloop(str(script), *arguments, cwd=cwd, command="attach")
     assert process.returncode == 0, process.stderr
     (path,) = cwd.glob("outputs/attach/*/attach.json")
-    (loop,) = json.loads(path.read_text())["loops"]
-    return loop, process.stderr
+    return json.loads(path.read_text())["loops"], process.stderr
+
+
+def find_loop(script, *arguments, cwd):
+    (loop,), printed = find_loops(script, *arguments, cwd=cwd)
+    return loop, printed
 
 
 @pytest.mark.heavy
@@ -37,11 +41,8 @@ def test_class_with_the_name_of_dataloader_is_told_apart(tmp_path):
 
 @pytest.mark.heavy
 def test_loops_over_other_data_are_told_apart(tmp_path):
-    script = SCRIPTS / "paired_loaders.py"
-    process = run_fastloop(str(script), cwd=tmp_path, command="attach")
-    assert process.returncode == 0, process.stderr
-    (path,) = tmp_path.glob("outputs/attach/*/attach.json")
-    loops = {each["name"]: each["batches"] for each in json.loads(path.read_text())["loops"]}
+    found, _ = find_loops(SCRIPTS / "paired_loaders.py", cwd=tmp_path)
+    loops = {each["name"]: each["batches"] for each in found}
     assert loops == {
         "DataLoader at paired_loaders.py:11 (of line 9, 60 samples)": 30,
         "DataLoader at paired_loaders.py:11 (of line 10, 60 samples)": 30,
@@ -60,7 +61,7 @@ def has_stores(changes):
 
 @pytest.mark.heavy
 def test_workers_that_start_in_each_short_epoch_are_not_proposed(tmp_path):
-    loop, printed = find_loop(SCRIPTS / "short_epochs.py", "Plain", "0", cwd=tmp_path)
+    loop, printed = find_loop(SCRIPTS / "short_epochs.py", "0", "Plain", cwd=tmp_path)
     changes = changes_of(loop)
     # An epoch takes some 30 ms, about a half of which are waits: two workers take longer to start.
     assert not {"num_workers=2", "num_workers=4"} & {*changes}
@@ -76,25 +77,25 @@ def test_workers_that_start_in_each_short_epoch_are_not_proposed(tmp_path):
 @pytest.mark.parametrize("kind", ["Drawn", "OwnGenerator", "Texts"])
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_no_store_is_proposed_for_samples_that_it_cannot_keep(tmp_path, kind, workers):
-    loop, _ = find_loop(SCRIPTS / "short_epochs.py", kind, workers, cwd=tmp_path)
+    loop, _ = find_loop(SCRIPTS / "short_epochs.py", workers, kind, cwd=tmp_path)
     assert not has_stores(changes_of(loop))
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("kind", "most"), [("Stream", 1), ("Shards", 2), ("Divided", None)])
-def test_stream_gets_no_more_workers_than_divide_it(tmp_path, kind, most):
-    loop, _ = find_loop(SCRIPTS / "short_epochs.py", kind, "0", cwd=tmp_path)
-    assert loop["facts"]["most_workers"] == most
-    if most is None:
-        return
-    workers = [int(each[12]) for each in changes_of(loop) if each.startswith("num_workers=")]
-    assert max(workers, default=0) <= most
+def test_streams_get_no_more_workers_than_divide_them(tmp_path):
+    most = {"Stream": 1, "Shards": 2, "Divided": None}
+    found, _ = find_loops(SCRIPTS / "short_epochs.py", "0", *most, cwd=tmp_path)
+    loops = {loop["facts"]["dataset"]: loop for loop in found}
+    assert {kind: loop["facts"]["most_workers"] for kind, loop in loops.items()} == most
+    for kind in ("Stream", "Shards"):
+        changes = changes_of(loops[kind])
+        workers = [int(each[12]) for each in changes if each.startswith("num_workers=")]
+        assert max(workers, default=0) <= most[kind]
 
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not find_spec("torchvision"), reason="needs torchvision")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_fastloader_over_an_image_folder_itself_is_first(tmp_path, workers):
+def test_fastloader_over_an_image_folder_itself_is_first(tmp_path):
     script = tmp_path / "folder.py"
     script.write_text(
         "import sys\n"
@@ -109,16 +110,20 @@ def test_fastloader_over_an_image_folder_itself_is_first(tmp_path, workers):
         "    write_jpeg(torch.randint(256, (3, 200, 300), dtype=torch.uint8), str(path))\n"
         "crops = [transforms.RandomResizedCrop(64), transforms.ToTensor()]\n"
         "folder = datasets.ImageFolder('photos', transforms.Compose(crops))\n"
-        f"loader = DataLoader(folder, 4, num_workers={workers})\n"
-        "for epoch in range(2):\n"
-        "    for images, labels in loader:\n"
-        "        images.mean()\n"
+        "for workers in (0, 2):\n"
+        "    loader = DataLoader(folder, 4, num_workers=workers)\n"
+        "    for epoch in range(2):\n"
+        "        for images, labels in loader:\n"
+        "            images.mean()\n"
     )
-    loop, printed = find_loop(script, cwd=tmp_path)
-    first = loop["what_ifs"][0]
-    assert first["change"] == "fastloop.FastLoader in place of DataLoader at folder.py:13"
-    assert not has_stores(changes_of(loop))
-    assert first["change"] in printed
+    loops, printed = find_loops(script, cwd=tmp_path)
+    assert sorted(loop["facts"]["num_workers"] for loop in loops) == [0, 2]
+    first = "fastloop.FastLoader in place of DataLoader at folder.py:14"
+    for loop in loops:
+        assert loop["what_ifs"][0]["change"] == first
+        assert not has_stores(changes_of(loop))
+    # Of each loop, and of the calls to change at the end.
+    assert printed.count(first) >= 2
 
 
 WAITING = """\

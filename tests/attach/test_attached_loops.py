@@ -290,15 +290,16 @@ def test_script_that_is_terminated_is_explained(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", [0, 2])
-def test_stream_is_explained(tmp_path, workers):
-    process, findings = attach(str(SCRIPTS / "stream.py"), str(workers), cwd=tmp_path)
-    assert process.stdout == "True\n", process.stderr
-    (loop,) = findings["loops"]
-    assert loop["facts"]["iterable"]
-    batches = {0: 23, 2: 2 * 12}[workers]
-    assert (loop["passes"], loop["batches"]) == (2, 2 * batches)
-    assert loop["shares"]["decode"]["value"] > 0
+def test_streams_are_explained(tmp_path):
+    process, findings = attach(str(SCRIPTS / "stream.py"), "0", "2", cwd=tmp_path)
+    assert process.stdout == "True\nTrue\n", process.stderr
+    loops = {loop["facts"]["num_workers"]: loop for loop in findings["loops"]}
+    assert len(findings["loops"]) == len(loops) == 2
+    for workers, batches in {0: 23, 2: 2 * 12}.items():
+        loop = loops[workers]
+        assert loop["facts"]["iterable"]
+        assert (loop["passes"], loop["batches"]) == (2, 2 * batches)
+        assert loop["shares"]["decode"]["value"] > 0
 
 
 @pytest.mark.heavy

@@ -19,33 +19,33 @@ def attach(script, *arguments, cwd):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", [0, 2])
-def test_epochs_over_a_kept_iterator_are_passes(tmp_path, workers):
-    process, findings = attach(SCRIPTS / "kept_iterator.py", str(workers), cwd=tmp_path)
-    assert (process.returncode, process.stdout) == (0, "True\n"), process.stderr
-    (loop,) = findings["loops"]
-    # The loop does not ask for more after an epoch's last batch, which then has no step.
-    assert (loop["passes"], loop["batches"]) == (3, 3 * 9)
-    assert loop["facts"]["place"] == "kept_iterator.py:54"
-    assert loop["shares"]["decode"]["value"] > 0
+def test_epochs_over_a_kept_iterator_are_passes(tmp_path):
+    process, findings = attach(SCRIPTS / "kept_iterator.py", "0", "2", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (0, "True\nTrue\n"), process.stderr
+    assert sorted(loop["facts"]["num_workers"] for loop in findings["loops"]) == [0, 2]
+    for loop in findings["loops"]:
+        # The loop does not ask for more after an epoch's last batch, which then has no step.
+        assert (loop["passes"], loop["batches"]) == (3, 3 * 9)
+        assert loop["facts"]["place"] == "kept_iterator.py:55"
+        assert loop["shares"]["decode"]["value"] > 0
     assert findings["unseen"] == []
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", ["", "workers"])
-def test_loops_over_one_loader_at_two_places_are_two(tmp_path, workers):
-    process, findings = attach(SCRIPTS / "one_loader.py", workers, cwd=tmp_path)
+def test_loops_over_one_loader_at_two_places_are_two(tmp_path):
+    process, findings = attach(SCRIPTS / "one_loader.py", "alone", "workers", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert [loop["facts"]["place"] for loop in findings["loops"]] == [
-        "one_loader.py:24",
-        "one_loader.py:13",
-    ]
-    training, evaluation = findings["loops"]
-    for loop in (training, evaluation):
-        assert (loop["passes"], loop["batches"]) == (2, 32)
-        assert loop["coverage"] > 0.9
-    assert training["step_ms"] >= 4
-    assert evaluation["step_ms"] < training["step_ms"]
+    assert len(findings["loops"]) == 4
+    for workers in (0, 2):
+        loops = [loop for loop in findings["loops"] if loop["facts"]["num_workers"] == workers]
+        training, evaluation = loops
+        assert training["facts"]["place"] == "one_loader.py:27"
+        assert evaluation["facts"]["place"] == "one_loader.py:15"
+        for loop in loops:
+            assert (loop["passes"], loop["batches"]) == (2, 32)
+            assert loop["coverage"] > 0.9
+        assert training["step_ms"] >= 4
+        assert evaluation["step_ms"] < training["step_ms"]
     assert findings["unseen"] == ["DataLoader at one_loader.py:20"]
     assert (
         "\n\nDataLoaders over which no loop was seen: DataLoader at one_loader.py:20."
@@ -60,8 +60,8 @@ def test_script_that_failed_before_its_first_batch_is_told_so(tmp_path):
         "RuntimeError: too early\n"
         "fastloop: the script failed (exit status 1) before it had worked on a batch of a "
         "DataLoader, nothing to explain\n"
-        "DataLoaders over which no loop was seen: DataLoader at one_loader.py:19, "
-        "DataLoader at one_loader.py:20.\n"
+        "DataLoaders over which no loop was seen: DataLoader at one_loader.py:20, "
+        "DataLoader at one_loader.py:23.\n"
     )
 
 
@@ -152,23 +152,25 @@ def test_loop_whose_batches_a_thread_asks_for_is_where_it_begins(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not find_spec("torchdata"), reason="needs torchdata")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_iterators_of_another_library_are_seen(tmp_path, workers):
+def test_iterators_of_another_library_are_seen(tmp_path):
     script = tmp_path / "stateful.py"
     script.write_text(
         "import torch\n"
         "from torch.utils.data import TensorDataset\n"
         "from torchdata.stateful_dataloader import StatefulDataLoader\n"
-        f"loader = StatefulDataLoader(TensorDataset(torch.rand(32)), 4, num_workers={workers})\n"
-        "for epoch in range(2):\n"
-        "    for batch in loader:\n"
-        "        pass\n"
+        "samples = TensorDataset(torch.rand(32))\n"
+        "for workers in (0, 2):\n"
+        "    loader = StatefulDataLoader(samples, 4, num_workers=workers)\n"
+        "    for epoch in range(2):\n"
+        "        for batch in loader:\n"
+        "            pass\n"
     )
     process, findings = attach(script, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    (loop,) = findings["loops"]
-    assert (loop["passes"], loop["batches"]) == (2, 16)
-    assert loop["name"] == "StatefulDataLoader at stateful.py:6"
+    assert sorted(loop["facts"]["num_workers"] for loop in findings["loops"]) == [0, 2]
+    for loop in findings["loops"]:
+        assert (loop["passes"], loop["batches"]) == (2, 16)
+        assert loop["name"].startswith("StatefulDataLoader at stateful.py:8")
 
 
 MEASURED = """
@@ -193,21 +195,24 @@ def load(dataset, way):
     return DataLoader(dataset, 2, shuffle=way == "shuffled", num_workers=2 * (way == "workers"))
 
 if __name__ == "__main__":
-    dataset = Measured()
-    for _ in range(2):
-        for batch in load(dataset, sys.argv[1]):
-            pass
-    print(dataset.asked)
+    for way in sys.argv[1:]:
+        dataset = Measured()
+        for _ in range(2):
+            for batch in load(dataset, way):
+                pass
+        print(way, dataset.asked)
 """
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("way", ["plain", "shuffled", "batches", "single", "workers"])
-def test_a_dataset_is_asked_for_its_length_as_often_as_without_attach(tmp_path, way):
-    script = tmp_path / "measured.py"
+def test_a_dataset_is_asked_for_its_length_as_often_as_without_attach(tmp_path):
+    script, ways = tmp_path / "measured.py", ("plain", "shuffled", "batches", "single", "workers")
     script.write_text(MEASURED)
-    plain = run_script(script, way, cwd=tmp_path)
-    process, findings = attach(script, way, cwd=tmp_path)
+    plain = run_script(script, *ways, cwd=tmp_path)
+    process, findings = attach(script, *ways, cwd=tmp_path)
     assert (process.returncode, process.stdout) == (0, plain.stdout), process.stderr
-    (loop,) = findings["loops"]
-    assert (loop["passes"], loop["facts"]["num_samples"]) == (2, 9)
+    assert [line.split()[0] for line in plain.stdout.splitlines()] == [*ways]
+    # They differ in the call, the sampler or the number of workers: each way has a loop.
+    assert len(findings["loops"]) == len(ways)
+    for loop in findings["loops"]:
+        assert (loop["passes"], loop["facts"]["num_samples"]) == (2, 9)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from commands import run_script
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import datasets, transforms
 
@@ -133,8 +132,9 @@ def test_arguments_of_a_derived_class_are_known(kind, names):
     assert describe_loader(kind([1, 2, 3], 2))["takes"] == names
 
 
-def test_script_may_set_a_start_method_after_a_loop():
-    program = (
+def test_script_may_set_a_start_method_after_a_loop(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
         "import multiprocessing\n"
         "from torch.utils.data import DataLoader\n"
         "from fastloop.explain.attach.loader_facts import describe_loader\n"
@@ -145,9 +145,7 @@ def test_script_may_set_a_start_method_after_a_loop():
         "loader = DataLoader([1, 2], num_workers=1, multiprocessing_context='forkserver')\n"
         "assert describe_loader(loader)['start_method'] == 'forkserver'\n"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    process = run_script(script, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
 
 

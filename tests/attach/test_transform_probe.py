@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from threading import Thread
 from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import run_fastloop
+from commands import run_fastloop, run_script
 
 from fastloop.core.parts import Part
 from fastloop.explain.attach.recorded_processes import open_script_log
@@ -69,9 +67,7 @@ def test_script_may_use_its_transforms_in_any_way(tmp_path):
     script = tmp_path / "uses.py"
     script.write_text(USES)
     attached = run_fastloop(str(script), cwd=tmp_path, command="attach")
-    plain = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    plain = run_script(script, cwd=tmp_path)
     assert plain.stdout.endswith("Double.__call__ False 12\n")
     assert attached.stdout == plain.stdout, attached.stderr
 

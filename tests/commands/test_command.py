@@ -448,7 +448,7 @@ USER_CODE = """
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 from fastloop.core.types import option
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.torch_epochs import torch_epochs
 
 @option
 class Mine:

@@ -99,10 +99,10 @@ def folder(tmp_path_factory) -> Path:
 
 
 def with_few_photos(text: str) -> str:
-    """A file or a command of the tutorial, with a fifth of its images."""
-    return text.replace("dataset.count=320", "dataset.count=64").replace(
-        "photos-320-", "photos-64-"
-    )
+    """A file or a command of the tutorial, with a fifth of its images, which are small."""
+    text = text.replace("dataset.count=320", "dataset.count=64")
+    text = text.replace("dataset.crop=[400,600]", "dataset.crop=[100,150]")
+    return text.replace("photos-320-400x600", "photos-64-100x150")
 
 
 @pytest.mark.heavy

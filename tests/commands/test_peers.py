@@ -27,7 +27,7 @@ from experiments.peers import (
 )
 from experiments.peers.lines import table
 from experiments.peers.loader.gather import gather_library
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.data.prepare_dataset import prepare
 from fastloop.trial.support import check_support
 

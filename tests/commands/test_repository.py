@@ -144,3 +144,26 @@ def test_make_says_what_it_downloads_before_pip_shows_its_progress(tmp_path, tar
     (install,) = [line for line in rest if " -m pip install " in line]
     assert "quiet" not in install
     assert " -q" not in install
+
+
+INSTALLS = """
+import sys, sysconfig, time
+from pathlib import Path
+site = Path(sysconfig.get_path("purelib"))
+for name in ("half_there", "complete"):
+    (site / f"{name}.py").write_text("VALUE = 1")
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(f"{name}.py,,\\n")
+(info / "INSTALLER").write_text("pip")
+while not [*site.glob("__pycache__/complete.*.pyc")]:
+    time.sleep(0.05)
+sys.exit(bool([*site.glob("__pycache__/half_there.*")]) or 3)
+"""
+
+
+@pytest.mark.heavy
+def test_packages_are_compiled_while_pip_installs_others(tmp_path):
+    venv.create(tmp_path / "new", with_pip=False, symlinks=True)
+    command = [tmp_path / "new" / "bin" / "python", REPOSITORY / "compile_installed.py"]
+    assert subprocess.run([*command, "-c", INSTALLS], check=False).returncode == 3

@@ -9,7 +9,8 @@ import pytest
 import torch
 from options import MYDATASET, compose_job, options, skip_without_library
 
-from fastloop.core.epochs import OrderPrefix, epoch_indices, rank_plan
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.order_parts import OrderPrefix, rank_plan
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.spans import now_ns
 from fastloop.core.traits import LoaderTraits, traits_of

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from options import MYDATASET, compose_job, require_library, skip_without_library
 from torch.utils.data import default_collate
 
-from fastloop.core.epochs import close_on_exit, epoch_indices
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.prepare_dataset import prepare
@@ -392,6 +393,16 @@ def test_close_on_exit_ends_generators_that_are_still_referenced():
         assert ended == [1]
     assert ended == [1, 0]
     assert list(referenced) == list(unstarted) == []
+
+
+@pytest.mark.heavy
+def test_workers_of_every_epoch_that_is_still_referenced_end_with_the_loader(prepared_job):
+    job, prepared = prepared_job("loader=raw", "num_workers=1", *MYDATASET)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        iterators = [iter(epochs(epoch)) for epoch in range(2)]
+        workers = [worker for iterator in iterators for worker in iterator._workers]
+        assert [worker.is_alive() for worker in workers] == [True, True]
+    assert [worker.is_alive() for worker in workers] == [False, False]
 
 
 @pytest.mark.heavy

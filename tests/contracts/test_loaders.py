@@ -17,7 +17,7 @@ from child_processes import command_line
 from options import MYDATASET, compose_job, options, rejects_settings
 from torch.utils.data import default_collate
 
-from fastloop.core.epochs import IndexBatches, epoch_indices, index_batches
+from fastloop.core.index_batches import IndexBatches, epoch_indices, index_batches
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.types import Unsupported

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data.distributed import DistributedSampler
 
 from fastloop.config.messages import ConfigError
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import LengthAwareOrder, RandpermOrder

@@ -25,7 +25,7 @@ from options import MYDATASET, compose_job, options, rejects_settings, require_c
 from parents_garbage import make_garbage
 
 from fastloop.core.cgroup import memory_left
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported

@@ -9,7 +9,7 @@ import torch
 from options import MYDATASET
 from torch.utils.data import DataLoader
 
-from fastloop.data.dataloader import copy_settings
+from fastloop.explain.loop_rungs import loader_like
 from fastloop.explain.rung_loaders import ReadyBatches, ReadyFiles, ReadySamples
 from fastloop.explain.rung_passes import MOST_TIMED, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of
@@ -85,9 +85,9 @@ def test_ready_samples_and_batches_are_repeated():
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_copied_loader_keeps_the_order_of_its_batches(in_order):
     loader = DataLoader(torch.zeros(4), num_workers=1, in_order=in_order, prefetch_factor=3)
-    copied = copy_settings(loader, loader.dataset, loader.collate_fn)
+    copied = loader_like(loader, loader.dataset, loader.collate_fn)
     assert (copied.in_order, copied.prefetch_factor) == (in_order, 3)
-    assert copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0).num_workers == 0
+    assert loader_like(loader, loader.dataset, loader.collate_fn, num_workers=0).num_workers == 0
 
 
 def test_epochs_may_be_cut(prepared_job):

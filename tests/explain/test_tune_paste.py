@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from commands import run_script
 from torch.utils.data import Dataset
 
 from fastloop.config.catalogue import options_of
@@ -125,10 +123,8 @@ def test_mapped_rows_are_opened_again_in_a_new_process(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text(code.replace("# dataset: the torch Dataset of your samples", dataset) + loop)
 
-    process = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True
-    )
-    assert process.stdout == "20\n"
+    process = run_script(script, cwd=tmp_path)
+    assert (process.stdout, process.returncode) == ("20\n", 0), process.stderr
 
 
 def test_settings_that_the_code_lacks_are_said():

@@ -17,15 +17,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
-from fastloop.fastloader.thread_choice import (
+from fastloop.fastloader.loop_or_threads import (
     DECIDED,
     FEWEST_COMPARED,
     FORGIVING,
     TURN,
     Pace,
     ReadTimes,
-    Tuning,
 )
+from fastloop.fastloader.reading_choice import Tuning
 
 MS = 1_000_000
 TWO_CORES = Tuning(1, 2, num_cores=2)

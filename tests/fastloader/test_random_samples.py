@@ -70,7 +70,7 @@ def test_random_samples_are_refused_with_what_to_do(tmp_path, make, message):
     with pytest.raises(ValueError, match=message) as caught:
         write_store(Samples(make), tmp_path / "store")
     assert "dataset=Samples has random samples" in str(caught.value)
-    assert "FastLoader(dataset) draws anew in each epoch, allow_random=True" in str(caught.value)
+    assert "FastLoader(dataset) draws again in each epoch, allow_random=True" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.iterdir()]
     assert before[0] == random.getstate()

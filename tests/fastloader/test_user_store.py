@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import fork_server
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from fastloop import FastLoader, open_store, write_store
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data import user_store
+from fastloop.data import chunked_reader
 from fastloop.fastloader.columns.column import ColumnList
 
 
@@ -64,7 +65,7 @@ def assert_equal_store(store, expected) -> None:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(user_store, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunked_reader, "CHUNK_BYTES", 200)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
@@ -233,22 +234,19 @@ def test_write_to_a_full_disk_leaves_no_store(small_disk):
 def test_interrupted_write_leaves_no_store_and_the_next_succeeds(tmp_path, sign):
     program = tmp_path / "writes.py"
     program.write_text(
-        "import signal, sys, time, fastloop\n"
-        # a background process of a shell ignores SIGINT
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import sys, time, fastloop\n"
         "def samples():\n"
         "    yield from range(5000)\n"
-        "    print('written', flush=True)\n"
+        "    open('written', 'w').close()\n"
         "    time.sleep(600)\n"
         "fastloop.write_store(samples(), sys.argv[1])\n"
     )
     root = tmp_path / "store"
-    command = [sys.executable, program, root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as writer:
-        assert writer.stdout.readline() == b"written\n"
-        assert not root.exists()
-        writer.send_signal(sign)
-        assert writer.wait() != 0
+    writer = fork_server.start(str(program), (str(root),), tmp_path, dict(os.environ))
+    writer.wait_until((tmp_path / "written").exists)
+    assert not root.exists()
+    writer.process.send_signal(sign)
+    assert writer.wait().returncode != 0
     assert not root.exists()
     assert (tmp_path / ".store.partial").exists() == (sign == signal.SIGKILL)
     write_store(np.arange(4), root)

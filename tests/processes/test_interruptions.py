@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import fork_server
 import psutil
 import pytest
 from commands import (
@@ -170,12 +171,18 @@ def test_repeated_interrupts_do_not_stop_the_recording_of_the_first(tmp_path, da
 
 @pytest.mark.heavy
 def test_command_under_nohup_ignores_sighup(tmp_path):
-    program = "import signal, runpy; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-    program += "runpy.run_module('fastloop.run', run_name='__main__')"
-    command = psutil.Popen([sys.executable, "-c", program, *QUICK, "trials=3"], cwd=tmp_path)
-    wait_for(lambda: bool(results(tmp_path)), command)
-    command.send_signal(signal.SIGHUP)
-    assert command.wait() == 0
+    program = tmp_path / "nohup.py"
+    program.write_text(
+        "import runpy, signal\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "    runpy.run_module('fastloop.run', run_name='__main__')\n"
+    )
+    arguments = (*QUICK, "trials=3")
+    command = fork_server.start(str(program), arguments, tmp_path, dict(os.environ))
+    command.wait_until(lambda: bool(results(tmp_path)))
+    command.process.send_signal(signal.SIGHUP)
+    assert command.wait().returncode == 0
     assert len(results(tmp_path)[0].trials) == 3
 
 

@@ -25,7 +25,7 @@ from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import RankTask
 from fastloop.core.types import Invalid, JobFailed, Unsupported
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.torch_epochs import torch_epochs
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.order.sequential import SequentialOrder
 

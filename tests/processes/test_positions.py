@@ -17,7 +17,7 @@ from fastloop import FastLoader
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.types import JobFailed
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.torch_epochs import torch_epochs
 from fastloop.data.worker_errors import FULL_SHM
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.order.sequential import SequentialOrder

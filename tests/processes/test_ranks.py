@@ -18,8 +18,9 @@ from torch.utils.data import DistributedSampler
 
 from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.epochs import epoch_indices, index_batches, whole_order
+from fastloop.core.index_batches import epoch_indices, index_batches
 from fastloop.core.optional_libraries import check_libraries
+from fastloop.core.order_parts import order_of_all_ranks
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
@@ -151,7 +152,7 @@ def test_ranks_share_an_epoch_like_distributed_sampler_of_torch(shares, name, ra
         check_own_shares(prepared, [epochs[name] for epochs in delivered[ranks]])
         return
     reference = [row.tobytes() for row in reference_hashes(prepared)]
-    order = whole_order(rank_functions.plan_of(job, prepared, ranks, 0))
+    order = order_of_all_ranks(rank_functions.plan_of(job, prepared, ranks, 0))
     for rank, (first, second, again) in enumerate(epochs[name] for epochs in delivered[ranks]):
         assert first == again
         assert first != second or isinstance(order, SequentialOrder) or prepared.num_samples < ranks

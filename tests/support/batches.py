@@ -7,8 +7,8 @@ import psutil
 import torch
 from torch.utils.data import default_collate
 
-from fastloop.core.epochs import epoch_indices, whole_order
-from fastloop.core.protocols import RandpermOrder
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.traits import LoaderTraits, traits_of
 
 
@@ -25,7 +25,7 @@ def has_planned_order(job, plan, epoch, delivered, stored) -> bool:
     """True if the delivered rows are the stored ones in the plan's order of the epoch; of a loader
     that shuffles itself, in another order than the stored one."""
     shuffles_itself = traits_of(LoaderTraits, job.loader).shuffles_itself
-    if shuffles_itself and isinstance(whole_order(plan), RandpermOrder):
+    if shuffles_itself and is_shuffled(plan):
         return sorted(delivered) == sorted(stored) and delivered != stored
     order = epoch_indices(plan.order, len(stored), plan.seed, epoch).tolist()
     return delivered == [stored[index] for index in order]

@@ -2,6 +2,9 @@
 
 A forked command has its own arguments, environment, folder, descriptors, signals and exit status,
 like a new interpreter; only its imports, and those of its forkserver, are done beforehand.
+
+The workers of pytest-xdist share a server, see shared_server.py; another process starts its own
+server once a test needs it.
 """
 
 from __future__ import annotations
@@ -12,19 +15,21 @@ import importlib
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psutil
 
@@ -41,10 +46,17 @@ PRELOADED = (
     "fastloop.sweep.rounds",
     "fastloop.sweep.early_check",
     "fastloop.sweep.machine_lock",
+    "fastloop.sweep.version_sides",
+    "fastloop.config.check_files",
     "fastloop.config.compose",
     "fastloop.core.optional_libraries",
     "fastloop.core.result",
     "fastloop.core.types",
+    "fastloop.explain.explain_job",
+    "fastloop.explain.attach.explain_script",
+    "fastloop.explain.attach.further_runs",
+    "fastloop.explain.attach.live_watch",
+    "fastloop.explain.attach.try_changes",
     "fastloop.reporting.html",
     "fastloop.reporting.report_files",
     "fastloop.reporting.terminal_table",
@@ -67,6 +79,8 @@ PRELOADED = (
     "fastloop.options.tracker.mlflow",
     "fastloop.options.tracker.none",
     "fastloop.options.transform.none",
+    "fastloop.tune.script_tuning",
+    "fastloop.tune.tuned_sweep",
 )
 """Modules that commands import, except those with side effects: the commands' own modules and
 fastloop.processes.forkserver_hook."""
@@ -114,7 +128,7 @@ def start(
 
     inside: prefix of the command that starts the server, such as `ip netns exec <name>`.
     """
-    server = _servers.get(inside) or _start_server(inside)
+    server = _servers.get(inside) or start_server(inside)
     ours, theirs = socket.socketpair()
     read, write = zip(*(os.pipe() for _ in range(2)), strict=True)
     request = {"module": module, "arguments": arguments, "cwd": str(cwd)}
@@ -146,9 +160,10 @@ def start(
 
 @dataclass(frozen=True)
 class Server:
-    """A server's process, and this end of the socket for its requests."""
+    """A server's process, unless another one has started it, and this end of the socket for its
+    requests."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | None
     connection: socket.socket
     inside: tuple[str, ...]
 
@@ -172,6 +187,9 @@ class Server:
 
     def _end(self) -> ChildProcessError:
         """The error that says how the server has ended, which no test may bring about."""
+        if self.process is None:
+            _servers.pop(self.inside, None)  # the next command starts one of this process's own
+            return ChildProcessError("the server of commands, or what waits for one, has ended")
         try:
             status = self.process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -194,32 +212,60 @@ _servers: dict[tuple[str, ...], Server] = {}
 """Servers by `inside`."""
 
 
-def _start_server(inside: tuple[str, ...], preloaded: tuple[str, ...] = PRELOADED) -> Server:
-    """Start a server, which ends with this process."""
+def connect(address: str) -> None:
+    """Let the server that another process has started run this process's commands, too."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    _keep(Server(None, connection, ()))
+
+
+def start_server(
+    inside: tuple[str, ...] = (),
+    preloaded: tuple[str, ...] = PRELOADED,
+    address: str = "",
+) -> Server:
+    """Start a server, which ends with this process.
+
+    address: path of a socket by which other processes may connect; empty: none may.
+    """
     ours, theirs = socket.socketpair()
-    program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import fork_server; "
-    program += f"fork_server.serve({theirs.fileno()}, {preloaded})"
-    command = [*inside, sys.executable, "-c", program]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-    theirs.close()
+    descriptors = [theirs.fileno()]
+    with theirs, socket.socket(socket.AF_UNIX) as listener:
+        if address:
+            listener.bind(address)
+            listener.listen()
+            descriptors.append(listener.fileno())
+        program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import fork_server; "
+        program += f"fork_server.serve({preloaded}, *{descriptors})"
+        command = [*inside, sys.executable, "-c", program]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors)
+    return _keep(Server(process, ours, inside))
+
+
+def _keep(server: Server) -> Server:
+    """Keep the server for further commands, until this process ends."""
     owner = os.getpid()
 
     def end() -> None:
         if os.getpid() != owner:  # a fork's exit handlers must not end the server of its parent
             return
         with suppress(OSError):  # it has ended
-            ours.shutdown(socket.SHUT_RDWR)  # close alone does not wake up the reading server
-        ours.close()
-        process.wait()
+            # close alone does not wake up the reading server
+            server.connection.shutdown(socket.SHUT_RDWR)
+        server.connection.close()
+        if server.process is not None:
+            server.process.wait()
 
     atexit.register(end)
-    _servers[inside] = Server(process, ours, inside)
-    return _servers[inside]
+    _servers[server.inside] = server
+    return server
 
 
-def serve(descriptor: int, preloaded: tuple[str, ...]) -> None:
-    """Fork into one command after the other until the socket is closed.
+def serve(preloaded: tuple[str, ...], first: int, listening: int | None = None) -> None:
+    """Fork into one command after the other until the first connection is closed.
 
+    first: descriptor of a connection to the process that has started this one. listening:
+    descriptor of a socket to which other processes connect.
     A signal that a test sends to more processes than its own command does not end the server.
     """
     for sign in SIGNALS:
@@ -233,16 +279,16 @@ def serve(descriptor: int, preloaded: tuple[str, ...]) -> None:
     gc.freeze()  # excludes the imported objects from later collections
     gc.enable()
     util.spawnv_passfds = _fork_forkserver
-    with socket.socket(fileno=descriptor) as connection, connection.makefile() as lines:
-        while (received := socket.recv_fds(connection, 1, 3))[0]:
-            request = json.loads(lines.readline())
-            if os.fork() == 0:
-                break
-            for each in received[1]:
-                os.close(each)
-        else:
-            os._exit(0)
-    *pipes, reply = received[1]
+    requests = _receive_requests(first, listening)
+    while received := next(requests, None):
+        if os.fork() == 0:
+            break
+        for each in received[1]:
+            os.close(each)
+    else:
+        os._exit(0)
+    requests.close()
+    request, (*pipes, reply) = received
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
         for each in pipes:
@@ -255,6 +301,36 @@ def serve(descriptor: int, preloaded: tuple[str, ...]) -> None:
     _run_command(request, pipes, started_with)
 
 
+def _receive_requests(
+    first: int, listening: int | None
+) -> Generator[tuple[dict, list[int]], None, None]:
+    """The requests with their descriptors, until the first connection is closed; closing the
+    generator closes all connections."""
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+
+        def register(connection: socket.socket) -> Any:
+            stack.enter_context(connection)
+            lines = stack.enter_context(connection.makefile())
+            return selector.register(connection, selectors.EVENT_READ, lines)
+
+        owner = register(socket.socket(fileno=first))
+        if listening is not None:
+            listener = stack.enter_context(socket.socket(fileno=listening))
+            selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is None:
+                    register(key.fileobj.accept()[0])
+                    continue
+                received = socket.recv_fds(key.fileobj, 1, 3)
+                if received[0]:
+                    yield json.loads(key.data.readline()), received[1]
+                elif key == owner:
+                    return
+                else:
+                    selector.unregister(key.fileobj)
+
+
 def _run_command(request: dict, pipes: list[int], started_with: set[str]) -> None:
     """Set up the process like `python -m`, run the command and exit."""
     # as from a terminal: background processes of a shell ignore SIGINT
@@ -265,6 +341,7 @@ def _run_command(request: dict, pipes: list[int], started_with: set[str]) -> Non
         os.dup2(pipe, number)
         os.close(pipe)
     os.chdir(request["cwd"])
+    tempfile.tempdir = None  # that of the environment, which an import may have looked up before
     for name in started_with - set(request["environment"]):  # variables set by imports stay
         os.environ.pop(name, None)
     os.environ.update(request["environment"])
@@ -279,7 +356,7 @@ def _run_module(module: str) -> int:
 
     The interpreter is not finalized: with all these imports that takes longer than most commands.
     """
-    status = 0
+    status, is_interrupted = 0, False
     try:
         if module.endswith(".py"):
             runpy.run_path(module, run_name="__main__")
@@ -289,13 +366,16 @@ def _run_module(module: str) -> int:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if status != end.code and end.code is not None:
             print(end.code, file=sys.stderr)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
-        status = 1
+        status, is_interrupted = 1, isinstance(error, KeyboardInterrupt)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+    if is_interrupted:  # the interpreter then ends by the signal itself
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     return status
 
 

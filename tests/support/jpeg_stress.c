@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
     fj_file files[MAX_FILES] = {0};
     fj_check_own_scan();
     if (fj_own_scan_problem())
-        return 4; /* else libjpeg would read the codes, not scan.c */
+        return 4; /* else libjpeg would read the codes, not entropy_scan.c */
     fj_decoder *decoder = fj_open_decoder();
     if (!decoder || count < 1 || count > MAX_FILES)
         return 2;

@@ -1,4 +1,4 @@
-/* A decoder of JPEG images with a scan.c that does not read what is there: the check has to find
+/* A decoder of JPEG images with a entropy_scan.c that does not read what is there: the check has to find
  * it, and libjpeg has to read the codes. Prints the reason, and a sum of pixels of the file. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +10,14 @@ static int units = 0;
 
 int fj_begin_scan(fj_scan *scan, const uint8_t *data, size_t nbytes) {
     (void)data, (void)nbytes;
-    scan->left = -1;
+    scan->units_left = -1;
     return 1;
 }
 
 /* All blocks stay grey. */
 int fj_read_unit(fj_scan *scan, int16_t *const *blocks) {
     (void)blocks;
-    scan->left = 0;
+    scan->units_left = 0;
     units++;
     return 1;
 }

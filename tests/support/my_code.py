@@ -446,7 +446,7 @@ class MyLoader:
     store = None
 
     def open(self, prepared, plan):
-        from fastloop.data.dataloader import torch_epochs
+        from fastloop.data.torch_epochs import torch_epochs
 
         return torch_epochs(prepared.dataset.open(), plan)
 

@@ -1,4 +1,7 @@
-"""Jobs composed as on the command line, names of options, and skips for absent libraries."""
+"""Jobs composed as on the command line, names of options, and skips for absent libraries.
+
+The process that only starts pytest's workers imports it, too, and needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,17 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 import pytest
-import torch
 
-from experiments.lib.job_file import read_job
 from fastloop.config.catalogue import resource_folder
-from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Unsupported
-from fastloop.trial.job import Job
-from fastloop.trial.support import check_plan
+
+if TYPE_CHECKING:
+    from fastloop.core.prepared_data import PreparedData
+    from fastloop.trial.job import Job
 
 SUPPORT = Path(__file__).resolve().parent
 REPOSITORY = SUPPORT.parents[1]
@@ -55,6 +57,8 @@ def store_of(loader: str) -> str:
 def compose_job(*overrides: str) -> Job:
     """The job of these overrides; a test marked gpu reads it from GPU_JOBS."""
     if is_gpu_test and gpu_overrides is None:
+        from experiments.lib.job_file import read_job
+
         return read_job(GPU_JOBS, *overrides)
     if is_gpu_test:
         gpu_overrides.add(overrides)
@@ -75,6 +79,8 @@ def require_cuda() -> None:
 
     To be called after the test has composed its jobs, which checks that GPU_JOBS has them.
     """
+    import torch
+
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
 
@@ -107,6 +113,8 @@ def rejects_settings(job: Job, prepared: PreparedData, settings: Sequence[str]) 
 
     Fails if they reject a setting that is not among them.
     """
+    from fastloop.trial.support import check_plan
+
     try:
         check_plan(job)
         with job.loader.open(prepared, job.plan(0)):

@@ -13,7 +13,8 @@ import psutil
 import torch
 from torch import distributed
 
-from fastloop.core.epochs import epoch_indices, rank_plan
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.order_parts import rank_plan
 from fastloop.core.result import Attribution, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid

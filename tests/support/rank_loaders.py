@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from fastloop.core.types import option
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.torch_epochs import torch_epochs
 
 
 def load_subset(dataset, indices, batch_size):

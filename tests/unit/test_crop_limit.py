@@ -14,7 +14,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppedSamples
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.trial import crop_limit as limit_module
 from fastloop.trial import limits
@@ -127,7 +127,7 @@ class BlackDecoder:
         return "black"
 
     def decode(self, data: bytes) -> np.ndarray:
-        return np.zeros_like(pixels_of(data, decode_by_pillow))
+        return np.zeros_like(decode_rgb(data, decode_by_pillow))
 
 
 @needs_jpeg
@@ -147,7 +147,7 @@ class AnyDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         try:
-            return pixels_of(data, decode_by_pillow)
+            return decode_rgb(data, decode_by_pillow)
         except BadData:
             return np.zeros((50, 60, 3), np.uint8)
 

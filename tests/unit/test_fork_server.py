@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import tempfile
 
 import fork_server
 import pytest
@@ -15,7 +17,7 @@ INSIDE = ("env",)
 @pytest.fixture
 def server(tmp_path):
     """A server that has imported nothing beforehand, and has run a command."""
-    server = fork_server._start_server(INSIDE, preloaded=())
+    server = fork_server.start_server(INSIDE, preloaded=())
     assert run(tmp_path).returncode == 0
     yield server
     fork_server._servers.pop(INSIDE, None)
@@ -55,3 +57,16 @@ def test_commands_run_at_the_same_time(server, tmp_path):
         for arguments in (("a", "b", "3"), ("b", "a", "4"))
     ]
     assert [command.wait().returncode for command in commands] == [3, 4]
+
+
+def test_server_is_shared_until_the_process_that_has_started_it_leaves_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_server, "_servers", {})
+    address = f"{tempfile.mkdtemp()}/socket"  # a longer path, such as tmp_path, can be no address
+    started = fork_server.start_server(INSIDE, preloaded=(), address=address)
+    fork_server.connect(address)
+    run_shared = ("platform", (), tmp_path, dict(os.environ))
+    assert fork_server.run(*run_shared).stdout.startswith("Linux")
+    started.connection.shutdown(socket.SHUT_RDWR)
+    assert started.process.wait() == 0
+    with pytest.raises(ChildProcessError, match="the server of commands, or what waits for one"):
+        fork_server.run(*run_shared)

@@ -15,7 +15,7 @@ from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
 from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
 from fastloop.data.image_files import LabelledImages
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.trial import decode_limit, gather_limit, limits, rate_on_cores
@@ -158,7 +158,7 @@ class SlowDecoder:
         return "slow"
 
     def decode(self, data: bytes) -> np.ndarray:
-        return [pixels_of(data, decoders.decode_by_pillow) for _ in range(self.times)][-1]
+        return [decode_rgb(data, decoders.decode_by_pillow) for _ in range(self.times)][-1]
 
 
 def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from functools import partial
 
+import fork_server
 import numpy as np
 import pytest
 import torch
@@ -260,18 +259,20 @@ def test_replaced_stores_of_a_killed_writer_are_removed_or_put_back(outputs):
 
 
 @pytest.mark.heavy
-def test_concurrent_preparations_write_one_store(outputs):
-    program = (
+def test_concurrent_preparations_write_one_store(outputs, tmp_path):
+    program = tmp_path / "prepares.py"
+    program.write_text(
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from options import compose_job, MYDATASET\n"
         "from fastloop.data.prepare_dataset import prepare\n"
         "job = compose_job('loader=np_memmap', *MYDATASET)\n"
         "print(prepare(job.dataset, job.loader.store).seconds)"
     )
-    command = [sys.executable, "-c", program, str(SUPPORT)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    seconds = {process.communicate()[0] for process in processes}
-    assert [process.returncode for process in processes] == [0, 0]
+    arguments = str(program), (str(SUPPORT),), tmp_path, dict(os.environ)
+    started = [fork_server.start(*arguments) for _ in range(2)]
+    processes = [each.wait() for each in started]
+    assert [process.returncode for process in processes] == [0, 0], processes
+    seconds = {process.stdout for process in processes}
     assert len(seconds) == 1  # one writes the store, the other reads the duration from the seal
     assert len([name for name in store_names(outputs) if name.endswith(".npy")]) == 1
 

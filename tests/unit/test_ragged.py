@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from options import compose_job, options
 
-from fastloop.core.epochs import epoch_indices, index_batches
+from fastloop.core.index_batches import epoch_indices, index_batches
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks

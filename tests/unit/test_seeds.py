@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from fastloop import FastLoader
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.seeds import epoch_seed, mix_seed
 from fastloop.options.order.random import RandomOrder
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from options import MYDATASET, compose_job, options, skip_without_library
 
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.result import Calls
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
+from commands import run_script
 
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
 from fastloop.fastloader import FastLoader, converted
@@ -43,33 +42,29 @@ def count_in_a_new_thread() -> int:
     return counts[0]
 
 
-def run_program(program: str) -> list[int]:
-    """Integers that the program prints in a new process with OMP_NUM_THREADS=3."""
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "3"},
-    )
+def run_program(program: str, folder: Path) -> list[int]:
+    """Integers that the program prints in a new process, which begins with a single thread."""
+    (folder / "program.py").write_text(program)
+    process = run_script(folder / "program.py", cwd=folder)
+    assert process.returncode == 0, process.stderr
     return [int(word) for word in process.stdout.split()]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_drawing_an_order_starts_no_openmp_thread(name):
+def test_drawing_an_order_starts_no_openmp_thread(name, tmp_path):
     program = (
         "import numpy as np, psutil, torch\n"
         "from torch.utils.data import RandomSampler\n"
         "from fastloop import FastLoader\n"
         "from fastloop.options.order.random import RandomOrder\n"
-        "from fastloop.core.epochs import epoch_indices\n"
+        "from fastloop.core.index_batches import epoch_indices\n"
         "torch.set_num_threads(3)\n"
         "before = psutil.Process().num_threads()\n"
         f"{STATEMENTS[name]}\n"
         "print(psutil.Process().num_threads() - before)\n"
     )
-    assert run_program(program) == [2 if name == "torch itself" else 0]
+    assert run_program(program, tmp_path) == [2 if name == "torch itself" else 0]
 
 
 def test_one_torch_thread_restores_the_count_after_an_error():
@@ -127,7 +122,7 @@ def test_fastloader_without_threads_uses_the_full_count():
     assert counts == [3] * 4
 
 
-def test_fastloader_consumer_converts_on_one_torch_thread():
+def test_fastloader_consumer_converts_on_one_torch_thread(tmp_path):
     program = (
         "import numpy as np, psutil, torch\n"
         "from fastloop import FastLoader, converted\n"
@@ -138,6 +133,6 @@ def test_fastloader_consumer_converts_on_one_torch_thread():
         "counts = [psutil.Process().num_threads() - before for _ in loader]\n"
         "print(max(counts), torch.get_num_threads())\n"
     )
-    most, after = run_program(program)
+    most, after = run_program(program, tmp_path)
     assert most <= 2  # the loader's own thread and, briefly, the one that restores torch's count
     assert after == 3

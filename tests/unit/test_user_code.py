@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from user_jobs import check_epochs, prepare_user_job
 
 from fastloop.config.messages import ConfigError
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns

@@ -1,12 +1,12 @@
-"""Columns of arrays: in one memory or mapped file, in several parts, or read by a library."""
+"""Columns of tensors and arrays, in memory or in a mapped file."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,81 +123,3 @@ def _viewable_memory(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
     return None if any(repeated) else tensor.detach().as_subclass(torch.Tensor)
-
-
-@dataclass(frozen=True)
-class ChunkedRows:
-    """The rows of several arrays of one dtype and shape, one after the other."""
-
-    chunks: Sequence[np.ndarray]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.chunks))
-
-    @property
-    def spec(self) -> SampleSpec:
-        """Dtype and shape of a row."""
-        return _spec(self.chunks[0])
-
-    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Copy the rows at `indices` to `out`, chunk by chunk."""
-        rows = out.view(self.chunks[0].dtype).reshape(len(indices), *self.chunks[0].shape[1:])
-        ends = np.cumsum([len(chunk) for chunk in self.chunks])
-        numbers = np.searchsorted(ends, indices, "right")
-        for number in np.unique(numbers).tolist():
-            chunk, places = self.chunks[number], np.flatnonzero(numbers == number)
-            rows[places] = chunk[indices[places] - (ends[number] - len(chunk))]
-
-
-@dataclass(frozen=True)
-class LibraryArray:
-    """The rows of an array that a library reads from chunks, such as zarr's and h5py's arrays."""
-
-    array: Any
-    slow: ClassVar[bool] = True
-
-    def __len__(self) -> int:
-        return self.array.shape[0]
-
-    @property
-    def spec(self) -> SampleSpec:
-        """Dtype and shape of a row."""
-        return _spec(self.array)
-
-    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Read the rows at `indices`, each once, in the array's order."""
-        shape = (len(indices), *self.array.shape[1:])
-        # h5py wants ascending indices without repetition, and a chunk is read once.
-        needed, places = np.unique(indices, return_inverse=True)
-        out.view(self.array.dtype).reshape(shape)[:] = self._read(needed)[places]
-
-    def _read(self, indices: np.ndarray) -> np.ndarray:
-        """Rows at ascending indices."""
-        if not len(indices):
-            return np.empty((0, *self.array.shape[1:]), self.array.dtype)
-        first, last = int(indices[0]), int(indices[-1])
-        if last - first + 1 == len(indices):
-            return self.array[first : last + 1]
-        # zarr's [] would take an array of indices for coordinates of single items.
-        return getattr(self.array, "oindex", self.array)[indices]
-
-
-def is_library_array(leaf: Any) -> bool:
-    """True for an array of numbers in chunks with numpy's dtype; the library is not imported."""
-    if isinstance(leaf, torch.Tensor):
-        return False  # a nested tensor raises RuntimeError if it is asked for its shape
-    attributes = "shape", "dtype", "chunks", "__getitem__"
-    return all(hasattr(leaf, name) for name in attributes) and isinstance(leaf.dtype, np.dtype)
-
-
-def library_array(array: Any) -> LibraryArray:
-    """The column; raises ValueError for an array without rows, or not of numbers or booleans."""
-    if not array.shape or array.dtype.kind not in "buifc":
-        actual = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"an array has rows of numbers or booleans, got {actual}")
-    return LibraryArray(array)
-
-
-def _spec(array: Any) -> SampleSpec:
-    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-    return SampleSpec(dtype, tuple(array.shape[1:]))

@@ -1,4 +1,4 @@
-"""The files behind memory maps.
+"""The files that memory maps show.
 
 A MappedFile is checked before it is read: reading a map of a file that has become shorter ends the
 process. A FileRegion locates a map's data in its file, to map it again in another process, or to

@@ -1,4 +1,4 @@
-/* Files that are mapped as rows: reading a row behind the end of one ends the process by SIGBUS. So
+/* Files that are mapped as rows: reading a row beyond the end of one ends the process by SIGBUS. So
  * their sizes are compared shortly before rows are read, which leaves a gap but no cost per row. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L

@@ -66,7 +66,7 @@ static void begin_permutation(fl_order *order) {
 }
 
 /* Makes the first `stop` indices of the permutation final. Index k is swapped with a random one
- * of itself and those behind it, so that no later swap touches it. */
+ * of itself and those after it, so that no later swap touches it. */
 static void draw_permutation(fl_order *order, int64_t stop) {
     if (!order->is_begun)
         begin_permutation(order);
@@ -125,7 +125,7 @@ static void read_feistel(const fl_order *order, int64_t start, int64_t count, in
 }
 
 /* Writes this rank's every world_size-th index of an order that is sequential or a permutation.
- * Positions behind the end begin again, so that all ranks get equally many indices. */
+ * Positions beyond the end begin again, so that all ranks get equally many indices. */
 static void read_share(const fl_order *order, int64_t start, int64_t count, int64_t *scratch) {
     for (int64_t k = 0; k < count; k++) {
         int64_t position = (start + k) * order->world_size + order->rank;

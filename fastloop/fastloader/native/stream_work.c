@@ -89,7 +89,7 @@ static void make_piece(fl_stream *stream, int64_t thread) {
     if (invalid >= 0 && start + invalid < slot->num_valid)
         slot->num_valid = start + invalid;
     slot->unfinished -= stop - start;
-    /* A block behind `head` is found complete when the consumer gets there. */
+    /* A block after `head` is found complete when the consumer gets there. */
     if (!slot->unfinished && number == stream->head)
         pthread_cond_signal(&stream->ready);
 }

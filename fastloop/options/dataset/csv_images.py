@@ -21,8 +21,8 @@ from fastloop.data.image_pixels import (
     Size,
     center_crop_offset,
     covering_size,
-    decode_pixels,
-    read_pixels,
+    decode_and_resize,
+    decode_file,
     resize_to_cover,
     to_floats,
 )
@@ -39,13 +39,13 @@ class LandmarkSamples:
     landmarks: np.ndarray
     """(samples, parts, 2) float32: x and y in pixels of the image in its file, before resizing."""
     decoder: Decoder
-    size: Size
+    size: Size | None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        pixels = read_pixels(self.root / self.names[index], self.decoder, None)
+        pixels = decode_file(self.root / self.names[index], self.decoder, None)
         points = self.landmarks[index]
         # Landmarks are in pixels of the stored image: they move with its resize and crop.
         if self.size:
@@ -59,7 +59,7 @@ class LandmarkSamples:
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
-        return decode_pixels(data, self.decoder, self.size)
+        return decode_and_resize(data, self.decoder, self.size)
 
 
 @option
@@ -76,7 +76,7 @@ class CsvImages:
     decodes: ClassVar[bool] = True
     csv_file: str
     root: str | None
-    size: Size
+    size: Size | None
     decoder: Decoder
 
     @property
@@ -120,7 +120,7 @@ def _rows(path: Path) -> list[tuple[str, list[float]]]:
             reader = csv.reader(file)
             header = next(reader, [])
             axes = [f"part_{part}_{axis}" for part in range(len(header) // 2) for axis in "xy"]
-            # Spaces behind the commas are common, and do no harm.
+            # Spaces after the commas are common, and do no harm.
             if not axes or [name.strip() for name in header] != ["image_name", *axes]:
                 raise BadData(f"{path}: columns are {', '.join(header)[:80]}; expected: {COLUMNS}")
             rows = [_row(f"{path}, line {reader.line_num}", row, axes) for row in reader if row]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -42,7 +43,8 @@ class ArrowSamples:
             if not isinstance(value, torch.Tensor):
                 kind = self.dataset.features[name]
                 hint = "dataset.columns selects columns that torch's format makes tensors of"
-                raise BadData(f"{self.path}: column {name} is {kind}; {hint}"[:200])
+                kind = shorten(str(kind), 100, placeholder=" …")
+                raise BadData(f"{self.path}: column {name} is {kind}; {hint}")
         label = None if self.label is None else row[self.label]
         return sample_of({name: row[name] for name in self.inputs}, label)
 
@@ -81,14 +83,18 @@ class HfArrowDataset:
         return files_below(self._folder(), ".arrow")
 
     def open(self) -> ArrowSamples:
-        """The samples; each process maps the files itself."""
+        """The samples; each process maps the files itself.
+
+        Raises BadData if a column is absent, or none is left beside the label, or there are no
+        rows, and Unsupported for a split that does not exist.
+        """
         dataset = self._load()
         names = self.columns or tuple(dataset.column_names)
         inputs = tuple(name for name in names if name != self.label_column)
         used = [*inputs, *([] if self.label_column is None else [self.label_column])]
         for name in used:
             if name not in dataset.column_names:
-                known = ", ".join(dataset.column_names)[:80]
+                known = shorten(", ".join(dataset.column_names), 80, placeholder=" …")
                 raise BadData(f"{self.path}: column {name} is absent; columns are {known}")
         if not inputs:
             raise BadData(f"{self.path}: no column but label_column={self.label_column}")
@@ -98,6 +104,7 @@ class HfArrowDataset:
         return ArrowSamples(formatted, self._folder(), inputs, self.label_column)
 
     def _folder(self) -> Path:
+        """The folder of the Arrow files; raises Unsupported for a split that does not exist."""
         content = "a folder of save_to_disk, or Arrow files"
         path = own_path(self.path, LIBRARY.option, content)
         if not (path / "dataset_dict.json").is_file():
@@ -109,6 +116,7 @@ class HfArrowDataset:
         return path / self.split
 
     def _load(self) -> Any:
+        """The Dataset of the library; raises BadData if the files are none."""
         datasets, folder = LIBRARY.load(), self._folder()
         try:
             if (folder / "state.json").is_file():

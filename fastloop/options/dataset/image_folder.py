@@ -31,7 +31,7 @@ class ImageFolder:
     uint8_scale: ClassVar[float] = 255.0
     decodes: ClassVar[bool] = True
     root: str
-    size: Size
+    size: Size | None
     decoder: Decoder
 
     @property
@@ -57,7 +57,7 @@ class ImageFolder:
         """(uint8 (height, width, 3), int) samples."""
         return LabelledImages(*self._parts(), as_uint8=True)
 
-    def _parts(self) -> tuple[Path, list[tuple[str, int]], Decoder, Size]:
+    def _parts(self) -> tuple[Path, list[tuple[str, int]], Decoder, Size | None]:
         root = self._folder()
         return root, list_labelled_files(root), self.decoder, self.size
 

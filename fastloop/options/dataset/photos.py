@@ -42,7 +42,7 @@ class Photos:
         tuple[Annotated[int, Field(ge=1, le=HEIGHT)], Annotated[int, Field(ge=1, le=WIDTH)]],
         Strict(False),
     ]
-    size: Size
+    size: Size | None
     decoder: Decoder
 
     @property

@@ -20,7 +20,7 @@ from fastloop.core.protocols import Decoder
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path
-from fastloop.data.image_pixels import Size, decode_pixels, to_floats
+from fastloop.data.image_pixels import Size, decode_and_resize, to_floats
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")
@@ -42,7 +42,7 @@ class TarSamples:
     members: Sequence[tuple[Member, ...]]
     """The files of each sample."""
     decoder: Decoder
-    size: Size
+    size: Size | None
 
     def __len__(self) -> int:
         return len(self.members)
@@ -59,7 +59,7 @@ class TarSamples:
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
-        return decode_pixels(data, self.decoder, self.size)
+        return decode_and_resize(data, self.decoder, self.size)
 
     def _read(self, member: Member) -> bytes:
         number, offset, size, _ = member
@@ -93,7 +93,7 @@ class TarDataset:
     num_classes: ClassVar[int] = 0
     path: str | None
     fields: Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
-    size: Size
+    size: Size | None
     decoder: Decoder
 
     @property

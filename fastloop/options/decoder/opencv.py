@@ -6,7 +6,7 @@ import numpy as np
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_opencv
 
 
@@ -21,4 +21,4 @@ class OpencvDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, decode_by_opencv)
+        return decode_rgb(data, decode_by_opencv)

@@ -9,7 +9,7 @@ import PIL
 from PIL import features
 
 from fastloop.core.types import option
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 
@@ -32,4 +32,4 @@ class PilDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, decode_by_pillow)
+        return decode_rgb(data, decode_by_pillow)

@@ -9,7 +9,7 @@ import torch
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.fastloader.columns.image_headers import (
     Encoded,
@@ -37,7 +37,7 @@ class TorchcodecDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, _decode)
+        return decode_rgb(data, _decode)
 
 
 def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:

@@ -7,7 +7,7 @@ import torch
 import torchvision
 
 from fastloop.core.types import Unsupported, option
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_torchvision
 
 
@@ -23,4 +23,4 @@ class TorchvisionDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData."""
-        return pixels_of(data, decode_by_torchvision)
+        return decode_rgb(data, decode_by_torchvision)

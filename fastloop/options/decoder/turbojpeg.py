@@ -8,7 +8,7 @@ import numpy as np
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import option
-from fastloop.data.image_pixels import pixels_of
+from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_simplejpeg
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 
@@ -24,7 +24,7 @@ class TurbojpegDecoder:
 
     def decode(self, data: bytes) -> np.ndarray:
         """(height, width, 3) uint8, RGB; raises BadData, also for PNG."""
-        return pixels_of(data, _decode_jpeg)
+        return decode_rgb(data, _decode_jpeg)
 
 
 def _decode_jpeg(data: Encoded, encoding: Encoding) -> np.ndarray:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import IndexBatches
+from fastloop.core.index_batches import IndexBatches
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.rows import in_memory_rows
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 
 @option

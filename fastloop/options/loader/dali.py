@@ -11,12 +11,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.epochs import Batches, close_on_exit, index_batches, num_batches
+from fastloop.core.index_batches import index_batches, num_batches
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
-from fastloop.core.types import Epochs, Tree, option
+from fastloop.core.types import Batches, Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 
 LIBRARY = Library("nvidia.dali", "loader=dali", "pip install nvidia-dali-cuda120")

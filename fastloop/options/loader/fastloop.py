@@ -20,12 +20,12 @@ from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
-from fastloop.data.dataloader import identity_collate
 from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
-from fastloop.data.image_pixels import read_pixels
+from fastloop.data.image_pixels import decode_file
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
+from fastloop.data.torch_epochs import identity_collate
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.columns.column import ColumnList, SampleSpec, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
@@ -110,6 +110,7 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 
 
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
+    """The source and the collate_fn of a FastLoader that reads the dataset itself."""
     dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
     if isinstance(dataset, CroppedDataset):
         return ColumnList(_crops(dataset, plan)), None
@@ -169,7 +170,7 @@ class ImageFileColumn:
         images, rows = self.images, self.spec.view_tensor(out)
         for index, row in zip(indices.tolist(), rows, strict=True):
             path = images.path(index)
-            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            pixels = torch.from_numpy(decode_file(path, images.decoder, images.size))
             if images.as_uint8:
                 row.copy_(pixels)
             else:

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from fastloop.core.bounds import PositiveDepth
-from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import INSTALL_FFCV, Library, isolate_import
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
-from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.core.types import Batches, Epochs, Unsupported, option
 
 LIBRARY = Library("ffcv", "loader=ffcv", INSTALL_FFCV)
 
@@ -52,7 +53,7 @@ class FfcvLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of (data, label) batches.
 
-        numba compiles the pipeline before the first batch, anew in every process.
+        numba compiles the pipeline before the first batch, again in every process.
 
         Raises Unsupported without FFCV.
         """

@@ -14,8 +14,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.rows import Rows, in_memory_rows
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from fastloop.core.bounds import Depth, Threads
-from fastloop.core.epochs import Batches, close_on_exit, index_batches
+from fastloop.core.index_batches import index_batches
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
-from fastloop.core.types import Epochs, Tree, option
+from fastloop.core.types import Batches, Epochs, Tree, option
 from fastloop.data.rows import batch_getter
 
 LIBRARY = Library("grain", "loader=grain", "pip install grain")

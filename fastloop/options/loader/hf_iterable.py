@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch.utils.data import get_worker_info
 
-from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.core.protocols import Store
+from fastloop.core.types import Batches, Epochs, Unsupported, option
 from fastloop.data.batch_stream import check_shards
-from fastloop.data.dataloader import stream_epochs
+from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 
@@ -60,7 +60,7 @@ class HfIterableLoader:
         only."""
         rows: Any = self.store.open(folder)
         stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))
-        if isinstance(whole_order(plan), RandpermOrder):
+        if is_shuffled(plan):
             stream = stream.shuffle(seed=plan.seed, buffer_size=self.buffer_size)
         if plan.world_size > 1:
             distributed = LIBRARY.load("datasets.distributed")

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library, isolate_import
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.core.protocols import Store
+from fastloop.core.types import Batches, Epochs, Unsupported, option
 from fastloop.data.batch_stream import check_shards, group_samples, stack_leaves
-from fastloop.data.dataloader import stream_epochs
+from fastloop.data.torch_epochs import stream_epochs
 
 SHUFFLE_WINDOW = 256
 """LitData's default of item_shuffle_window, which its documentation pairs with batch_decode."""
@@ -65,7 +65,7 @@ class LitDataLoader:
         loading = plan.loading
         dataset = LIBRARY.load().StreamingDataset(
             str(chunks.folder),
-            shuffle=isinstance(whole_order(plan), RandpermOrder),
+            shuffle=is_shuffled(plan),
             seed=plan.seed % 2**32,
             drop_last=False,
             batch_decode=SHUFFLE_WINDOW,

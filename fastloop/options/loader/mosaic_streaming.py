@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.core.protocols import Store
+from fastloop.core.types import Batches, Epochs, Tree, Unsupported, option
 from fastloop.data.batch_stream import group_samples
-from fastloop.data.dataloader import stream_epochs
+from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming")
 
@@ -57,7 +57,7 @@ class MosaicStreamingLoader:
         dataset = LIBRARY.load().StreamingDataset(
             local=str(prepared.folder),
             batch_size=plan.loading.batch_size,
-            shuffle=isinstance(whole_order(plan), RandpermOrder),
+            shuffle=is_shuffled(plan),
             shuffle_seed=plan.seed % 2**32,
         )
         try:
@@ -70,7 +70,7 @@ class MosaicStreamingLoader:
 
 def _batches(dataset: Any, columns: list[str], structure: Any, plan: Plan, epoch: int) -> Batches:
     """The batches of this process, which Streaming knows as a worker of a DataLoader."""
-    # Every worker sets the same number, before any of them passes the barrier behind which the
+    # Every worker sets the same number, before any of them passes the barrier after which the
     # dataset counts it up.
     dataset.next_epoch = epoch
     for samples in group_samples(dataset, plan):

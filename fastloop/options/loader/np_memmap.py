@@ -12,8 +12,8 @@ from fastloop.core.plan import CANONICAL_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import torch_epochs
 from fastloop.data.rows import Rows
+from fastloop.data.torch_epochs import torch_epochs
 
 
 @option

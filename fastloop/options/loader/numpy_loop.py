@@ -11,7 +11,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store

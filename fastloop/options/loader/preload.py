@@ -16,8 +16,8 @@ from fastloop.core.plan import CANONICAL_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import torch_epochs
 from fastloop.data.rows import Rows
+from fastloop.data.torch_epochs import torch_epochs
 
 PYTHON_DTYPES = (np.int64, np.float64, np.bool_)
 """Dtypes that default_collate infers for Python numbers; other scalars stay numpy scalars."""

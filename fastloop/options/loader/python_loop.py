@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import optree
 import torch
 
-from fastloop.core.epochs import epoch_indices
+from fastloop.core.index_batches import epoch_indices
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
@@ -53,6 +53,7 @@ class PythonLoop:
 @dataclass(frozen=True)
 class _Lists:
     lists: list[tuple[list[Any], Callable[[list[Any]], torch.Tensor]]]
+    """The rows of each leaf, and the function that stacks some of them to a tensor."""
     structure: Any
     plan: Plan
 

@@ -11,12 +11,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import (
-    BatchIndexedRows,
-    check_batch_indexable,
-    data_and_targets,
-    torch_epochs,
-)
+from fastloop.options.loader._tensorclass_rows import check_tensorclass, tensorclass_epochs
 
 
 @option
@@ -32,6 +27,6 @@ class TensorClassLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the rows are read into memory first."""
-        rows = check_batch_indexable(self.store.open(prepared.folder)).clone()
-        with torch_epochs(BatchIndexedRows(rows), plan, collate_fn=data_and_targets) as epochs:
+        rows = check_tensorclass(self.store.open(prepared.folder)).clone()
+        with tensorclass_epochs(rows, plan) as epochs:
             yield epochs

@@ -11,12 +11,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import (
-    BatchIndexedRows,
-    check_batch_indexable,
-    data_and_targets,
-    torch_epochs,
-)
+from fastloop.options.loader._tensorclass_rows import check_tensorclass, tensorclass_epochs
 
 
 @option
@@ -30,6 +25,6 @@ class TensorClassMemmapLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; a map is sent to a worker by its file name."""
-        rows = check_batch_indexable(self.store.open(prepared.folder))
-        with torch_epochs(BatchIndexedRows(rows), plan, collate_fn=data_and_targets) as epochs:
+        rows = check_tensorclass(self.store.open(prepared.folder))
+        with tensorclass_epochs(rows, plan) as epochs:
             yield epochs

@@ -14,12 +14,13 @@ import optree
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
-from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.core.types import Batches, Epochs, Tree, Unsupported, option
 
 LIBRARY = Library("tensorflow", "loader=tf_data", "pip install tensorflow-cpu")
 

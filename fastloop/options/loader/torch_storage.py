@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from fastloop.core.epochs import IndexBatches
+from fastloop.core.index_batches import IndexBatches
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.rows import Rows, tensors_of
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 
 @option

@@ -12,9 +12,9 @@ from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.dataset_samples import check_batches
 from fastloop.data.image_files import uint8_samples
+from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 

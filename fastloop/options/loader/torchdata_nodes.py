@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.epochs import Batches, close_on_exit, index_batches
+from fastloop.core.index_batches import index_batches
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
-from fastloop.core.types import Epochs, option
+from fastloop.core.types import Batches, Epochs, option
 from fastloop.data.rows import batch_getter
 
 LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata")

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 from torch.utils.data import default_collate
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
+from fastloop.core.index_batches import epoch_indices
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
 from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Samples, Store
-from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.core.types import Batches, Epochs, Tree, Unsupported, option
 from fastloop.data.rows import Rows
 
 LIBRARY = Library("turboloader", "loader=turboloader", "pip install turboloader")

@@ -10,12 +10,13 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import Batches, close_on_exit, whole_order
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.optional_libraries import Library
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.core.protocols import Store
+from fastloop.core.types import Batches, Epochs, Unsupported, option
 
 LIBRARY = Library("turboloader", "loader=turboloader_arrays", "pip install turboloader")
 
@@ -52,7 +53,7 @@ class TurboLoaderArrays:
         batches_of_arrays = LIBRARY.load().ArrayDataLoader(
             *arrays,
             batch_size=plan.loading.batch_size,
-            shuffle=isinstance(whole_order(plan), RandpermOrder),
+            shuffle=is_shuffled(plan),
             seed=plan.seed % 2**32,
             drop_last=plan.loading.drop_last,
         )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import AfterValidator, model_validator
 
-from fastloop.core.epochs import OrderPrefix, uncut_order, whole_order
-from fastloop.core.loading_settings import DECLARED, LOADING
+from fastloop.core.loading_settings import DECLARED
+from fastloop.core.open_iterators import OpenIterators
+from fastloop.core.order_parts import (
+    OrderPrefix,
+    is_shuffled,
+    order_of_all_ranks,
+    without_prefix,
+)
 from fastloop.core.plan import CANONICAL_COLLATE, Plan, check_honoured
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, Samples
@@ -27,12 +30,12 @@ from fastloop.core.user_code import (
     is_iterable,
     parameter_names,
 )
-from fastloop.data.dataloader import EpochSampler, end_iterators
+from fastloop.data.torch_epochs import EpochSampler
 from fastloop.data.worker_errors import name_failing_sample
 
 PLANNED = ("seed", "rank", "world_size")
 """Fields of a plan that are passed to parameters of the same name, like the loading settings."""
-OFFERED = (*LOADING, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
+OFFERED = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
@@ -51,21 +54,16 @@ def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
 
 @dataclass(frozen=True)
 class TrackedEpoch:
-    """An epoch that records a weak reference to its iterator, so that it can be closed."""
+    """An epoch with an iterator that can be closed."""
 
     batches: Iterable[Tree]
-    started: list[weakref.ref[Any]]
+    started: OpenIterators
 
     def __len__(self) -> int:
         return len(self.batches)  # pyright: ignore[reportArgumentType] - len's TypeError is right
 
     def __iter__(self) -> Iterator[Tree]:
-        iterator = iter(self.batches)
-        self.started.clear()
-        # A list's iterator allows no weak reference, and has nothing to close.
-        with contextlib.suppress(TypeError):
-            self.started.append(weakref.ref(iterator))
-        return iterator
+        return self.started.start(self.batches)
 
 
 @option
@@ -121,24 +119,29 @@ class UserLoader:
         target, takes = self.target, self.takes
         collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
         check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
-        order, follows_order = _order_name(plan), {"dataset", "sampler"} <= takes
-        # The default of a setting that the target does not take may not have been asked for.
+        # A default that the target can't take is no error: the user may not have asked for it.
         if "batch_size" not in takes and plan.loading.batch_size != DECLARED["batch_size"].default:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")
+        follows_order = {"dataset", "sampler"} <= takes
         if plan.loading.drop_last and not (follows_order and "drop_last" in takes):
             raise Unsupported(
                 f"drop_last=true: it is not known which samples loader={target} drops"
             )
-        if isinstance(whole_order(plan), OrderPrefix) and not follows_order:
-            reason = f"loader={target} sets its own order; fastloop.bench takes batches= for it"
-            raise Unsupported(f"batches: {reason}")
-        # If the loader has its own order, the order is judged by the delivered samples, see
-        # data/sample_order.py.
-        is_judged = "shuffle" in takes or not self.brings_data
+        if not follows_order:
+            self._check_own_order(plan)
+
+    def _check_own_order(self, plan: Plan) -> None:
+        """Raise Unsupported for an order that a target without `sampler` can't follow."""
+        if isinstance(order_of_all_ranks(plan), OrderPrefix):
+            reason = "sets its own order; fastloop.bench takes batches= for it"
+            raise Unsupported(f"batches: loader={self.target} {reason}")
+        # Its own order is judged by the delivered samples, see data/sample_order.py.
+        is_judged = "shuffle" in self.takes or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
-        if not follows_order and order not in known:
-            raise Unsupported(f"order={order}: loader={target} sets its own order")
+        order = name_of(without_prefix(order_of_all_ranks(plan)))
+        if order not in known:
+            raise Unsupported(f"order={order}: loader={self.target} sets its own order")
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
         """Epochs of the target's batches, as `check` allows them."""
@@ -151,50 +154,60 @@ class UserLoader:
         Raises Unsupported as `check` does.
         """
         self.check(plan)
-        takes = self.takes
-        samples = dataset.open() if dataset is not None and "dataset" in takes else None
-        arguments = _arguments(plan, takes, samples)
+        samples = dataset.open() if dataset is not None and "dataset" in self.takes else None
+        arguments = _arguments(plan, self.takes, samples)
         # A loader that draws its order from torch's generator repeats it for an equal seed.
         torch.manual_seed(plan.seed)
-        started: list[weakref.ref[Any]] = []
+        started = OpenIterators()
         with _start_method(plan.loading.multiprocessing_context):
-            loader = None if "epoch" in takes else self._call(arguments)
-            epochs = partial(self._epoch, arguments, self._epochs(arguments, loader))
+            loader = None if "epoch" in self.takes else self._call(arguments)
+            batches_of = self._epochs_of_target(arguments, loader)
+
+            def epochs(number: int) -> Iterable[Tree]:
+                if "sampler" in arguments:
+                    arguments["sampler"].epoch = number
+                return TrackedEpoch(batches_of(number), started)
+
             try:
                 with name_failing_sample(loader):
-                    yield lambda number: TrackedEpoch(epochs(number), started)
+                    yield epochs
             finally:
-                end_iterators(loader, started)
+                started.close(loader)
 
     def _call(self, arguments: dict[str, Any]) -> Any:
+        """Call the target; raises BadData if it fails or returns nothing that makes batches."""
         loader = call(self.target, self.kwargs | arguments)
         if not is_iterable(loader) and not callable(loader):
             kind = type(loader).__name__
             raise BadData(f"{self.target}: it returns {kind}, which is not iterable")
         return loader
 
-    def _epochs(self, arguments: dict[str, Any], loader: Iterable[Tree] | Epochs | None) -> Epochs:
+    def _epochs_of_target(
+        self, arguments: dict[str, Any], loader: Iterable[Tree] | Epochs | None
+    ) -> Epochs:
+        """Epochs of the loader that the target returned; None: it is called for each epoch."""
         if loader is None:
             return lambda number: self._call(arguments | {"epoch": number})
-        # An iterator is good for one epoch only.
         if isinstance(loader, Iterator):
-            # The iterator that the first call has returned is the first epoch; each later epoch
-            # needs another call.
-            first = [loader]
-            return lambda _: first.pop() if first else self._call(arguments)
-        # An object with __getitem__ alone is iterable, too, which its type does not tell.
+            iterators = self._call_for_each(arguments, loader)
+            return lambda _: next(iterators)
+        # An object with __getitem__ alone is iterable, too, which its type does not show.
         return iterable_epochs(loader) if is_iterable(loader) else loader  # pyright: ignore
 
-    def _epoch(self, arguments: dict[str, Any], epochs: Epochs, number: int) -> Iterable[Tree]:
-        if "sampler" in arguments:
-            arguments["sampler"].epoch = number
-        return epochs(number)
+    def _call_for_each(
+        self, arguments: dict[str, Any], first: Iterator[Tree]
+    ) -> Iterator[Iterator[Tree]]:
+        """Yield the iterator of each epoch, as an iterator is good for one epoch only: that of the
+        first call, and then those of further calls."""
+        yield first
+        while True:
+            yield self._call(arguments)
 
 
 def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> dict[str, Any]:
-    offered = {name: getattr(plan.loading, name) for name in LOADING}
-    offered |= {name: getattr(plan, name) for name in PLANNED}
-    offered["shuffle"] = _order_name(plan) == "random"
+    """The arguments of a target with these parameters; `samples` is its dataset."""
+    offered = plan.loading.as_arguments() | {name: getattr(plan, name) for name in PLANNED}
+    offered["shuffle"] = is_shuffled(plan)
     if plan.collate is not None:
         offered["collate_fn"] = plan.collate.collate
     if samples is not None:
@@ -207,13 +220,10 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     return arguments
 
 
-def _order_name(plan: Plan) -> str:
-    return name_of(uncut_order(whole_order(plan)))
-
-
 @contextmanager
 def _start_method(name: str | None) -> Iterator[None]:
-    # The target's own processes start as in a plain script; a trial's default is forkserver.
+    """Inside the context processes start by this method; None: as in a plain script, while the
+    default of a trial's process is forkserver."""
     before = multiprocessing.get_start_method(allow_none=True)
     first = multiprocessing.get_all_start_methods()[0]
     multiprocessing.set_start_method(name or first, force=True)

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from pydantic import NonNegativeInt
 
-from fastloop.core.epochs import Batches, whole_order
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
+from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RandpermOrder, Store
+from fastloop.core.protocols import Store
 from fastloop.core.seeds import epoch_seed
-from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.core.types import Batches, Epochs, Unsupported, option
 from fastloop.data.batch_stream import check_shards, stack_leaves
-from fastloop.data.dataloader import stream_epochs
+from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 
@@ -61,7 +61,7 @@ class WebDatasetLoader:
         """The batches of this process, which webdataset knows as a worker of a DataLoader."""
         wds, loading = LIBRARY.load(), plan.loading
         paths = shards.paths[plan.rank :: plan.world_size]
-        is_random = isinstance(whole_order(plan), RandpermOrder)
+        is_random = is_shuffled(plan)
         seed = epoch_seed(plan.seed, epoch)
         names = shards.files_of_a_sample()
         collate = partial(stack_leaves, shards.structure)

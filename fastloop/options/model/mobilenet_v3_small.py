@@ -8,12 +8,8 @@ from torch import nn
 from torchvision.models import mobilenet_v3_small
 
 from fastloop.core.types import Leaves, option
-from fastloop.options.model._fit import (
-    adapt_channels,
-    adapt_to_images,
-    check_images,
-    require_classes,
-)
+from fastloop.options.model._image_networks import adapt_channels, adapt_to_images, check_images
+from fastloop.options.model._inputs import require_classes
 
 
 @option

@@ -7,7 +7,7 @@ from torch import Tensor, arange, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from fastloop.core.types import Leaves, option
-from fastloop.options.model._fit import describe_sample, unfit_error
+from fastloop.options.model._inputs import describe_sample, unfit_error
 
 
 class TransformerBlock(nn.Module):

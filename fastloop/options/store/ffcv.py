@@ -70,8 +70,8 @@ class FfcvStore:
             with path.open("rb") as file:
                 version, _, _, count, table = HEAD.unpack(file.read(HEAD.size))
             end = table + count * ALLOCATION_BYTES
-            # A complete file has its allocation table behind the header, and ends with or behind
-            # it.
+            # A complete file has its allocation table after the header, and ends with it or
+            # later.
             whole = version == VERSION and HEAD.size < table < end <= path.stat().st_size
         except (OSError, struct.error) as error:
             raise BadData(f"{path}: not a .beton file: {error}") from error

@@ -40,11 +40,11 @@ class TensorDictStore:
         Raises Unsupported for samples other than (input, label) tuples.
         """
         chunks = iter(chunks)
-        first = _pair(next(chunks))
+        first = _check_pair(next(chunks))
         paths = _create_files(folder, first, num_samples)
         with ExitStack() as stack:
             files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
-            for pair in chain([first], map(_pair, chunks)):
+            for pair in chain([first], map(_check_pair, chunks)):
                 for name, value in pair.items():
                     files[name].write(bytes_of(value))
 
@@ -53,7 +53,8 @@ class TensorDictStore:
 
         Raises BadData for a folder with a pickle: tensordict would load it, which can run any code.
         """
-        for path in folder.rglob("*.pickle"):
+        path = next(folder.rglob("*.pickle"), None)
+        if path is not None:
             raise BadData(f"{path}: this store has no pickles; delete its folder")
         return _Pair.load_memmap(folder)
 
@@ -64,11 +65,12 @@ def _create_files(
     """The path of each field's empty file, in a folder that load_memmap can open."""
     # memmap_like() needs only shapes: expand() takes no memory.
     rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
-    pair = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
-    return {name: Path(getattr(pair, name).filename) for name in first}
+    mapped = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+    return {name: Path(getattr(mapped, name).filename) for name in first}
 
 
-def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
+def _check_pair(chunk: Tree) -> dict[str, torch.Tensor]:
+    """The tensors of the chunk by field; raises Unsupported unless it is a pair of tensors."""
     is_pair = isinstance(chunk, (tuple, list)) and len(chunk) == 2
     if not is_pair or not all(isinstance(leaf, torch.Tensor) for leaf in chunk):
         raise Unsupported("store=tensordict takes (input, label) samples of two tensors only")

@@ -22,8 +22,8 @@ from typing import Any
 import optree
 import torch
 
-from fastloop.core.epochs import close_on_exit
 from fastloop.core.fork import inherit_no_garbage
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.text import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.parent_death import die_with_parent

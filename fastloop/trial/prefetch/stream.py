@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from fastloop.core.epochs import close_on_exit
 from fastloop.core.move_tensors import split_tensors
+from fastloop.core.open_iterators import close_on_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.fastloader.device_copy import CopyStream, receive_copies
 
@@ -38,7 +38,7 @@ class DeliveryStream:
         # epoch, such as indices. If these were allocated on the caller's stream, their memory could
         # be reused before a pending gather on this stream has read it.
         self._copies.follow_caller()
-        with self._copies.current():
+        with self._copies.as_current():
             return iter(epochs(epoch))
 
     def deliver_each(
@@ -46,7 +46,7 @@ class DeliveryStream:
     ) -> Iterator[PendingBatch]:
         """Yield deliver(batch) for each; the loader's device work runs on this stream too."""
         while True:
-            with self._copies.current():
+            with self._copies.as_current():
                 batch = next(batches, END)
                 if batch is END:
                     return

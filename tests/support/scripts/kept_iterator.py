@@ -1,5 +1,5 @@
 """Epochs over an iterator that a class derived from DataLoader keeps, as that of ultralytics does;
-its argument is the number of workers."""
+its arguments are the numbers of workers of such loaders."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ class EndlessLoader(DataLoader):
 
 
 if __name__ == "__main__":
-    loader = EndlessLoader(SlowSamples(), 4, shuffle=True, num_workers=int(sys.argv[1]))
-    numbers = []
-    for epoch in range(3):
-        for batch in loader:
-            time.sleep(0.001)
-            numbers += batch.tolist()
-        if epoch == 1:
-            loader.reset()
-    print(sorted(numbers) == sorted([*range(40)] * 3))
+    for workers in map(int, sys.argv[1:]):
+        loader = EndlessLoader(SlowSamples(), 4, shuffle=True, num_workers=workers)
+        numbers = []
+        for epoch in range(3):
+            for batch in loader:
+                time.sleep(0.001)
+                numbers += batch.tolist()
+            if epoch == 1:
+                loader.reset()
+        print(sorted(numbers) == sorted([*range(40)] * 3))

@@ -1,4 +1,4 @@
-"""Ten short epochs over samples of a kind; its arguments: the kind, and the number of workers."""
+"""Ten short epochs over samples of each kind; its arguments: the number of workers, the kinds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Divided(IterableDataset):
 
 
 if __name__ == "__main__":
-    dataset = globals()[sys.argv[1]]()
-    for _epoch in range(10):
-        for _ in DataLoader(dataset, BATCH, num_workers=int(sys.argv[2])):
-            spend(0.002)
+    for kind in sys.argv[2:]:
+        dataset = globals()[kind]()
+        for _epoch in range(10):
+            for _ in DataLoader(dataset, BATCH, num_workers=int(sys.argv[1])):
+                spend(0.002)

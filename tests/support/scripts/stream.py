@@ -1,4 +1,4 @@
-"""A script over an IterableDataset that its workers share."""
+"""A script over an IterableDataset that its workers share; its arguments are their numbers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Stream(IterableDataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Stream(), batch_size=4, num_workers=int(sys.argv[1]))
-    numbers = [number for _ in range(2) for batch in loader for number in batch.tolist()]
-    print(sorted(numbers) == sorted([*range(COUNT)] * 2))
+    for workers in map(int, sys.argv[1:]):
+        loader = DataLoader(Stream(), batch_size=4, num_workers=workers)
+        numbers = [number for _ in range(2) for batch in loader for number in batch.tolist()]
+        print(sorted(numbers) == sorted([*range(COUNT)] * 2))

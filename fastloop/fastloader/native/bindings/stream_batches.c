@@ -54,7 +54,7 @@ static PyObject *lend_batch(stream_object *self, const fl_batch *batch) {
     PyObject *tensors = fp_lend_columns(self->column_tuple, wrap, batch), *result = NULL;
     if (!tensors)
         return NULL;
-    /* Counted before `assemble` runs: the loader's position is behind this batch, whatever it
+    /* Counted before `assemble` runs: the loader's position is after this batch, whatever it
      * does. */
     ++*(int64_t *)self->delivered.buf;
     /* The most frequent structures need no call: a tuple, and a single tensor below. */

@@ -24,7 +24,7 @@ int fp_is_forked(const stream_object *self) {
         return 0;
     PyErr_Format(PyExc_RuntimeError,
                  "process %d has begun this epoch of FastLoader, and %d is its fork: iterate over "
-                 "the loader anew in the fork",
+                 "the loader again in the fork",
                  self->pid, (int)getpid());
     return 1;
 }

@@ -1,5 +1,6 @@
-/* The scan of a baseline JPEG is read by scan.c in the place of libjpeg's own entropy decoder, which
- * takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left to libjpeg. */
+/* The scan of a baseline JPEG is read by entropy_scan.c in the place of libjpeg's own entropy
+ * decoder, which takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left
+ * to libjpeg. */
 #include "decoder.h"
 
 /* Takes the place of libjpeg's decode_mcu: reads one unit into `blocks`, which libjpeg has set
@@ -16,15 +17,15 @@ static boolean read_unit(j_decompress_ptr info, JBLOCKROW *blocks) {
 }
 
 /* Returns 1 for sequential Huffman coding of 8 bits (T.81 Annex F) in one scan of all
- * components, which scan.c can read. libjpeg's own decoder reads the others. */
+ * components, which entropy_scan.c can read. libjpeg's own decoder reads the others. */
 static int is_baseline(j_decompress_ptr info) {
     return !info->progressive_mode && !info->arith_code && !jpeg_has_multiple_scans(info) &&
            info->data_precision == 8 && info->Ss == 0 && info->Se == DCTSIZE2 - 1 &&
            info->Ah == 0 && info->Al == 0;
 }
 
-/* Gives scan.c the tables of each block of a unit. Tables are kept by number: those of the image
- * before are made again only if they differ. */
+/* Gives entropy_scan.c the tables of each block of a unit. Tables are kept by number: those of the
+ * image before are made again only if they differ. */
 static void set_blocks(fj_decoder *decoder) {
     j_decompress_ptr info = &decoder->info;
     fj_scan *scan = &decoder->scan;
@@ -53,8 +54,8 @@ void fj_read_baseline(fj_decoder *decoder, int left) {
      * factors (T.81 A.2.2). */
     int width = info->num_components == 1 ? DCTSIZE : DCTSIZE * info->max_h_samp_factor;
     scan->num_columns = (int)info->MCUs_per_row;
-    scan->first = left / width;
-    scan->past = (left + (int)info->output_width + width - 1) / width;
+    scan->first_column = left / width;
+    scan->end_column = (left + (int)info->output_width + width - 1) / width;
     scan->interval = (int)info->restart_interval;
     set_blocks(decoder);
     /* Without memory libjpeg's own decoder stays in its place. */

@@ -11,9 +11,9 @@ enum {
     CHANNELS = 4,       /* the fourth is not used, but pixels of four bytes are faster */
     /* decoded beside the window: libjpeg's upsampling of colours looks at neighbours */
     MARGIN = 8,
-    PADDING = 64,       /* bytes behind a row that may be read and written */
+    PADDING = 64,       /* bytes after a row that may be read and written */
     ALIGNMENT = 32,
-    /* rows begin 8 bytes behind a multiple of 32: libjpeg-turbo writes aligned ones past the
+    /* rows begin 8 bytes after a multiple of 32: libjpeg-turbo writes aligned ones past the
      * cache, from which the sums would have to read them again */
     UNALIGNED = 8,
 };
@@ -148,7 +148,7 @@ static void read_rows(fj_decoder *decoder, int next, int end) {
 /* Sets the addresses of the rows of a sum, each from `offset` bytes on. */
 static void point_at_rows(fj_decoder *decoder, int first, size_t offset) {
     const uint8_t **addresses = decoder->taps.bytes;
-    /* a tap behind the last row has no weight, but must point at a row */
+    /* a tap beyond the last row has no weight, but must point at a row */
     int last = decoder->rows.end - 1;
     for (int tap = 0; tap < decoder->rows.taps; tap++)
         addresses[tap] = row_of(decoder, first + tap < last ? first + tap : last) + offset;

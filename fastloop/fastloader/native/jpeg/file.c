@@ -11,15 +11,16 @@
 #include <unistd.h>
 
 static const size_t MAX_NBYTES = (size_t)1 << 30; /* largest encoded image */
+static const size_t MAX_SPARE = 1 << 20; /* memory beyond an image's needs, for larger ones */
 
-int fj_reserve_file(fj_file *file, size_t nbytes) {
-    if (nbytes <= file->capacity)
+int fj_reserve(uint8_t **data, size_t *capacity, size_t nbytes) {
+    if (nbytes <= *capacity)
         return 1;
-    free(file->data);
-    file->capacity = nbytes + nbytes / 2;
-    file->data = malloc(file->capacity);
-    file->capacity = file->data ? file->capacity : 0;
-    return file->data != NULL;
+    free(*data);
+    size_t wanted = nbytes + (nbytes < MAX_SPARE ? nbytes : MAX_SPARE);
+    *data = malloc(wanted);
+    *capacity = *data ? wanted : 0;
+    return *data != NULL;
 }
 
 /* Reads nbytes, or as many as there are. Returns 0 with an error of the system. */
@@ -45,7 +46,7 @@ int fj_read_file(fj_file *file, const char *path) {
         return 0;
     int is_read = !fstat(descriptor, &status) && S_ISREG(status.st_mode) &&
                   status.st_size > 0 && (uint64_t)status.st_size <= MAX_NBYTES &&
-                  fj_reserve_file(file, (size_t)status.st_size) &&
+                  fj_reserve(&file->data, &file->capacity, (size_t)status.st_size) &&
                   read_all(file, descriptor, (size_t)status.st_size);
     close(descriptor);
     return is_read;

@@ -2,7 +2,7 @@
  * before. */
 #include <string.h>
 
-#include "scan.h"
+#include "entropy_scan.h"
 
 enum { LONG_RUN = 15, NUM_LOOKS = 1 << FJ_LOOK_BITS };
 

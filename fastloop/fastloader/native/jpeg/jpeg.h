@@ -93,10 +93,10 @@ void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const i
 
 typedef struct fj_decoder fj_decoder;
 
-/* Checks whether scan.c can read the codes of baseline JPEGs in the place of libjpeg. Called once,
- * before the first decoder is opened; until then libjpeg reads them. */
+/* Checks whether entropy_scan.c can read the codes of baseline JPEGs in the place of libjpeg.
+ * Called once, before the first decoder is opened; until then libjpeg reads them. */
 void fj_check_own_scan(void);
-/* Returns NULL if scan.c reads them, or the reason why libjpeg does. */
+/* Returns NULL if entropy_scan.c reads them, or the reason why libjpeg does. */
 const char *fj_own_scan_problem(void);
 
 /* Returns NULL if there is no memory. A decoder is used by one thread at a time. */
@@ -112,9 +112,9 @@ typedef struct {
     size_t nbytes, capacity;
 } fj_file;
 
-/* Provides memory for so many bytes; those that were there are lost. Returns 0 if there is
- * none. */
-int fj_reserve_file(fj_file *file, size_t nbytes);
+/* Provides memory for so many bytes, or more; those that were there are lost. Returns 0 if there
+ * is none. */
+int fj_reserve(uint8_t **data, size_t *capacity, size_t nbytes);
 /* Reads the file's bytes, into memory that is used again. Returns 0 if it can't be read. */
 int fj_read_file(fj_file *file, const char *path);
 

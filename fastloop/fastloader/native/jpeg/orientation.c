@@ -61,7 +61,7 @@ static uint32_t find_value(const tiff *block) {
     return 1;
 }
 
-/* 42, behind the order of bytes, marks a TIFF file. Values beyond 1 to 8 count as none. */
+/* 42, after the order of bytes, marks a TIFF file. Values beyond 1 to 8 count as none. */
 static int read_tiff(const uint8_t *bytes, size_t nbytes) {
     int is_big_endian = nbytes >= HEADER_NBYTES && !memcmp(bytes, "MM\0*", 4);
     int is_little_endian = nbytes >= HEADER_NBYTES && !memcmp(bytes, "II*\0", 4);
@@ -74,7 +74,7 @@ static int read_tiff(const uint8_t *bytes, size_t nbytes) {
 static int has_no_length(int marker) { return marker == TEM || (marker >= RST0 && marker <= RST7); }
 
 int fj_read_orientation(const uint8_t *data, size_t nbytes) {
-    size_t place = MARKER_NBYTES; /* behind the start of the image */
+    size_t place = MARKER_NBYTES; /* after the start of the image */
     while (place < nbytes && nbytes - place >= 4 && data[place] == 0xFF) {
         int marker = data[place + 1];
         /* fill bytes of 0xFF may precede a marker (T.81 B.1.1.2) */

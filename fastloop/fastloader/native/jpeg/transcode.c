@@ -55,8 +55,8 @@ static void end_output(j_compress_ptr out) {
 static int divide_up(int length, int part) { return (length + part - 1) / part; }
 
 /* Returns the MCUs of a segment: a divisor of those of a row, so that each row begins with a
- * segment and scan.c can pass over it. Of those, the nearest to SEGMENT_WIDTH by ratio; a whole
- * row if none has MIN_BLOCKS. */
+ * segment and entropy_scan.c can pass over it. Of those, the nearest to SEGMENT_WIDTH by ratio; a
+ * whole row if none has MIN_BLOCKS. */
 static unsigned choose_interval(const j_decompress_ptr in) {
     /* A scan of one component has units of one block (T.81 A.2.2). */
     int is_grey = in->num_components == 1, blocks = is_grey;
@@ -106,7 +106,7 @@ static int begins_with(jpeg_saved_marker_ptr marker, int code, const char *text,
            !memcmp(marker->data, text, length);
 }
 
-/* Copies all markers but those that libjpeg writes by itself, and the places of pictures behind
+/* Copies all markers but those that libjpeg writes by itself, and the places of pictures after
  * this one (Multi-Picture Format), which are not there any more. */
 static void copy_markers(const transcoder *self, j_compress_ptr out) {
     for (jpeg_saved_marker_ptr marker = self->in.marker_list; marker; marker = marker->next) {
@@ -166,7 +166,9 @@ static int run(transcoder *self, const uint8_t *data, size_t nbytes) {
 }
 
 int fj_transcode(const uint8_t *data, size_t nbytes, fj_file *out) {
-    transcoder *self = fj_reserve_file(out, FIRST_CAPACITY) ? open_transcoder(out) : NULL;
+    if (!fj_reserve(&out->data, &out->capacity, FIRST_CAPACITY))
+        return 0;
+    transcoder *self = open_transcoder(out);
     if (!self)
         return 0;
     int is_made = run(self, data, nbytes);

@@ -31,7 +31,7 @@ static double height_at(const triangle *place, int tap) {
 }
 
 /* Sets the weights, in 1 / (1 << FJ_WEIGHT_BITS). Not each weight is rounded but each running
- * sum, so that all weights together are exactly 1 and a plain area keeps its colour. Taps behind
+ * sum, so that all weights together are exactly 1 and a plain area keeps its colour. Taps beyond
  * the triangle get 0. */
 static void fill_weights(const triangle *place, int taps, int16_t *weights) {
     double sum = 0, running = 0;

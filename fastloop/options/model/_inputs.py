@@ -1,10 +1,6 @@
-"""Checks of the samples that a model accepts, and adaptations of networks to images."""
+"""Checks of the samples that a model accepts."""
 
 from __future__ import annotations
-
-from typing import Any
-
-from torch import nn
 
 from fastloop.core.types import Leaves, Unsupported
 
@@ -33,12 +29,6 @@ def check_labelled(
         raise unfit_error(model, f"({expected}, int64 class label)", got)
 
 
-def check_images(model: str, num_classes: int | None, sample: Leaves | None) -> None:
-    """Raise Unsupported if the samples are not (float32 image, int64 class label) pairs."""
-    expected = "float32 (channels, height, width) or (height, width) image"
-    check_labelled(model, num_classes, sample, (2, 3), expected)
-
-
 def require_classes(num_classes: int | None) -> int:
     """The number of classes; `check` has refused data without classes."""
     assert num_classes is not None
@@ -54,22 +44,3 @@ def unfit_error(model: str, expected: str, got: str) -> Unsupported:
 def describe_sample(sample: Leaves) -> str:
     """The dtypes and shapes of a sample's leaves, as messages show them."""
     return f"({', '.join(f'{dtype}{list(shape)}' for dtype, shape in sample)})"
-
-
-def adapt_to_images(network: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-    """The network for these samples; it adds a channel to samples of (height, width)."""
-    if len(input_shape) == 3:
-        return network
-    return nn.Sequential(nn.Unflatten(1, (1, input_shape[0])), network)
-
-
-def adapt_channels(layer: nn.Conv2d, input_shape: tuple[int, ...]) -> nn.Conv2d:
-    """The first layer, or a new one with the samples' channels (Kaiming initialization)."""
-    channels = input_shape[0] if len(input_shape) == 3 else 1
-    if channels == layer.in_channels:
-        return layer
-    sizes: Any = (layer.kernel_size, layer.stride, layer.padding)
-    # This is the initialization that torchvision gives the convolutions of its ResNets.
-    new = nn.Conv2d(channels, layer.out_channels, *sizes, bias=layer.bias is not None)
-    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    return new

@@ -1,6 +1,6 @@
-/* Whether scan.c may take the place of libjpeg's own entropy decoder. The place is a pointer in a
- * structure that is private to libjpeg, so another libjpeg may have it elsewhere: it is checked
- * once, by the addresses there and by an image that both decoders have to read alike. */
+/* Whether entropy_scan.c may take the place of libjpeg's own entropy decoder. The place is a
+ * pointer in a structure that is private to libjpeg, so another libjpeg may have it elsewhere: it
+ * is checked once, by the addresses there and by an image that both decoders have to read alike. */
 #define _GNU_SOURCE /* dladdr() */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -97,11 +97,11 @@ static int decode(fj_decoder *decoder, const writer *image, int reads_scan, char
     fj_crop crop = {.kind = FJ_CENTER_CROP, .height = SIDE, .width = SIDE, .shorter_side = SIDE};
     fj_format format = {.type = FJ_U8, .factor = {1, 1, 1}};
     decoder->reads_scan = reads_scan;
-    decoder->scan.left = -1;
+    decoder->scan.units_left = -1;
     return fj_make_sample(decoder, image->data, image->nbytes, &crop, &format, 0, pixels);
 }
 
-/* Returns the reason why scan.c is not used, or NULL. */
+/* Returns the reason why entropy_scan.c is not used, or NULL. */
 static const char *find_problem(fj_decoder *decoder, writer *image) {
     static char expected[NBYTES], pixels[NBYTES];
     if (version_problem)
@@ -112,8 +112,9 @@ static const char *find_problem(fj_decoder *decoder, writer *image) {
     jpeg_abort_decompress(&decoder->info);
     if (!is_known)
         return "this libjpeg's decoder is built in another way";
-    /* A unit has been read by scan.c if the count of those before the next marker has begun. */
-    if (!decode(decoder, image, 1, pixels) || decoder->scan.left == -1 ||
+    /* A unit has been read by entropy_scan.c if the count of those before the next marker has
+     * begun. */
+    if (!decode(decoder, image, 1, pixels) || decoder->scan.units_left == -1 ||
         memcmp(pixels, expected, NBYTES))
         return "this libjpeg decodes an image differently";
     return NULL;

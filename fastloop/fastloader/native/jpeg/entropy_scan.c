@@ -1,17 +1,17 @@
 /* Reading the units of a scan (T.81 F.2.2). */
-#include "scan.h"
+#include "entropy_scan.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "jpeg.h"
 
 enum {
     BLOCK = 64,
     /* Bytes of a block at most: 64 symbols, each of a code of up to 16 bits (T.81 C.1) and a value
      * of up to 15, which is the most that SSSS can say. */
     BLOCK_NBYTES = BLOCK * 31 / 8 + 1,
-    MAX_SPARE = 1 << 20,               /* memory beyond an image's needs, for larger ones */
-    /* zeros behind the codes: bits_left() is asked once a block only, and refill() looks 8 bytes
+    /* zeros after the codes: bits_left() is asked once a block only, and refill() looks 8 bytes
      * ahead */
     PADDING = BLOCK_NBYTES + 32,
 };
@@ -37,10 +37,10 @@ ALWAYS_INLINE uint64_t load_word(const uint8_t *bytes) {
     return word;
 }
 
-/* Fills the reader to at least 56 bits: two symbols of 25. Bits behind `count` may be there
- * already, the same ones: the byte that they are of is read again. */
+/* Fills the reader to at least 56 bits: two symbols of 25. Bits beyond `count` may be set
+ * already. They are those of the byte that is read again, so OR changes nothing. */
 ALWAYS_INLINE void refill(fj_reader *reader) {
-    reader->bits |= load_word(reader->next) >> reader->count; /* a part of a byte is read again */
+    reader->bits |= load_word(reader->next) >> reader->count;
     reader->next += (63 - reader->count) >> 3;
     reader->count |= 56;
 }
@@ -57,8 +57,8 @@ static int64_t bits_left(const fj_reader *reader) {
 
 /* ---- blocks ---- */
 
-/* Returns the next symbol. It takes at most 25 bits (a look and a value of 15), or the reader
- * has been filled again. */
+/* Returns the next symbol. Needs 25 bits (10 of a look, 15 of a value); for longer codes it
+ * refills. */
 ALWAYS_INLINE fj_symbol next_symbol(fj_reader *reader, const fj_huffman *table) {
     fj_symbol symbol = table->looks[reader->bits >> (64 - FJ_LOOK_BITS)];
     if (__builtin_expect(!symbol.length, 0)) {
@@ -160,7 +160,7 @@ static const uint8_t *find_marker(const uint8_t *next, const uint8_t *end) {
 }
 
 /* Gives the reader the interval's codes up to the next marker, without the 0 that is stuffed
- * behind each FF (T.81 F.1.2.3). Predictions begin with 0 in each interval (T.81 E.2.4,
+ * after each FF (T.81 F.1.2.3). Predictions begin with 0 in each interval (T.81 E.2.4,
  * F.1.1.5.1). */
 static void open_interval(fj_scan *scan) {
     const uint8_t *next = scan->next, *end = scan->end;
@@ -182,7 +182,7 @@ static void open_interval(fj_scan *scan) {
     memset(scan->predictions, 0, sizeof scan->predictions);
 }
 
-/* Passes the restart marker behind an interval; returns 0 if it is not the expected one. Markers
+/* Passes the restart marker after an interval; returns 0 if it is not the expected one. Markers
  * count modulo 8 (T.81 B.2.1). */
 static int pass_marker(fj_scan *scan) {
     if (scan->is_passed_over)
@@ -202,17 +202,17 @@ static int pass_marker(fj_scan *scan) {
  * which none is needed, or beside the columns that are. An interval that goes on in the next row
  * is always read. */
 static int is_needless(const fj_scan *scan, int column, int is_row_needed) {
-    int past = column + scan->interval;
-    if (!scan->interval || past > scan->num_columns)
+    int end = column + scan->interval;
+    if (!scan->interval || end > scan->num_columns)
         return 0;
-    return !is_row_needed || past <= scan->first || column >= scan->past;
+    return !is_row_needed || end <= scan->first_column || column >= scan->end_column;
 }
 
 /* Begins the interval of the next unit. Returns 0 if the data is not sound. */
 static int begin_interval(fj_scan *scan, int column, int is_row_needed) {
-    if (scan->left == 0 && !pass_marker(scan))
+    if (scan->units_left == 0 && !pass_marker(scan))
         return 0;
-    scan->left = scan->interval ? scan->interval : INT_MAX;
+    scan->units_left = scan->interval ? scan->interval : INT_MAX;
     scan->is_passed_over = is_needless(scan, column, is_row_needed);
     if (!scan->is_passed_over)
         open_interval(scan);
@@ -220,26 +220,21 @@ static int begin_interval(fj_scan *scan, int column, int is_row_needed) {
 }
 
 int fj_begin_scan(fj_scan *scan, const uint8_t *data, size_t nbytes) {
-    if (nbytes + PADDING > scan->capacity) {
-        free(scan->codes);
-        scan->capacity = nbytes + (nbytes < MAX_SPARE ? nbytes : MAX_SPARE) + PADDING;
-        scan->codes = malloc(scan->capacity);
-        scan->capacity = scan->codes ? scan->capacity : 0;
-    }
     scan->next = data;
     scan->end = data + nbytes;
-    scan->left = -1;
+    scan->units_left = -1;
     scan->column = scan->next_marker = 0;
-    return scan->codes != NULL;
+    return fj_reserve(&scan->codes, &scan->capacity, nbytes + PADDING);
 }
 
 int fj_read_unit(fj_scan *scan, int16_t *const *blocks) {
     int column = scan->column;
     scan->column = column + 1 < scan->num_columns ? column + 1 : 0;
-    if (scan->left <= 0 && !begin_interval(scan, column, blocks != NULL))
+    if (scan->units_left <= 0 && !begin_interval(scan, column, blocks != NULL))
         return 0;
-    scan->left--;
+    scan->units_left--;
     if (scan->is_passed_over)
         return 1;
-    return read_blocks(scan, column >= scan->first && column < scan->past ? blocks : NULL);
+    int is_needed = column >= scan->first_column && column < scan->end_column;
+    return read_blocks(scan, is_needed ? blocks : NULL);
 }

@@ -1,37 +1,26 @@
-"""Automatic choice of the number of threads, and of how far ahead they make batches."""
+"""The choice between the loop and threads, by the times of the batches that each has read."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
-from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import process_cpu_ns
 from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
-from fastloop.fastloader.column_source import ColumnSource
-from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.failed_batch import FailedBatch
-from fastloop.fastloader.iterable_source import IterableSource
-from fastloop.fastloader.loader_settings import LoaderSettings
+from fastloop.fastloader.reading_choice import Tuning
 
-# The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
-GROUP_BYTES = 4 << 20
-UNTHREADED_BYTES = 1 << 19
-MAX_THREADS = 4
 LOCK_NS = 50_000
 """The cost of a sample that one of several threads reads: each call of torch or numpy lets another
 thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
 each (experiments/suite, ragged_text)."""
-WAITING_SHARE, MAX_WAITING_THREADS = 0.2, 16
-"""If reading uses a smaller share of a core than this, the samples wait for a disk or a network.
-Their threads hardly need the cores, so there may be more of them: at most this number."""
+WAITING_SHARE = 0.2
+"""If reading uses a smaller share of a core than this, the samples wait for a disk or a network."""
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
 """If they should have saved more time than this, fewer batches are enough."""
 FEWEST_COMPARED = 3
@@ -43,49 +32,6 @@ MOST_EVIDENCE, DECIDED = 1.0, 1.9
 """The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
 MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
 0.39 of the other's time. A turn in which one way takes longer by more than e ends at once."""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The sizes and numbers chosen for a source.
-
-    num_threads: as many threads as usable cores (affinity and cgroup quota), with these limits:
-
-    - At most MAX_THREADS, which saturate the memory's bandwidth.
-    - A batch of each thread has to fit into AHEAD_BYTES.
-    - If rows are only copied or converted, one core is left to the consumer, which makes batches
-      too when none is ready.
-    - No thread if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a tenth of a
-      millisecond, as long as starting a thread and waiting for it.
-    - No thread if Python copies rows, without the native core.
-    - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
-      none unless one is asked for, or processes read it.
-    - The threads of a Dataset take turns with the loop if they should save time (Pace), and are up
-      to waiting_threads if its samples wait.
-
-    prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
-    AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).
-    The native core limits bytes instead, see native_stream.py; a number that is given counts
-    blocks.
-    """
-
-    num_threads: int
-    prefetch_factor: int
-    group_rows: int = 1
-    """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
-    is_adaptive: bool = False
-    """True: the threads begin only if they save time, see Pace."""
-    waiting_threads: int = 0
-    """Maximum number of threads that read samples that wait; 0: num_threads."""
-    is_bounded: bool = False
-    """True: batches ahead have AHEAD_BYTES, see BytesAhead; False: as many as the numbers say."""
-    num_cores: int = field(default_factory=usable_cores)
-    """Cores that the threads and the loop's step share."""
-
-    @property
-    def most_threads(self) -> int:
-        """The number of threads that an epoch has at most."""
-        return max(self.num_threads, self.waiting_threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,121 +226,3 @@ class Pace:
         if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
             self.num_threads = self.turn_threads = num_threads
             self.num_saving, self.threads_ns, self.batches_left = 0, (), TURN
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The amount and the kind of an epoch's work."""
-
-    row_nbytes: int
-    batch_size: int
-    num_samples: int
-    is_cheap: bool
-    """True if a sample costs no more than its copy."""
-    is_native: bool = False
-    """True if the native core makes the rows, which stay on the CPU."""
-    is_grouped: bool = False
-    """True if several small batches are copied to a device at once."""
-
-
-def tune(
-    settings: LoaderSettings,
-    source: BatchSource | IterableSource,
-    target: torch.device | None,
-    *,
-    by_core: bool,
-    by_processes: bool,
-) -> Tuning:
-    """The tuning of a loader of this source; it keeps the numbers that the settings give.
-
-    target: the device of the batches; None: the CPU. by_core: the native core can make the rows.
-    by_processes: processes read the source. Raises ValueError for several threads of an iterable.
-    """
-    num_threads, is_copied = settings.num_threads, settings.transform is None
-    # A thread that copies batches to a device is worthwhile in any case.
-    is_plain = target is None and not settings.pins
-    if isinstance(source, IterableSource):
-        return _tune_iterable(settings, source)
-    if num_threads is None and by_processes:
-        # Processes need no thread, unless one transforms their batches or brings them elsewhere.
-        num_threads = 0 if is_copied and is_plain else 1
-    elif num_threads is None:
-        num_threads = settings.num_workers
-    is_rows = isinstance(source, ColumnSource)
-    is_shared = not is_rows and source.is_thread_safe
-    is_adaptive = not is_rows and num_threads is None
-    # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
-    # ask for that.
-    if is_adaptive and not is_shared:
-        num_threads = 1
-    is_cheap = is_rows and not source.is_slow and is_copied
-    workload = Workload(
-        row_nbytes=source.row_nbytes if is_rows else 0,
-        batch_size=settings.batch_size or 1,
-        num_samples=len(source),
-        is_cheap=is_cheap,
-        is_native=is_cheap and by_core and target is None,
-        is_grouped=is_cheap and target is not None,
-    )
-    tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
-    is_adaptive = is_adaptive and is_plain
-    waiting_threads = MAX_WAITING_THREADS if is_adaptive and is_shared else 0
-    is_bounded = settings.prefetch_factor is None
-    return replace(
-        tuning,
-        is_adaptive=is_adaptive,
-        waiting_threads=waiting_threads,
-        is_bounded=is_bounded,
-    )
-
-
-def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
-    """The tuning for an iterable, which one thread reads; raises ValueError for more."""
-    num_threads = settings.num_threads
-    if num_threads is not None and num_threads > 1:
-        allowed = f"0 or 1; num_workers={num_threads} reads it by processes, each its share"
-        raise ValueError(
-            f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
-        )
-    if num_threads is None:
-        # A thread waits for the processes, if some read it. Otherwise the loop reads: samples that
-        # a thread has read ahead would be lost to a program that leaves an epoch early, and goes on
-        # with an iterable that carries on where it was.
-        num_threads = 1 if source.workers else 0
-    is_bounded, ahead = settings.prefetch_factor is None, settings.prefetch_factor or 2
-    return Tuning(num_threads, ahead, is_bounded=is_bounded)
-
-
-def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
-    """The tuning, limited so that the threads never read the sampler further ahead than DataLoader
-    would.
-
-    lead: number of batches by which DataLoader's sampler is ahead of the loop. Processes are ahead
-    of the loop by themselves, so their batches need no thread.
-    """
-    most = 0 if by_processes else max(0, lead - 1)
-    num_threads = min(tuning.num_threads, most)
-    ahead = most // max(1, num_threads) or 1
-    return replace(tuning, num_threads=num_threads, prefetch_factor=ahead, waiting_threads=0)
-
-
-def choose_tuning(
-    workload: Workload, num_threads: int | None = None, prefetch_factor: int | None = None
-) -> Tuning:
-    """The tuning of a workload, see Tuning; numbers that are given are kept."""
-    group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
-    nbytes = max(1, workload.row_nbytes) * max(workload.batch_size, group_rows)
-    if num_threads is None:
-        num_threads = _choose_threads(workload, nbytes)
-    is_large = 2 * num_threads * nbytes > AHEAD_BYTES
-    return Tuning(num_threads, prefetch_factor or (1 if is_large else 2), max(1, group_rows))
-
-
-def _choose_threads(workload: Workload, nbytes: int) -> int:
-    is_cheap, epoch_nbytes = workload.is_cheap, workload.row_nbytes * workload.num_samples
-    is_copied_here = is_cheap and not workload.is_native and not workload.is_grouped
-    if is_copied_here or (is_cheap and epoch_nbytes <= UNTHREADED_BYTES):
-        return 0
-    # The native core bounds its look-ahead in bytes, for all threads together.
-    most = MAX_THREADS if workload.is_native else AHEAD_BYTES // nbytes
-    return max(1, min(MAX_THREADS, usable_cores() - is_cheap, most))

@@ -23,7 +23,7 @@ enum {
 };
 
 /* A symbol with its value: `run` coefficients of 0, then one with its value in the `size` bits
- * behind the code (RRRR and SSSS of T.81 F.1.2.2.1). length: the bits of code and value, or 0 if
+ * after the code (RRRR and SSSS of T.81 F.1.2.2.1). length: the bits of code and value, or 0 if
  * the code is longer than a look. */
 typedef struct {
     uint8_t run, code_length, size, length;
@@ -53,7 +53,7 @@ void fj_make_huffman(fj_huffman *table, const uint8_t *counts, const uint8_t *sy
  * such code. */
 fj_symbol fj_find_symbol(const fj_huffman *table, uint64_t bits);
 
-/* ---- a scan, unit by unit (T.81's MCU, A.2): scan.c ---- */
+/* ---- a scan, unit by unit (T.81's MCU, A.2): entropy_scan.c ---- */
 
 /* A unit has at most 10 blocks, and a scan 4 components (T.81 B.2.3). */
 enum { FJ_MAX_BLOCKS = 10, FJ_MAX_COMPONENTS = 4 };
@@ -70,7 +70,7 @@ typedef struct {
 } fj_block;
 
 typedef struct {
-    const uint8_t *next, *end;  /* the file's data behind the reader's interval */
+    const uint8_t *next, *end;  /* the file's data after the reader's interval */
     fj_reader reader;
     uint8_t *codes;             /* the reader's memory, used again for the next image */
     size_t capacity;
@@ -78,15 +78,15 @@ typedef struct {
     fj_block blocks[FJ_MAX_BLOCKS];
     uint32_t predictions[FJ_MAX_COMPONENTS];
     int num_columns, column;    /* units in a row; column of the next unit */
-    int first, past;            /* columns first to past - 1 have pixels that are needed */
+    int first_column, end_column; /* these columns, without the last, have pixels needed */
     int interval;               /* units between restart markers; 0: there are none */
-    int left;                   /* units until the next one; -1 before the first unit */
+    int units_left;             /* units until the next one; -1 before the first unit */
     int next_marker;            /* 0 to 7 */
     int is_passed_over;         /* no unit before the next marker is needed */
 } fj_scan;
 
-/* Begins a scan of this data. num_blocks, blocks, num_columns, first, past and interval are set.
- * Returns 0 if there is no memory. */
+/* Begins a scan of this data. num_blocks, blocks, num_columns, first_column, end_column and
+ * interval are set. Returns 0 if there is no memory. */
 int fj_begin_scan(fj_scan *scan, const uint8_t *data, size_t nbytes);
 /* Reads the next unit's coefficients, in natural order, to its blocks, which are zeros. NULL: no
  * unit of its row is needed. Returns 0 if the data is not sound. */

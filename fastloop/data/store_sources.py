@@ -1,0 +1,155 @@
+"""The sources of `write_store`: trees of arrays, datasets with indices, and streams of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import IterableDataset, TensorDataset
+
+from fastloop.core.types import Tree
+from fastloop.core.user_code import is_iterable
+from fastloop.data.chunked_reader import MOST_ROWS, collate_chunk, collate_chunks, rows_per_chunk
+from fastloop.data.sample_texts import convert_texts, find_texts
+from fastloop.fastloader.columns.column import ColumnList
+
+
+@dataclass(frozen=True)
+class TreeSource:
+    """A tree of tensors and arrays of one length."""
+
+    tree: Tree
+    count: int
+    """Number of samples."""
+    may_differ: ClassVar[bool] = False
+    """True if leaves may differ in length between samples."""
+
+    def chunks(self) -> Iterator[Tree]:
+        """Yield all rows in batches of about 2 MiB."""
+        size = rows_per_chunk(self.read(slice(1)))
+        return (self.read(slice(start, start + size)) for start in range(0, self.count, size))
+
+    def read(self, indices: slice | list[int]) -> Tree:
+        """The rows of these indices as a batch."""
+        return pytree.tree_map(lambda leaf: torch.as_tensor(leaf[indices]), self.tree)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSource:
+    """A map-style dataset; its items are the samples as they are stored."""
+
+    dataset: Any
+    strings: str | None
+    may_differ: bool
+    num_workers: int
+    """Number of processes that read the dataset; 0: this one."""
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Tree:
+        return convert_texts(self.dataset[index], self.strings, index == 0)
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self)
+
+    @property
+    def texts(self) -> list[bool]:
+        """True for each leaf of a sample that is a text."""
+        keeps = self.strings == "keep" and len(self) > 0
+        return find_texts(self.dataset[0]) if keeps else []
+
+    def chunks(self) -> Iterator[Tree]:
+        """Yield all samples in batches of about 2 MiB."""
+        if len(self):
+            size = rows_per_chunk(self.read([0]))
+            chunks = collate_chunks(self, size, self.num_workers, ragged=self.may_differ)
+            yield from (chunk.batch for chunk in chunks)
+
+    def read(self, indices: list[int]) -> Tree:
+        """The samples of these indices as a batch."""
+        return _collate([(index, self[index]) for index in indices], self.may_differ)
+
+
+@dataclass(kw_only=True)
+class StreamSource:
+    """An iterable of samples, which can be read only once."""
+
+    samples: Iterable[Any]
+    strings: str | None
+    may_differ: bool
+    texts: list[bool] = field(default_factory=list)
+    """True for each leaf of a sample that is a text; empty until the first sample has been read."""
+    count: ClassVar[None] = None
+    """The number of samples is not known."""
+
+    def chunks(self) -> Iterator[Tree]:
+        """Yield all samples in batches of about 2 MiB."""
+        # The size of a sample is known only once it has been read. Ragged samples may grow, so the
+        # size of each chunk follows from its first sample, but it never exceeds that of the chunk
+        # before.
+        numbered = enumerate(self._convert_samples())
+        size = MOST_ROWS
+        for first in numbered:
+            size = min(size, rows_per_chunk(_collate([first], self.may_differ)))
+            yield _collate([first, *islice(numbered, size - 1)], self.may_differ)
+
+    def _convert_samples(self) -> Iterator[Tree]:
+        """Yield the samples as they are stored."""
+        for number, sample in enumerate(self.samples):
+            if not number and self.strings == "keep":
+                self.texts = find_texts(sample)
+            yield convert_texts(sample, self.strings, number == 0)
+
+
+StoreSource = TreeSource | SampleSource | StreamSource
+
+
+def open_source(
+    dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
+) -> StoreSource:
+    """The dataset as a source; raises ValueError if it is none, or a tree of several lengths."""
+    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
+    # subclass may have another __getitem__.
+    if type(dataset) is TensorDataset:
+        dataset = ColumnList(dataset.tensors)
+    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
+    # lists of columns.
+    if type(dataset) is not list and _is_tree(dataset):
+        tree = list(dataset) if type(dataset) is ColumnList else dataset
+        return TreeSource(tree, _length(tree))
+    if not is_iterable(dataset) or type(dataset) is ColumnList:
+        allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
+        raise ValueError(f"dataset={type(dataset).__name__}: {allowed}")
+    # IterableDataset inherits a __getitem__ from Dataset, which only raises.
+    has_indices = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not has_indices:
+        return StreamSource(samples=dataset, strings=strings, may_differ=may_differ)
+    return SampleSource(
+        dataset=dataset, strings=strings, may_differ=may_differ, num_workers=num_workers
+    )
+
+
+def _is_tree(dataset: Any) -> bool:
+    leaves = pytree.tree_leaves(dataset)
+    return bool(leaves) and all(isinstance(leaf, torch.Tensor | np.ndarray) for leaf in leaves)
+
+
+def _length(tree: Tree) -> int:
+    lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
+    if len(lengths) != 1:
+        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(lengths)}")
+    return lengths.pop()
+
+
+def _collate(numbered: list[tuple[int, Tree]], may_differ: bool) -> Tree:
+    """The batch of samples, each with its index, which a message names."""
+    # Each item has its error as the third part; these samples have none.
+    return collate_chunk([(*each, "") for each in numbered], may_differ).batch

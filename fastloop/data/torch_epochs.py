@@ -1,0 +1,130 @@
+"""Epochs of torch's DataLoader, for loaders, stores and references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from fastloop.core.index_batches import IndexBatches
+from fastloop.core.open_iterators import OpenIterators
+from fastloop.core.plan import Plan
+from fastloop.core.protocols import Order, Samples
+from fastloop.core.types import Batches, Epochs, Tree
+from fastloop.data.batch_stream import BatchStream
+from fastloop.data.dataset_samples import is_not_empty, wrap_samples
+from fastloop.data.worker_errors import name_failing_sample
+from fastloop.processes.parent_death import tie_worker_to_parent
+
+
+@dataclass
+class EpochSampler(Sampler[int]):
+    """Yields the plan's order as Python ints, like torch's RandomSampler.
+
+    `epoch` selects the epoch.
+    """
+
+    order: Order
+    num_samples: int
+    seed: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.order.length(self.num_samples)
+
+    def __iter__(self) -> Iterator[int]:
+        pieces = self.order.pieces(self.num_samples, self.seed, self.epoch)
+        return chain.from_iterable(piece.tolist() for piece in pieces)
+
+
+def identity_collate(batch: Tree) -> Tree:
+    """collate_fn for batches that are fetched as a whole."""
+    return batch
+
+
+@contextmanager
+def torch_epochs(
+    samples: Samples,
+    plan: Plan,
+    collate_fn: Callable[[Any], Tree] | None = None,
+    batches: IndexBatches | None = None,
+    *,
+    build: Callable[..., DataLoader] = DataLoader,
+) -> Iterator[Epochs]:
+    """Epochs of a DataLoader that honours all settings of the plan; its workers end on exit.
+
+    collate_fn: replaces the plan's collate and transform, for samples fetched by batch.
+    batches: yields the indices of batches, for samples that are read as `samples[indices]`.
+    build: DataLoader, or a class derived from it.
+    """
+    tolerant = plan.collate is not None and plan.collate.tolerant
+    if collate_fn is None:
+        samples = wrap_samples(samples, plan)
+        collate_fn = plan.collate.collate if plan.collate else None
+    if plan.probe:
+        samples = plan.probe.wrap_dataset(samples)
+        collate_fn = plan.probe.wrap_collate(collate_fn)
+    sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
+    settings = plan.loading.as_arguments()
+    # The sampler yields whole batches, so that DataLoader must not make batches itself; its
+    # drop_last would be an error then, and the sampler honours the plan's.
+    if batches is not None:
+        settings |= {"batch_size": None, "drop_last": False}
+    loader = build(
+        samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
+        sampler=sampler,
+        collate_fn=collate_fn,
+        worker_init_fn=tie_worker_to_parent,
+        **settings,
+    )
+
+    with _epochs_of(loader, sampler) as epochs:
+        yield (lambda epoch: filter(is_not_empty, epochs(epoch))) if tolerant else epochs
+
+
+@contextmanager
+def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
+    """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
+
+    batches: yields the batches of an epoch, in a worker those of the shards that it reads.
+    """
+    stream = BatchStream(batches, plan)
+    settings = plan.loading.as_arguments() | {"batch_size": None, "drop_last": False}
+    loader = DataLoader(stream, worker_init_fn=tie_worker_to_parent, **settings)
+    with closing(stream), _epochs_of(loader, stream) as epochs:
+        yield epochs
+
+
+@contextmanager
+def _epochs_of(
+    loader: DataLoader, sampler: EpochSampler | IndexBatches | BatchStream
+) -> Iterator[Epochs]:
+    """Epochs of the loader, which name the sample that fails; its workers end on exit.
+
+    sampler: determines the order; its `epoch` is set when an epoch begins.
+    """
+    started = OpenIterators()
+    try:
+        with name_failing_sample(loader):
+            yield lambda epoch: DataLoaderEpoch(loader, sampler, epoch, started)
+    finally:
+        started.close(loader)
+
+
+@dataclass(frozen=True)
+class DataLoaderEpoch:
+    """An epoch of a DataLoader. Its iterator is the DataLoader's own, so that a timed window calls
+    nothing else."""
+
+    loader: DataLoader
+    sampler: EpochSampler | IndexBatches | BatchStream
+    epoch: int
+    started: OpenIterators
+
+    def __iter__(self) -> Iterator[Tree]:
+        self.sampler.epoch = self.epoch
+        return self.started.start(self.loader)

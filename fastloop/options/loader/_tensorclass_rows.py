@@ -1,0 +1,48 @@
+"""The rows of a tensorclass, as a dataset of torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fastloop.core.plan import Plan
+from fastloop.core.types import Epochs, Tree, Unsupported
+from fastloop.data.torch_epochs import torch_epochs
+
+
+@dataclass(frozen=True)
+class TensorClassRows:
+    """Fetches the rows of a batch by one index operation (`__getitems__`)."""
+
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.rows[index]
+
+    def __getitems__(self, indices: list[int]) -> Tree:
+        return self.rows[indices]
+
+
+def check_tensorclass(rows: Any) -> Any:
+    """Return the rows; raises Unsupported for a tree, such as a tuple of arrays."""
+    # An index reaches the leaves of a tensorclass, but not those of a tuple or a dict, neither of
+    # which has a method `clone`.
+    if not hasattr(rows, "clone"):
+        raise Unsupported("rows can't be indexed by batch: use store@loader.store=tensordict")
+    return rows
+
+
+@contextmanager
+def tensorclass_epochs(rows: Any, plan: Plan) -> Iterator[Epochs]:
+    """Epochs of (data, targets) batches of a tensorclass, by a DataLoader."""
+    with torch_epochs(TensorClassRows(rows), plan, collate_fn=_data_and_targets) as epochs:
+        yield epochs
+
+
+def _data_and_targets(batch: Any) -> Tree:
+    return batch.data, batch.targets
