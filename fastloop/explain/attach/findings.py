@@ -171,7 +171,7 @@ def outside_s(findings: ScriptFindings) -> float:
 
 
 def find_savings(findings: ScriptFindings) -> list[Saving]:
-    """The time that can be saved in each loop; loops for which no gain is predicted are left out."""
+    """The time that can be saved in each loop; loops without a prediction are left out."""
     savings = []
     for loop in findings.loops:
         # The changes are sorted by their gain.
