@@ -37,7 +37,9 @@ def compile_beside(arguments: Sequence[str]) -> int:
             # pip writes this file after those of the package.
             complete = {path.parent for path in site.glob("*.dist-info/INSTALLER")} - known
             for info in complete:
-                _compile_package(info, pip)
+                # pip gives the files of a package that it replaces other names, and removes them.
+                with suppress(OSError):
+                    _compile_package(info, pip)
             known |= complete
 
 

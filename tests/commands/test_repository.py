@@ -150,6 +150,9 @@ INSTALLS = """
 import sys, sysconfig, time
 from pathlib import Path
 site = Path(sysconfig.get_path("purelib"))
+removed = site / "~emoved-1.0.dist-info"
+removed.mkdir()
+(removed / "INSTALLER").write_text("pip")
 for name in ("half_there", "complete"):
     (site / f"{name}.py").write_text("VALUE = 1")
     info = site / f"{name}-1.0.dist-info"
