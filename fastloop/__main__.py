@@ -6,8 +6,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from fastloop.cli.commands import COMMANDS, HELP, MEANT
-from fastloop.processes.startup import (
+from fastloop.cli.commands import COMMANDS, HELP, MEANT, module_of
+from fastloop.processes.command_endings import (
     exit_at_once_on_signals,
     exit_on_system_error,
     open_standard_streams,
@@ -33,7 +33,7 @@ def _run_command() -> None:
         sys.argv[:2] = [f"{sys.argv[0]} {name}"]
     elif "=" not in name and not name.startswith(("-", "+", "~")):
         sys.exit(_no_such_command(name))
-    import_module(COMMANDS.get(name, COMMANDS["run"])).main()
+    import_module(module_of(name if name in COMMANDS else "run")).main()
 
 
 def _no_such_command(name: str) -> str:

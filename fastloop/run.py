@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from fastloop.processes.startup import (
+from fastloop.processes.command_endings import (
     exit_at_once_on_signals,
     exit_on_system_error,
     open_standard_streams,

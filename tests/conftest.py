@@ -23,7 +23,7 @@ from wheels import build_wheel
 from experiments.lib import memory_groups
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.types import Unsupported
-from fastloop.processes.startup import ENDINGS
+from fastloop.processes.command_endings import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Every process that a test starts would compile all of fastloop again, and every worker all tests.

@@ -13,7 +13,7 @@ from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 
 @dataclass(frozen=True, kw_only=True)

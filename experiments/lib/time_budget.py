@@ -17,7 +17,7 @@ from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 Figures = dict[str, Any]
 MOST_TRIALS = 5

@@ -24,7 +24,7 @@ from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import Ratio
 from fastloop.trial.job import Job
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 LIVE_FILE = FOLDER / "live.jsonl"
 BUDGET_S = 90.0

@@ -41,7 +41,7 @@ class AttachSettings:
     tries: TrySettings | None = None
     """The settings for trying changes; None: no change is tried."""
     script: tuple[str, ...] = ()
-    """The words behind the flags: the script with its arguments."""
+    """The words after the flags: the script with its arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,9 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fastloop.cli import check_versions
 from fastloop.cli.arguments import parse_settings
@@ -58,38 +58,24 @@ from fastloop.config.check_files import (
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.outputs_folder import remove_unused
-from fastloop.core.result import Measurement, Result
+from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
+from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.processes.signals import exit_if_signalled, restore_default_signals
-from fastloop.processes.startup import exit_on_system_error
-from fastloop.reporting.comparison import (
-    Cost,
-    CostChange,
-    Difference,
-    Pairs,
-    describe_times,
-    find_changes,
-    find_differences,
-    no_longer_finishes,
-    other_differences,
-    seconds_per_sample,
+from fastloop.reporting.check_verdict import (
+    CheckStatus,
+    CheckVerdict,
+    Results,
+    check_conditions,
+    check_speed,
 )
 
 if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
 DEFAULTS = {"file": "fastloop.yaml", "record": "false", "job": ""} | check_versions.DEFAULTS
-Results = dict[str, Result]
-Measure = Literal["seconds", "limit_fraction"]
-HOST = "host"
-OF_DATA = "data"
-TIMES: dict[str, str] = {
-    "seconds": "the base's time",
-    "limit_fraction": "the base's time relative to the machine's limit",
-}
 
 
 def main() -> None:
@@ -193,7 +179,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
     print(f"recorded: {base}")
 
 
-def _check(settings: CheckSettings, base: Results) -> Checked:
+def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
     """The outcome of the check; a regression counts only if it is measured twice in a row."""
     # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
@@ -208,7 +194,7 @@ def _check(settings: CheckSettings, base: Results) -> Checked:
     if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
     lines = (*again.lines, "speed: not the same job was slower in both measurements")
-    return Checked(status=CheckStatus.NOT_JUDGED, lines=lines)
+    return CheckVerdict(status=CheckStatus.NOT_JUDGED, lines=lines)
 
 
 def _here(base: Results) -> dict[str, tuple[Result, Result]]:
@@ -219,7 +205,7 @@ def _here(base: Results) -> dict[str, tuple[Result, Result]]:
     return {name: (each, replace(each, environment=here)) for name, each in base.items()}
 
 
-def _compare(settings: CheckSettings, base: Results) -> Checked:
+def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
     new = _measure(settings)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     checked = check_conditions(pairs, settings.allow)
@@ -261,112 +247,3 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
 def _refuse_launcher(_: list[JobRequest]) -> int:
     print("check measures here: allowed: hydra/launcher=basic", file=sys.stderr)
     return 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """The outcome of a check."""
-
-    status: CheckStatus
-    lines: tuple[str, ...]
-    slower: frozenset[tuple[str, str]] = frozenset()
-    """Jobs and benchmarks that are slower than allowed."""
-
-
-def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
-    """The difference of environment or data that makes times incomparable; None if there is
-    none."""
-    # Another host does not count as a difference, because a CI service has many hosts. The other
-    # keys tell the kind of machine.
-    found = [
-        each
-        for each in find_differences(pairs)
-        if each.condition not in allowed and each.key != HOST
-    ]
-    environment = [each for each in found if each.condition != OF_DATA]
-    if environment:
-        return _incomparable("environment", environment, CheckStatus.OTHER_ENVIRONMENT)
-    return _incomparable("data", found, CheckStatus.OTHER_DATA) if found else None
-
-
-def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> Checked:
-    """The verdict on speed: has a job become slower beyond noise and by more than fail_above
-    percent? A check does not pass if a job of the base was not measured.
-
-    Raises UsageError if the sets share no job, or `measure` is unknown for a job.
-    """
-    pairs = {name: (base[name], new[name]) for name in base if name in new}
-    if not pairs:
-        first, other = ", ".join(base), ", ".join(new)
-        raise UsageError(f"job: measures {other}; the base has {first}: record it again")
-    changes = find_changes(pairs, _cost(pairs, measure))
-    lines = [_describe(each, measure, fail_above) for each in changes]
-    lines += other_differences(pairs, base, new)
-    lines += [f"host: {old} in the base, {now} here" for old, now in sorted(_hosts(pairs), key=str)]
-    slower = frozenset(
-        (each.job, each.benchmark) for each in changes if each.is_regression(fail_above)
-    )
-    missing = [name for name in base if name not in new]
-    if missing:
-        names = ", ".join(missing)
-        lines.append(
-            f"jobs of the base that were not measured: {names}; record=true leaves them out"
-        )
-    # One regression fails the check, whatever the others are; one job that can't be judged keeps
-    # it from passing.
-    if slower or any(no_longer_finishes(*pair) for pair in pairs.values()):
-        status = CheckStatus.SLOWER
-    elif missing or not changes or any(each.ratio is None for each in changes):
-        status = CheckStatus.NOT_JUDGED
-    else:
-        status = CheckStatus.NO_SLOWER
-    return Checked(status=status, lines=tuple(lines), slower=slower)
-
-
-def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus) -> Checked:
-    shown = dict.fromkeys(
-        f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
-    )
-    names = ", ".join(dict.fromkeys(each.condition for each in found))
-    remedy = f"record=true records a new base, allow: [{names}] in the file compares all the same"
-    line = f"{subject} differs: {', '.join(shown)}: not comparable; {remedy}"
-    return Checked(status=status, lines=(line,))
-
-
-def _hosts(pairs: Pairs) -> set[tuple[object, object]]:
-    hosts = [tuple(each.environment.get(HOST) for each in pair) for pair in pairs.values()]
-    return {(old, now) for old, now in hosts if old != now}
-
-
-def _cost(pairs: Pairs, measure: Measure) -> Cost:
-    if measure == "seconds":
-        return seconds_per_sample
-    for pair in pairs.values():
-        for trial in (trial for result in pair for trial in result.trials):
-            if None in {each.limit_fraction for each in trial.benchmarks.values()}:
-                name = pair[0].name
-                raise UsageError(f"measure=limit_fraction: {name} has no limit; allowed: seconds")
-    return _multiple_of_limit
-
-
-def _multiple_of_limit(measured: Measurement) -> float:
-    """Time relative to the time of the machine's limit, which was measured beside it."""
-    assert measured.limit_fraction is not None
-    return 1 / measured.limit_fraction
-
-
-def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
-    times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
-    times += TIMES[measure]
-    if measure == "seconds":
-        times += f" ({describe_times(change)})"
-    ratio = change.ratio
-    if ratio is None:
-        return f"{times}; too few trials to tell it from noise: both need five or more"
-    times += f" [{ratio.low:.3f}, {ratio.high:.3f}]"
-    if change.is_regression(fail_above):
-        return f"{times}: SLOWER; allowed: {1 + fail_above / 100:g}"
-    if change.is_slower or change.is_faster:
-        word = "slower" if change.is_slower else "faster"
-        return f"{times}: {word}" + (", within what is allowed" if change.is_slower else "")
-    return f"{times}: no change beyond noise"

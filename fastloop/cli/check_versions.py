@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from fastloop.config.check_files import withheld_environment
 from fastloop.config.compose import compose_requirements
 from fastloop.core.atomic_files import remove, write_text
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import MachineBusy, UsageError
+from fastloop.reporting.check_verdict import CheckStatus
 
 if TYPE_CHECKING:
     from fastloop.reporting.version_text import VersionOutcome
@@ -78,14 +78,15 @@ def _measure(
 ) -> VersionOutcome:
     from fastloop.reporting.header import load_lines
     from fastloop.reporting.version_text import VersionOutcome
-    from fastloop.sweep.version_sides import BASE, CANDIDATE, compare_versions
+    from fastloop.sweep.compare_versions import compare_versions
+    from fastloop.sweep.version_process import BASE, NEW
     from fastloop.sweep.version_source import open_versions
 
     folder = outputs_folder() / FOLDER / f"{wall_ms()}-{os.getpid()}"
     is_complete = False
     try:
         with open_versions(source, Path.cwd(), folder) as versions:
-            print(f"{versions[BASE].label} against {versions[CANDIDATE].label}", file=sys.stderr)
+            print(f"{versions[BASE].label} against {versions[NEW].label}", file=sys.stderr)
             compared = compare_versions(versions, arguments, folder, fail_above, seconds)
         is_complete = True
     finally:
@@ -97,10 +98,11 @@ def _measure(
                 folder.parent.rmdir()
                 outputs_folder().rmdir()
     rounds = f"{compared.rounds} {'round' if compared.rounds == 1 else 'rounds'}"
-    trials = f"{compared.pairs} {'trial' if compared.pairs == 1 else 'trials'} of each"
+    count = compared.trials_a_round
+    trials = f"{count} {'trial' if count == 1 else 'trials'} of each"
     return VersionOutcome(
         base_label=versions[BASE].label,
-        new_label=versions[CANDIDATE].label,
+        new_label=versions[NEW].label,
         base=compared.base,
         new=compared.new,
         changes=compared.changes,

@@ -186,8 +186,8 @@ def _environments() -> str:
     if not found and not damaged:
         return "none: fastloop env loader=<loader> creates the one that a loader needs"
     mib = sum(describe_item(built.folder, wall_ms() / 1000).mib for built in found)
-    told = [*(built.label for built in found), *damaged]
-    return f"{len(found)}, {mib:,.1f} MiB: {'; '.join(told)}"
+    labels = [*(built.label for built in found), *damaged]
+    return f"{len(found)}, {mib:,.1f} MiB: {'; '.join(labels)}"
 
 
 def _libraries() -> Iterator[str]:

@@ -38,8 +38,8 @@ from fastloop.config.compose import (
     compose_changed,
     refuse_several,
 )
-from fastloop.config.experiments import experiment_yaml
 from fastloop.config.messages import usage_message
+from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.atomic_files import write_text
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.outputs_folder import make_sweep_folder, remove_unused

@@ -90,8 +90,8 @@ def _find_option(group: Group, name: str) -> Option:
     found = {option.name: option for option in group.options}
     if name not in found:
         hint = option_hint(group.name, name, [*found])
-        told = f"{hint} " if hint else ""
+        meant = f"{hint} " if hint else ""
         sys.exit(
-            f"list {group.name}={name}: no such option; {told}allowed: {', '.join(sorted(found))}"
+            f"list {group.name}={name}: no such option; {meant}allowed: {', '.join(sorted(found))}"
         )
     return found[name]

@@ -58,8 +58,8 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
         except JobFailed as error:
             key = request.choices["dataset"], plain_reason(str(error))
             is_unsupported = error.failure.kind == FailureKind.UNSUPPORTED
-            told = unsupported if is_unsupported else failed
-            told.setdefault(key, []).append(request.choices["loader"])
+            reasons = unsupported if is_unsupported else failed
+            reasons.setdefault(key, []).append(request.choices["loader"])
             # As in a sweep, a missing library is an error only for a single loader.
             if len(requests) == 1 or not is_unsupported:
                 status = 1

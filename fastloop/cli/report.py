@@ -97,7 +97,7 @@ def newest_results() -> tuple[list[Result], Path]:
 
 
 def _results_in_mlflow(sweep: str) -> list[Result]:
-    from fastloop.options.tracker.mlflow import load_sweep_results
+    from fastloop.options.tracker._load_results import load_sweep_results
 
     try:
         results = load_sweep_results(sweep)

@@ -155,7 +155,8 @@ def _write_site(given: dict[str, str]) -> None:
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.core.spans import wall_ms
-    from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_claims, render_site
+    from fastloop.suite.claims import render_claims
+    from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_site
 
     results = Path(given["results"])
     page = Path(given["page"] or results / "index.html")

@@ -60,14 +60,14 @@ from fastloop.config.compose import (
     refuse_several,
     usage_errors,
 )
-from fastloop.config.experiments import experiment_yaml
 from fastloop.config.tune_space import read_space, split_arguments
+from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.atomic_files import write_text
 from fastloop.core.outputs_folder import make_sweep_folder, outputs_folder, remove_unused
 from fastloop.core.text import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
+from fastloop.processes.command_endings import exit_on_system_error, print_ending
 from fastloop.processes.signals import handle_signals, restore_default_signals
-from fastloop.processes.startup import exit_on_system_error, print_ending
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ LAUNCHERS = {
     "fabric",
 }
 """Commands and modules, beside torchrun, that start a script in several processes."""
-NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
+NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
 

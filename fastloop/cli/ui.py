@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import UsageError
+from fastloop.options.tracker._location import default_database, is_default, tracker_place
 
 DEFAULTS = {"port": "5000"}
 HOST = "127.0.0.1"
@@ -48,7 +48,7 @@ def _port(text: str) -> int:
 
 def _database() -> Path:
     """The path of mlflow.db; raises UsageError if there is none yet."""
-    database = outputs_folder().absolute() / "mlflow.db"
+    database = default_database().absolute()
     if not database.is_file():
         raise UsageError(f"{database}: no results yet; fastloop run produces some")
     return database
@@ -69,9 +69,7 @@ def _check_free(port: int) -> None:
 
 def _refuse_remote() -> None:
     """Raise UsageError if results go to a server, which shows them itself."""
-    from fastloop.options.tracker._location import tracker_place
-
-    if os.environ.get("MLFLOW_TRACKING_URI"):
+    if not is_default():
         raise UsageError(
             f"{tracker_place()}: results are there, and that server shows them; ui shows mlflow.db"
         )

@@ -35,7 +35,6 @@ from fastloop.config.command_line import (
     read_command_line,
 )
 from fastloop.config.expand_sweep import expand_jobs, override_values
-from fastloop.config.experiments import register_experiments
 from fastloop.config.foreign_settings import (
     Concerns,
     ForeignSetting,
@@ -47,6 +46,7 @@ from fastloop.config.foreign_settings import (
     name_in,
 )
 from fastloop.config.help import help_text
+from fastloop.config.hydra_experiments import register_experiments
 from fastloop.config.messages import ConfigError, unknown_setting
 
 CONFIG_NAME = "config"

@@ -24,7 +24,7 @@ from fastloop.config.combinations import (
     register_resolvers,
 )
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
-from fastloop.config.experiments import register_experiments
+from fastloop.config.hydra_experiments import register_experiments
 from fastloop.config.messages import ConfigError
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals

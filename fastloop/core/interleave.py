@@ -4,13 +4,10 @@ equally."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from fastloop.core.time_limits import deadline_after
-
 Key = TypeVar("Key")
-Item = TypeVar("Item")
 
 
 def rounds(
@@ -34,15 +31,3 @@ def rounds(
         first = keys.pop(number % len(keys))
         random.Random(number).shuffle(keys)
         yield number, [first, *keys]
-
-
-def within(items: Iterable[Item], seconds: float | None) -> Iterator[Item]:
-    """Yield the items until `seconds` have passed since the first, which is always yielded.
-
-    seconds: None: yield all items. An item, once yielded, may take any time.
-    """
-    deadline = deadline_after(seconds)
-    for item in items:
-        yield item
-        if deadline.rest_s <= 0:
-            return

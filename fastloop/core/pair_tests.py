@@ -15,7 +15,7 @@ from fastloop.core.alpha_spending import DIFFERENCES, TIES
 from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
-"""Level of the tests behind ranks, below the promised 5 %. At 0.05 the expected share of false
+"""Level of the tests for ranks, below the promised 5 %. At 0.05 the expected share of false
 differences is exactly 5 %, so about half of all simulations would find more. 0.045 leaves a
 margin."""
 OWN_SHARE = 0.9

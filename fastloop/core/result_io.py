@@ -33,7 +33,7 @@ def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
 
 def save(result: Result, folder: Path) -> None:
     """Write <folder>/result.json atomically, without the passwords of addresses and messages."""
-    told = replace(
+    saved = replace(
         result,
         status_reason=_as_message(result.status_reason),
         caveats=[*map(_as_message, result.caveats)],
@@ -43,7 +43,7 @@ def save(result: Result, folder: Path) -> None:
             for name, value in result.params.items()
         },
     )
-    text = _adapter.dump_json(told, indent=1, by_alias=True).decode()
+    text = _adapter.dump_json(saved, indent=1, by_alias=True).decode()
     write_text(folder / RESULT_FILE, without_address_users(text))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -31,18 +31,18 @@ class Deadline:
     """The time of the deadline by the clock of `now_ns`; infinite: there is no deadline."""
 
     @property
-    def rest_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the deadline; negative if it has passed."""
         return (self.end_ns - now_ns()) / 1e9
 
     @property
     def is_over(self) -> bool:
         """True once the deadline has passed."""
-        return self.rest_s < 0
+        return self.remaining_s < 0
 
     def has_room(self, seconds: float) -> bool:
         """True if work that takes this long would end in time."""
-        return seconds <= self.rest_s
+        return seconds <= self.remaining_s
 
 
 def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadline:
@@ -80,6 +80,18 @@ class TimedPasses:
         return results
 
 
+def within(items: Iterable[T], seconds: float | None) -> Iterator[T]:
+    """Yield the items until `seconds` have passed since the first, which is always yielded.
+
+    seconds: None: yield all items. An item, once yielded, may take any time.
+    """
+    deadline = deadline_after(seconds)
+    for item in items:
+        yield item
+        if deadline.remaining_s <= 0:
+            return
+
+
 # It is a BaseException, so that the user's `except Exception` does not swallow it.
 class Stalled(BaseException):
     """No progress within the limit; the message names the line at which the work hangs."""
@@ -113,7 +125,7 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Start the time of the limit anew; does nothing without a limit. Takes about a microsecond."""
+    """Start the limit again; does nothing without a limit. Takes about a microsecond."""
     # The interval of the running timer is the limit, and 0 if no timer runs.
     _, limit_s = signal.getitimer(signal.ITIMER_REAL)
     if limit_s:

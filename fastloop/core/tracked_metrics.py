@@ -33,10 +33,12 @@ def metrics(result: Result) -> dict[str, float]:
 
 
 def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
-    trials = measurements(result, benchmark)
-    seconds = [trial.seconds for trial in trials]
-    samples_per_s = stats.median([trial.samples_per_s for trial in trials])
-    limit_fractions = [t.limit_fraction for t in trials if t.limit_fraction is not None]
+    """Metrics of the timed windows, and those of the benchmark's instrumented pass."""
+    windows = measurements(result, benchmark)
+    seconds = [window.seconds for window in windows]
+    samples_per_s = stats.median([window.samples_per_s for window in windows])
+    fractions = [window.limit_fraction for window in windows]
+    limit_fractions = [each for each in fractions if each is not None]
     figures: dict[str, float | None] = {
         "seconds_mean": stats.mean(seconds),
         "seconds_std": stats.std(seconds),
@@ -48,15 +50,15 @@ def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None
     if result.one_process.get(benchmark):
         ideal = stats.median(result.one_process[benchmark]) * world_size(result)
         figures["scaling_efficiency"] = samples_per_s / ideal
-    if trials[0].losses:
-        figures["loss_first"] = trials[0].losses[0]
-        figures["loss_last"] = trials[0].losses[-1]
+    if losses := windows[0].losses:
+        figures |= {"loss_first": losses[0], "loss_last": losses[-1]}
     if benchmark in result.attribution:
         figures |= _attribution_metrics(result, benchmark)
     return figures
 
 
 def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
+    """Metrics of the instrumented pass; the result has one for this benchmark."""
     pass_ = result.attribution[benchmark]
     waits_ms = [1e3 * wait for wait in pass_.wait_s]
     bare_epoch_s = stats.median(
@@ -83,7 +85,7 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
 
 
 def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
-    """Cores that were busy with the job."""
+    """Cores that were busy with the job; None if too little time was observed."""
     # Older files have no usable_cores in the pass, which caps the figure: the machine's number is
     # used instead, but not for several ranks, which may have run on several machines.
     cores, usable = pass_.cpu_cores, result.environment.get("cores_usable")
@@ -93,9 +95,11 @@ def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
 
 
 def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:
+    """Metrics of the ladder, and of the best change that was tried."""
     ladder = explanation.ladder
-    tried = [each for each in explanation.what_ifs if each.realised_gain]
-    best = explanation.best or (tried[0] if tried else None)
+    # The changes that were tried come first, by gain: the first one if none is beyond noise.
+    tried = (each for each in explanation.what_ifs if each.realised_gain)
+    best = explanation.best or next(tried, None)
     figures: dict[str, float | None] = {
         "ceiling_seconds": ladder.perfect_s.value,
         "exposed_wait_fraction": ladder.wait_share.value,

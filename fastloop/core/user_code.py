@@ -167,7 +167,7 @@ def worker_error_line(error: BaseException) -> str | None:
     if found is None:
         return None
     first_line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
-    # The error is behind its last traceback, unless its own message quotes a further one.
+    # The error is after its last traceback, unless its own message quotes a further one.
     own = first_line.search(text, max(0, text.rfind(TRACEBACK))) or first_line.search(text)
     return own[1] if own else text.splitlines()[-1]
 

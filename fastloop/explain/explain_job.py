@@ -64,7 +64,7 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.index_batches import num_batches
-from fastloop.core.interleave import rounds, within
+from fastloop.core.interleave import rounds
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Launcher
-from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
 from fastloop.explain.instrumented import Recording, record_epoch
@@ -85,7 +85,7 @@ class ExplainedJob:
 
     def ending_by(self, deadline: Deadline) -> ExplainedJob:
         """The job with passes that are stopped at the deadline; each has a few seconds at least."""
-        limit_s = min(self.job.trial_timeout_s, max(LEAST_PASS_S, deadline.rest_s))
+        limit_s = min(self.job.trial_timeout_s, max(LEAST_PASS_S, deadline.remaining_s))
         return replace(self, job=replace(self.job, trial_timeout_s=limit_s))
 
     def cut(self, times: BatchTimes) -> ExplainedJob:
@@ -153,7 +153,7 @@ class ExplainedJob:
         timed = self._time_rounds(num_rounds, seconds)
         if deadline.is_over or not needs_more(timed):
             return timed
-        more = within(rounds(dict.fromkeys(self.rungs, num_rounds)), deadline.rest_s)
+        more = within(rounds(dict.fromkeys(self.rungs, num_rounds)), deadline.remaining_s)
         return timed + [self._time_round(len(timed) + number, rungs) for number, rungs in more]
 
     def _time_rounds(self, num_rounds: int, seconds: float | None) -> list[Round]:

@@ -37,7 +37,7 @@ def _is_error(line: str) -> bool:
 
 
 def _explain_absence(error: str, lines: list[str]) -> str:
-    """Words behind an error about an absent package: why it is absent, and what there is."""
+    """Words after an error about an absent package: why it is absent, and what there is."""
     versions = VERSIONS.search(error)
     existing = versions[1].split(", ") if versions and versions[1] != "none" else []
     shown = f"; the newest that exist: {', '.join(existing[-NUM_SHOWN:])}" if existing else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from fastloop.processes.child import Child
+    from fastloop.processes.child_process import Child
 
 NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)

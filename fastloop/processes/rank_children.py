@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from fastloop.core.protocols import RankTask
 from fastloop.core.result import Resources
 from fastloop.core.types import Failure
-from fastloop.processes.child import Call, Child, Outcome, start_child
+from fastloop.processes.child_process import Call, Child, Outcome, start_child
 from fastloop.processes.positions import NO_STACK, locate_processes
 from fastloop.processes.rank_group import Backend, RankSpec
 from fastloop.processes.start_method import Isolation

@@ -21,7 +21,7 @@ from fastloop.core.fingerprints import fingerprint
 from fastloop.core.machine import code_version
 from fastloop.core.protocols import RankTask
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
-from fastloop.processes.child import Child, Outcome
+from fastloop.processes.child_process import Child, Outcome
 from fastloop.processes.rank_children import (
     RankWork,
     answer_to_json,
@@ -30,7 +30,7 @@ from fastloop.processes.rank_children import (
     start_children,
     work_from_json,
 )
-from fastloop.processes.rendezvous import JOIN_TIMEOUT_S, STOP, Mailbox, connect
+from fastloop.processes.store_messages import JOIN_TIMEOUT_S, STOP, Mailbox, connect
 from fastloop.processes.torchrun_env import TorchrunProcess
 from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 

@@ -21,7 +21,7 @@ from torch import distributed, nn
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fastloop.core.types import Unsupported
-from fastloop.processes.rendezvous import LOOPBACK
+from fastloop.processes.store_messages import LOOPBACK
 
 T = TypeVar("T")
 Backend = Literal["auto", "nccl", "gloo"]

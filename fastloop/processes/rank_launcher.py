@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fastloop.core.protocols import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.processes.child import Call, Child
+from fastloop.processes.child_process import Call, Child
 from fastloop.processes.rank_children import (
     RankPosition,
     RankWork,
@@ -28,8 +28,8 @@ from fastloop.processes.rank_children import (
     work_to_json,
 )
 from fastloop.processes.rank_commands import STORE_ENDED, Followers
-from fastloop.processes.rendezvous import LOOPBACK, STOP, host_store
 from fastloop.processes.stall_watch import StallWatch
+from fastloop.processes.store_messages import LOOPBACK, STOP, host_store
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from fastloop.core.types import SignalExit
-from fastloop.processes.startup import ENDINGS, print_ending
+from fastloop.processes.command_endings import ENDINGS, print_ending
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ExitOnSignal:
     """
 
     describe: Callable[[], str] | None
-    """Returns the text behind the signal's name in the message; None: no message."""
+    """Returns the text after the signal's name in the message; None: no message."""
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """Raise SignalExit with the status that a shell gives to a process ended by the signal."""
@@ -43,7 +43,7 @@ _arrived: list[int] = []
 def handle_signals(describe: Callable[[], str] = str) -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
-    describe: called on a signal for the text behind its name in the message. Modules are to be
+    describe: called on a signal for the text after its name in the message. Modules are to be
     imported before: an import that is interrupted can't be repeated.
     """
     for number in ENDINGS:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import psutil
 
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.processes.child import Child
+from fastloop.processes.child_process import Child
 
 STALL_S = 30.0
 """Time without any work after which a standstill is reported."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastloop.core.result import Resources
 from fastloop.core.spans import cpu_ns, now_ns, seconds_between
-from fastloop.processes.child import Child, Outcome
+from fastloop.processes.child_process import Child, Outcome
 from fastloop.processes.resources import Usage, sample
 from fastloop.processes.stall_watch import StallWatch
 

@@ -15,8 +15,8 @@ from fastloop.core.types import UsageError
 
 if TYPE_CHECKING:
     from fastloop.core.result import Result
-    from fastloop.reporting.document import Document
     from fastloop.reporting.pictures import Picture
+    from fastloop.reporting.report_content import Document
     from fastloop.reporting.report_tables import Table
 
 FORMATS = ("md", "html", "png", "csv")
@@ -39,8 +39,8 @@ def write_report(
     baseline that names no finished job or loader.
     """
     # This is imported on use: commands that write no report need not wait for matplotlib.
-    from fastloop.reporting.document import compose_document
-    from fastloop.reporting.html import render_html
+    from fastloop.reporting.html_report import render_html
+    from fastloop.reporting.report_content import compose_document
     from fastloop.reporting.summary import check_baseline
 
     check_baseline(results, baseline)

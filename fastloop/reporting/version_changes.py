@@ -20,7 +20,7 @@ FEWEST_ROUNDS = LOOKS[0]
 Judgement = Literal["slower", "no slower", ""]
 """Whether the new version is slower; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
-"""Seconds of the base and of the candidate, a value a round: the mean of its trials."""
+"""Seconds of the base and of the new version, a value a round: the mean of its trials."""
 
 
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
@@ -38,62 +38,71 @@ def judge_change(change: CostChange, fail_above: float) -> Judgement:
     return "no slower" if is_sure or change.ratio.high < largest else ""
 
 
-def round_means(seconds: Sequence[float], pairs: int) -> list[float]:
-    """The geometric mean of the trials of each round; each round has `pairs` trials.
+def round_means(seconds: Sequence[float], trials_a_round: int) -> list[float]:
+    """The geometric mean of the trials of each round; each round has `trials_a_round` trials.
 
     >>> round_means([1.0, 4.0, 3.0, 3.0], 2)
     [2.0, 3.0]
     """
-    return np.exp(np.log(seconds).reshape(-1, pairs).mean(axis=1)).tolist()
+    return np.exp(np.log(seconds).reshape(-1, trials_a_round).mean(axis=1)).tolist()
 
 
 def needs_no_round(
-    times: Mapping[tuple[str, str], RoundTimes], num_rounds: int, pairs: int, fail_above: float
+    times: Mapping[tuple[str, str], RoundTimes],
+    num_rounds: int,
+    trials_a_round: int,
+    fail_above: float,
 ) -> bool:
     """True if no further round is needed: all jobs are judged, or MOST_ROUNDS rounds have run.
 
-    pairs: the number of trials of each version in a round.
+    trials_a_round: number of trials of each version in a round.
 
     Changes are judged only after the rounds of LOOKS: tests after every round would find
     differences between equal versions too often.
     """
     if num_rounds not in LOOKS:
         return False
-    changes = find_version_changes(times, pairs)
+    changes = find_version_changes(times, trials_a_round)
     return num_rounds == MOST_ROUNDS or all(judge_change(each, fail_above) for each in changes)
 
 
 def find_version_changes(
-    times: Mapping[tuple[str, str], RoundTimes], pairs: int
+    times: Mapping[tuple[str, str], RoundTimes], trials_a_round: int
 ) -> list[CostChange]:
     """The changes by (job, benchmark), after a round in which trials=auto would look.
 
-    pairs: the number of trials of each version in a round. A difference between two equal versions
-    is found at any look in at most 3 % of cases, however many jobs are compared (Holm 1979).
+    trials_a_round: number of trials of each version in a round. A difference between two equal
+    versions is found at any look in at most 3 % of cases, however many jobs are compared (Holm
+    1979).
     """
     logs = {key: np.log(each) for key, each in times.items()}
     rounds = min((each.shape[-1] for each in logs.values()), default=0)
     # Student's t has no value for one round, and before the first look nothing is tested.
     if rounds < FEWEST_ROUNDS:
-        return [_change(key, each, pairs, is_significant=False) for key, each in times.items()]
+        return [
+            _change(key, each, trials_a_round, is_significant=False) for key, each in times.items()
+        ]
     p_values = np.array(
-        [pair_p_values(each, allows_serial=True, trials_a_round=pairs)[0] for each in logs.values()]
+        [
+            pair_p_values(each, allows_serial=True, trials_a_round=trials_a_round)[0]
+            for each in logs.values()
+        ]
     )
     significant = holm(p_values, DIFFERENCES * share_of_look(rounds)).tolist()
     return [
-        _change(key, times[key], pairs, is_significant=is_significant)
+        _change(key, times[key], trials_a_round, is_significant=is_significant)
         for key, is_significant in zip(times, significant, strict=True)
     ]
 
 
 def _change(
-    key: tuple[str, str], times: RoundTimes, pairs: int, *, is_significant: bool
+    key: tuple[str, str], times: RoundTimes, trials_a_round: int, *, is_significant: bool
 ) -> CostChange:
     (job, benchmark), (base, new) = key, times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
         share = share_of_look(len(base))
-        ratio = stats.ratio(new, base, share=share, trials_a_round=pairs)
+        ratio = stats.ratio(new, base, share=share, trials_a_round=trials_a_round)
     return CostChange(
         job=job,
         benchmark=benchmark,

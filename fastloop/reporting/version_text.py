@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.result import Result, outcome
+from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.comparable import delivers_same
 from fastloop.reporting.comparison import (
     CostChange,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from fastloop.core import stats
+from fastloop.reporting.page import render_page
+from fastloop.suite.site import LoadedRound
 from fastloop.suite.suite_file import Cell, SuiteFile
 from fastloop.suite.workloads import SuiteRow, SuiteWorkload
 
+TEMPLATE = Path(__file__).with_name("claims.html.jinja")
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
 ROWS = ("dataset=mydataset", "dataset.count=10000", "dataset.shape=[5]", "batch_size=256")
 """The data of pytorch#10260: 10,000 rows of five floats."""
@@ -291,6 +295,16 @@ def describe_judgement(judged: JudgedClaim) -> str:
         f"{claim.name}: {judged.outcome}: {measured}, claimed: {claim.least:g} or more: "
         f"{claim.says}"
     )
+
+
+def render_claims(rounds: list[LoadedRound], page: str = "index.html") -> str:
+    """The page of claims: the newest round of each machine.
+
+    page: the name of the page of loaders beside it; empty without one.
+    """
+    newest = {each.machine: each for each in rounds}
+    judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
+    return render_page(TEMPLATE, judged=judged, machines=[*newest.values()], page=page)
 
 
 def _why_null(cell: Cell | None) -> str:

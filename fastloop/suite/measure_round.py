@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.config.command_line import quote
 from fastloop.config.compose import compose_requests, usage_errors
-from fastloop.config.experiments import register_experiments
+from fastloop.config.hydra_experiments import register_experiments
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_result
 from fastloop.core.text import printable

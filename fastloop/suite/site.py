@@ -1,4 +1,4 @@
-"""The suite's page: one static file of all rounds and machines, which needs no network."""
+"""The page of loaders: one static file of all rounds and machines, which needs no network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from pathlib import Path
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
 from fastloop.reporting.page import render_page
-from fastloop.suite.claims import CLAIMS, judge
 from fastloop.suite.suite_file import Cell, Figures, SuiteFile, load_suite
 from fastloop.suite.verify_file import check_file
 
-PAGE, CLAIMS_PAGE = (
-    Path(__file__).with_name(f"{name}.html.jinja") for name in ("loaders", "claims")
-)
+TEMPLATE = Path(__file__).with_name("loaders.html.jinja")
 ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
 """Patterns of the files in the folder of results."""
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -45,23 +42,29 @@ class ShownCell:
     machine: str
     round: str
     scope: str
-    code: str
+    code_url: str
     """Address of the option's code."""
     is_old: bool
+    """True if it was measured more than a year ago."""
     memory: str
+    """Peak of memory in MiB."""
     first_batch: str
+    """Milliseconds from opening the loader to its first batch."""
     shuffle: str
+    """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     rank: str = ""
     ratio: str = ""
     interval: str = ""
     hue: int | None = None
     """Colour of the ratio; None without one."""
     rate: str = ""
+    """Samples a second."""
     share: str = ""
+    """Share of the machine's limit in percent."""
 
     @property
     def tie(self) -> str:
-        """The labels of the cells of the same rank, for a reader who asks."""
+        """The labels of the cells of the same rank, as a tooltip."""
         figures = self.cell.figures
         return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
 
@@ -80,38 +83,43 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
     return rounds
 
 
-def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: bool = False) -> str:
-    """The page. A cell is the newest of its machine, workload and row, even if that is null. Cells
-    of different rounds are not ranked together.
+def render_site(
+    rounds: list[LoadedRound], now_ms: int, code_url: str, has_claims: bool = False
+) -> str:
+    """The page. A cell is the newest of its machine, workload and row, even if it has no figures.
+    Cells of different rounds are not ranked together.
 
-    now_ms: the present, in milliseconds since 1970. code: address before the path of code.
+    now_ms: the present, in milliseconds since 1970. code_url: address before the path of code.
     has_claims: True if there is a page of claims beside it.
     """
     titles: dict[str, str] = {}
     for each in rounds:
         titles |= {workload.name: workload.title for workload in each.document.workloads}
     newest = {
-        (each.machine, cell.workload, cell.label): _show(each, cell, now_ms, code)
-        for each, cell in _comparable_cells(rounds)
+        (each.machine, cell.workload, cell.label): _show(each, cell, now_ms, code_url)
+        for each, cell in _cells_to_show(rounds)
     }
-    cells = sorted(newest.values(), key=lambda shown: _order(shown, [*titles]))
+    cells = sorted(newest.values(), key=lambda shown: _sort_key(shown, [*titles]))
     machines = {each.machine: each for each in rounds}
     return render_page(
-        PAGE,
+        TEMPLATE,
         cells=cells,
         titles=titles,
         machines=[*machines.values()],
-        labels=[*dict.fromkeys(shown.cell.label for shown in sorted(cells, key=_label))],
+        labels=sorted({shown.cell.label for shown in cells}),
         by_place={(each.machine, each.cell.label, each.cell.workload): each for each in cells},
         filled=sum(each.cell.figures is not None for each in cells),
         has_claims=has_claims,
     )
 
 
-def _comparable_cells(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cell]]:
-    """The cells of all rounds, oldest first. Only those of one round of a machine and workload have
-    ranks and ratios: of the newest complete one, or of the newest. The quick suite has less data,
-    so its cells are left out if the full one was measured."""
+def _cells_to_show(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cell]]:
+    """The cells of all rounds, oldest first.
+
+    For each machine and workload, only one round's cells keep their ranks and ratios: those of the
+    newest complete round, or of the newest if none is complete. The quick suite has less data, so
+    its cells are left out if the full one was measured.
+    """
     full = {
         (each.machine, workload.name)
         for each in rounds
@@ -144,35 +152,21 @@ def _without_rank(cell: Cell) -> Cell:
     return replace(cell, figures=replace(cell.figures, **no_rank), unranked_reason=reason)
 
 
-def render_claims(rounds: list[LoadedRound], page: str = "index.html") -> str:
-    """The page of claims: the newest round of each machine.
-
-    page: the name of the page of loaders beside it; empty without one.
-    """
-    newest = {each.machine: each for each in rounds}
-    judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
-    return render_page(CLAIMS_PAGE, judged=judged, machines=[*newest.values()], page=page)
-
-
-def _label(shown: ShownCell) -> str:
-    return shown.cell.label
-
-
-def _order(shown: ShownCell, workloads: list[str]) -> tuple:
+def _sort_key(shown: ShownCell, workloads: list[str]) -> tuple:
     """The key that sorts cells by workload, then by seconds; cells without figures come last."""
     figures = shown.cell.figures
     seconds = figures.seconds if figures else math.inf
     return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label
 
 
-def _show(loaded: LoadedRound, cell: Cell, now_ms: int, code: str) -> ShownCell:
-    """The cell of this round with its texts. now_ms, code: as for render_site."""
+def _show(loaded: LoadedRound, cell: Cell, now_ms: int, code_url: str) -> ShownCell:
+    """The cell of this round with its texts. now_ms, code_url: as for render_site."""
     shown = ShownCell(
         cell=cell,
         machine=loaded.machine,
         round=loaded.round,
         scope=loaded.document.scope,
-        code=f"{code.rstrip('/')}/{cell.code}",
+        code_url=f"{code_url.rstrip('/')}/{cell.code}",
         is_old=cell.measured_ms is not None and now_ms - cell.measured_ms > YEAR_MS,
         memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",
         first_batch="" if cell.first_batch_s is None else significant(1e3 * cell.first_batch_s),

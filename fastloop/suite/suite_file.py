@@ -196,7 +196,7 @@ def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:
 
 
 def with_figures(document: SuiteFile) -> SuiteFile:
-    """The document with all figures computed anew."""
+    """The document with all figures computed again."""
     cells, workloads = list(document.cells), []
     for workload in document.workloads:
         places = [place for place, cell in enumerate(cells) if cell.workload == workload.name]

@@ -19,11 +19,12 @@ from fastloop.core import stats
 from fastloop.core.alpha_spending import AUTO, AUTO_SECONDS
 from fastloop.core.auto_trials import is_decided, most_trials
 from fastloop.core.bounds import Trials
-from fastloop.core.interleave import rounds, within
+from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
+from fastloop.core.time_limits import within
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree
 from fastloop.data.digest import (

@@ -92,7 +92,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
 
 
 def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
-    """Continue from the job's earlier result, or start anew; returns a message if it starts anew.
+    """Continue from the job's earlier result, or start again; returns a message if it starts again.
 
     now: the job's result before any trial, with the present data, code and machine.
     """
@@ -102,7 +102,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         copy = _copy_result(state.entry.folder, earlier.key)
         state.continue_from(replace(now, run_id=earlier.run_id))
         changed = ", ".join(changes(earlier, now)) or "an option's code"
-        return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
+        return f"{now.name} is measured again, {changed} changed; the earlier result is in {copy}"
     if _is_finished(state, settings):
         state.keep()
         count = len(earlier.trials)

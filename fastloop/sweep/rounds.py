@@ -16,7 +16,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from fastloop.core.alpha_spending import AUTO_SECONDS
-from fastloop.core.interleave import rounds, within
+from fastloop.core.interleave import rounds
 from fastloop.core.limit import Limit
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.number_text import show_time
@@ -24,6 +24,7 @@ from fastloop.core.passwords import without_passwords
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Calls, Result, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
+from fastloop.core.time_limits import within
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.prepare_dataset import find_damage
 from fastloop.reporting.comparable import is_sweep_decided
@@ -47,7 +48,7 @@ from fastloop.trial.limits import missing_limits
 from fastloop.trial.profiling import profile_paths
 from fastloop.trial.shadow import SHADOW_TIME
 from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task, trial_task
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
 """(jobs, number) -> the names of the jobs that continue. Prepares the data of each job that runs

@@ -33,7 +33,7 @@ from fastloop.processes.git_worktree import (
     find_repository,
     remove_left_worktrees,
 )
-from fastloop.sweep.version_sides import BASE, CANDIDATE, Version
+from fastloop.sweep.version_process import BASE, NEW, Version
 
 OWN = "fastloop"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -176,7 +176,7 @@ def _is_version(text: str) -> bool:
 
 @contextmanager
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
-    """Both versions, by BASE and CANDIDATE: the version that `against=` names, and the present one.
+    """Both versions, by BASE and NEW: the version that `against=` names, and the present one.
 
     here: the working folder. folder: below the outputs folder, for a worktree that ends with the
     context. Raises UsageError if the version can't be made.
@@ -199,7 +199,7 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
 def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
     """top, tree: the folder that holds the user's code, and the one that takes its place."""
     if source.package:
-        # An environment adds the folders of the main one's .pth files by itself, behind its own
+        # An environment adds the folders of the main one's .pth files by itself, after its own
         # packages, which such a folder would hide if it came first.
         return _package_versions(source, _import_path(here, ()), tree)
     return _code_versions(source, _import_path(here, sys.path), top.resolve(), tree.resolve())
@@ -214,19 +214,19 @@ def _package_versions(
     """
     package, needed = source.package, source.environment
     if needed is None:
-        candidate = Version(label=f"{package} {version_of(package)}", path=path)
+        new = Version(label=f"{package} {version_of(package)}", path=path)
     else:
         built = _build(needed, f"package={package}")
-        candidate = _version_in(built, package, path)
-        installed = candidate.number or version_of(package)
+        new = _version_in(built, package, path)
+        installed = new.package_version or version_of(package)
         if not installed:
             label = ", ".join(built.packages)
             raise UsageError(
                 f"package={package}: it is not installed; allowed: a package that is, such as "
                 f"those of the job's environment: {label}"
             )
-        candidate = replace(candidate, label=f"{package} {installed}")
-    return {BASE: _build_package(source, path, tree), CANDIDATE: candidate}
+        new = replace(new, label=f"{package} {installed}")
+    return {BASE: _build_package(source, path, tree), NEW: new}
 
 
 def _code_versions(
@@ -240,9 +240,9 @@ def _code_versions(
         label=source.label,
         path=(*dict.fromkeys([*moved, *(each for each in path if not _is_below(each, top))]),),
         tree=str(tree),
-        elsewhere=str(top),
+        forbidden_folder=str(top),
     )
-    return {BASE: base, CANDIDATE: Version(label="the working folder", path=path)}
+    return {BASE: base, NEW: Version(label="the working folder", path=path)}
 
 
 def _import_path(here: Path, others: Sequence[str]) -> tuple[str, ...]:
@@ -316,7 +316,7 @@ def _version_in(built: BuiltEnvironment, package: str, path: Sequence[str]) -> V
         python=str(built.folder / "bin" / "python"),
         path=tuple(path),
         package=package,
-        number=names.get(canonicalize_name(package), ""),
+        package_version=names.get(canonicalize_name(package), ""),
     )
 
 

@@ -36,16 +36,27 @@ class Job(JobSettings):
     """
 
     dataset: Dataset
+    """The source of the samples."""
     loader: Loader
+    """Makes batches of the dataset, or of a store that it was written to."""
     order: Order
+    """The order of the samples in an epoch."""
     decoder: Decoder | None = None
+    """Decodes the dataset's images; None: they are not encoded."""
     transform: Transform
+    """Changes each sample, in the workers or in the loop."""
     collate: Collate
+    """Makes a batch of samples."""
     placement: Placement
+    """Copies a batch to the device."""
     benchmark: dict[str, Benchmark]
+    """The benchmarks that each trial times, by name."""
     model: Model
+    """The model of benchmarks that run one."""
     execution: Execution
+    """The way in which the model is run, such as eager or compiled."""
     loading: LoadingSettings
+    """The settings that a DataLoader has."""
     loader_requirements: tuple[str, ...] = ()
     """Arguments of pip for the libraries that the loader and its store import, see
     processes/environments.py."""

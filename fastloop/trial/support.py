@@ -198,7 +198,7 @@ def _check_samples(job: Job) -> None:
 
 def _check_crops(job: Job) -> None:
     """Raise Unsupported for a transform that crops, unless there are image files and a loader that
-    draws random crops anew."""
+    draws new random crops in each epoch."""
     if not isinstance(job.transform, CropTransform):
         return
     name, dataset = f"transform={name_of(job.transform)}", job.dataset
@@ -212,7 +212,7 @@ def _check_crops(job: Job) -> None:
         return
     loader = f"{name}: loader={getattr(job.loader, 'target', name_of(job.loader))}"
     if job.loader.store is not None:
-        hint = "loader=raw, fastloop, spdl and grain draw anew, if no store is asked for"
+        hint = "loader=raw, fastloop, spdl and grain draw new ones in each epoch, without a store"
         raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
     if not traits_of(LoaderTraits, job.loader).even_shares:
         raise Unsupported(f"{loader} sets its own order, and can't tell a sample the epoch")

@@ -22,7 +22,7 @@ from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import run_profiling
 from fastloop.trial.shadow import run_shadow
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
 EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)

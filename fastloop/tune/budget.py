@@ -76,11 +76,21 @@ class Spending:
         if self.budget.seconds is not None:
             return (self.seconds_used + self.ending_s) / self.budget.seconds
         # `exhaustive` is zero until the candidates are counted.
-        allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
-        return self.num_trials / max(1, allowed)
+        return self.num_trials / max(1, self._trial_limit)
+
+    def count_trials(self, trial_s: float) -> int:
+        """About the number of trials that fit into the budget, if one takes this many seconds."""
+        if self.budget.seconds is None:
+            return int(self._trial_limit)
+        return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)
 
     @property
-    def rest_s(self) -> float:
+    def _trial_limit(self) -> float:
+        """The number of trials of a budget that is not a time."""
+        return self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
+
+    @property
+    def remaining_s(self) -> float:
         """Seconds until the work after the race has to begin; infinite if the budget is not a
         time."""
         limit_s = self.budget.seconds
@@ -88,7 +98,7 @@ class Spending:
 
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
-        return seconds <= self.rest_s
+        return seconds <= self.remaining_s
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

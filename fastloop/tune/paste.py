@@ -307,5 +307,5 @@ def _fill(template: str, job: Job) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # Each template ends with a line break, behind which split() finds an empty text.
+    # Each template ends with a line break, after which split() finds an empty text.
     return text.split("\n")[:-1]

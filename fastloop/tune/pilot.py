@@ -133,7 +133,7 @@ def time_first_pass(
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")
-    left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.rest_s)
+    left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.remaining_s)
     with _time_limit(deadline, "preparing the data takes longer; fastloop prepare does that first"):
         prepared = prepare_job(present, request.launcher, most_s=left_s)
     whole_epochs = ExplainedJob(

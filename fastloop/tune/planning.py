@@ -14,16 +14,19 @@ from fastloop.explain.what_ifs import ChangedJob
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
-from fastloop.tune.candidates import (
+from fastloop.tune.candidate_limits import (
     Bounds,
-    Candidates,
-    Compose,
-    add_workers,
     check_memory,
-    drop_settings_without_effect,
     drop_slow_starts,
     drop_unaffordable,
-    find_tune_candidates,
+)
+from fastloop.tune.candidates import Candidates, Compose, find_tune_candidates
+from fastloop.tune.default_space import (
+    Space,
+    add_workers,
+    cap_workers,
+    drop_settings_without_effect,
+    narrow_space,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import FirstPass, Pilot, PilotLimits, run_pilot, time_first_pass
@@ -35,7 +38,6 @@ from fastloop.tune.short_budget import (
     expect_cost,
     is_short,
     name_larger_budget,
-    narrow_space,
     trial_of_epoch_s,
 )
 from fastloop.tune.surrogate import make_surrogate
@@ -61,8 +63,7 @@ class TuneSettings:
     objective: str
     memory_limit_mib: float | None
     """The user's limit; None: the memory that cgroup and machine allow."""
-    space: Mapping[str, Sequence[str]]
-    """For each setting, by name, the texts name=value of its values."""
+    space: Space
     is_default_space: bool
 
 
@@ -90,19 +91,13 @@ def plan_tuning(
 ) -> TuneFile:
     """The plan of the sweep: the jobs that are raced, the present one first.
 
-    compose: returns the job of a list of overrides; raises UsageError for a value that no job can
-    have.
-
     Raises JobFailed if the present job can't be run, and UsageError if the budget is too small.
     """
     check_least_time(spending)
     overrides = override_for_race(request)
     present = compose(overrides)
-    space, notes = _choose_space(settings, present, request.choices["loader"])
     first = first_pass_within(spending, partial(time_first_pass, request, present, begin_step))
-    # A space that the user has given is tried as it is.
-    if settings.is_default_space and first.waits:
-        space = add_workers(space)
+    space, notes = _choose_space(settings, present, request.choices["loader"], waits=first.waits)
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     if settings.is_default_space:
@@ -168,8 +163,8 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
 def check_trial_time(pilot: Pilot, spending: Spending) -> None:
     """Raise UsageError if not even one trial of the present job has room in the budget."""
     trial_s = _forecast_trial_s(pilot)
-    if trial_s > spending.rest_s:
-        left = f"{max(0.0, spending.rest_s):.0f} s are left"
+    if trial_s > spending.remaining_s:
+        left = f"{max(0.0, spending.remaining_s):.0f} s are left"
         raise _too_short(
             f"a trial of yours takes about {trial_s:.0f} s, and {left}", spending, trial_s
         )
@@ -182,17 +177,23 @@ def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
 
 
 def _choose_space(
-    settings: TuneSettings, present: Job, own_loader: str
-) -> tuple[Mapping[str, Sequence[str]], list[str]]:
-    """The space that the budget has time for, and notes on the rest."""
+    settings: TuneSettings, present: Job, own_loader: str, *, waits: bool
+) -> tuple[Space, list[str]]:
+    """The space that the budget has time for, and notes on the rest.
+
+    own_loader: name of the present job's loader. waits: True if samples wait rather than compute.
+    """
     # A space that the user has given is tried as it is.
     if not settings.is_default_space:
         return settings.space, []
     space, notes = drop_settings_without_effect(settings.space, present)
-    if not is_short(settings.budget):
-        return space, notes
-    narrow, more = narrow_space(space, own_loader)
-    return narrow, [*notes, *more]
+    if is_short(settings.budget):
+        space, others = narrow_space(space, own_loader)
+        notes += others
+    if waits:
+        return add_workers(space), notes
+    space, others = cap_workers(space)
+    return space, [*notes, *others]
 
 
 def _choose_raced(
@@ -204,7 +205,8 @@ def _choose_raced(
     """The most promising candidates, about twice as many as the budget has trials for."""
     # With twice as many, the race can pass over candidates with predictions that turn out wrong.
     by_name = {each.name: each for each in candidates}
-    count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
+    num_trials = spending.count_trials(_forecast_trial_s(pilot))
+    count = min(max(FEWEST_RACED, 2 * num_trials), MOST_RACED)
     changes = [(), *(each.change.overrides for each in candidates)]
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
@@ -216,14 +218,6 @@ def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> floa
     """Cost of a job by the model; without a model, the usual cost."""
     predicted = pilot.predict(job)
     return expect_cost(job, change, waits=waits) if predicted is None else predicted
-
-
-def _count_trials(pilot: Pilot, spending: Spending) -> int:
-    """About the number of trials for which there is room."""
-    budget = spending.budget
-    if budget.seconds is None:
-        return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
-    return int(max(0.0, budget.seconds - spending.seconds_used) / _forecast_trial_s(pilot))
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:

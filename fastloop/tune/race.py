@@ -38,7 +38,7 @@ MARGIN = 1.2
 """Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
 SURE = 2.0
 """Number of standard deviations by which a difference is beyond noise."""
-WORTH_SEARCHING = 0.03
+LEAST_LOG_GAIN = 0.03
 """Logarithm of the ratio of costs by which a configuration must be better to be worth a search,
 about 3 %."""
 LEAST_CHANCE = 0.02
@@ -227,10 +227,10 @@ class _Race:
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
         """The chance of each configuration to be better than the leader by more than
-        WORTH_SEARCHING, without the leader and failed ones."""
+        LEAST_LOG_GAIN, without the leader and failed ones."""
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
-        gains = posterior.mean[place] - posterior.mean - WORTH_SEARCHING
+        gains = posterior.mean[place] - posterior.mean - LEAST_LOG_GAIN
         scores = gains / np.maximum(posterior.difference_std(place), 1e-9)
         return {
             name: 0.5 * math.erfc(-score / math.sqrt(2))

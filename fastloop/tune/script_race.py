@@ -58,8 +58,8 @@ def race_in_script(
     except SmallBudgetError as error:
         return ScriptOutcome(needed_s=error.allowed_s)
     best = tuned.race.winner if tuned.is_faster else tuned.race.present
-    told = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
-    text = "\n".join([tuned.without_code(), *wrap(told)])
+    sentences = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
+    text = "\n".join([tuned.without_code(), *wrap(sentences)])
     return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
 
 

@@ -209,14 +209,14 @@ def _follow(
     process: subprocess.Popen[bytes], path: Path, end_ns: int, begin_step: Callable[[str], None]
 ) -> None:
     """Wait for the process, and report the name of each configuration that it measures."""
-    told = ""
+    last = ""
     while now_ns() < end_ns + 1e9 * LATE_S:
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
             return
         step = path.read_text(encoding="utf-8") if path.exists() else ""
-        if step and step != told:
-            told = step
+        if step and step != last:
+            last = step
             begin_step(step)
 
 

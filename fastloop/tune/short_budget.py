@@ -1,4 +1,4 @@
-"""Tuning within a short budget: a small space, no model, and the least time that a race needs."""
+"""Tuning within a short budget: without a model, and in the least time that a race needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,6 @@ from fastloop.tune.race import FEWEST_CONFIRMING
 SHORT_S = 120.0
 """With a shorter budget there is no time for a large space, nor for the model's measurements, which
 take about half a minute."""
-LIKELY: Mapping[str, Sequence[str]] = {
-    "loader": ("fastloop", "python_loop"),
-    "torch_threads": ("null", "1"),
-    "num_workers": ("0", "2"),
-    "persistent_workers": ("false", "true"),
-}
-"""Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
-FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
-them."""
 EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0.7}
 """Relative costs by override, which decide on the order of trials if nothing is predicted. Chosen
 by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
@@ -50,25 +41,6 @@ LEAST_TRIAL_S = 1.0
 def is_short(budget: TuneBudget) -> bool:
     """True if the budget is a time, and has none for the model's measurements."""
     return budget.seconds is not None and budget.seconds < SHORT_S
-
-
-def narrow_space(
-    space: Mapping[str, Sequence[str]], own_loader: str
-) -> tuple[dict[str, Sequence[str]], list[str]]:
-    """The default space reduced to the likely values, and a note on the others.
-
-    own_loader: the user's loader, which stays in the space.
-    """
-    # The user's own loader is kept, because other settings of it may help.
-    likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
-    narrow: dict[str, Sequence[str]] = {
-        name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]
-        for name, texts in space.items()
-        if name in likely
-    }
-    kept = {name: texts for name, texts in narrow.items() if texts}
-    shown = "; ".join(" ".join(texts) for texts in kept.values())
-    return kept, [f"others than {shown}: the budget is below {SHORT_S:.0f} s"]
 
 
 def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> float:

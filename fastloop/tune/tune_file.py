@@ -88,7 +88,7 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
 
 def _load(path: Path, name: str) -> TuneFile:
     """The file's content. Raises UsageError, with the file's name, if tuning has not written it."""
-    remedy = f"allowed: the folder of another fastloop tune; without resume={name} it begins anew"
+    remedy = f"allowed: the folder of another fastloop tune; without resume={name} it starts again"
     try:
         file = _adapter.validate_json(path.read_bytes())
     except (pydantic.ValidationError, OSError) as error:

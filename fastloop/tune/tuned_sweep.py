@@ -108,7 +108,7 @@ class RaceSchedule:
         # that pass is at least twice the longest trial, because the machine may be busier now.
         if outcome.is_faster:
             longest_s = self.spending.longest_trial_s(outcome.winner)
-            self._limit_s(outcome.winner, max(self.spending.rest_s, 2 * longest_s))
+            self._limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
             yield self._states[outcome.winner]
         if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
             yield self._states[outcome.present]

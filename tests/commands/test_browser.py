@@ -18,8 +18,8 @@ from options import REPOSITORY, skip_or_fail
 from suite_files import claimed_file, document_of, measured_cell
 
 from fastloop.core.tracked_metrics import metrics
-from fastloop.suite.claims import CLAIMS
-from fastloop.suite.site import LoadedRound, render_claims
+from fastloop.suite.claims import CLAIMS, render_claims
+from fastloop.suite.site import LoadedRound
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"

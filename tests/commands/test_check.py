@@ -14,8 +14,8 @@ from known_results import result_of
 
 from fastloop.cli.check import _refuse_settings_of_job, check_speed
 from fastloop.config.check_files import CheckSettings, load_base, save_base
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.types import UsageError
+from fastloop.reporting.check_verdict import CheckStatus
 
 pytestmark = pytest.mark.slow
 DATASET = """\

@@ -82,8 +82,8 @@ def test_slower_working_folder_is_found_and_leaves_no_worktree(repository):
     assert process.stdout.startswith("The working folder is slower than HEAD (")
     assert worktrees(repository) == 1
     (folder,) = (repository / "outputs/check").iterdir()
-    assert {each.name for each in folder.iterdir()} == {"base", "candidate"}
-    base, new = (load_results(folder / side, "side") for side in ("base", "candidate"))
+    assert {each.name for each in folder.iterdir()} == {"base", "new"}
+    base, new = (load_results(folder / side, "side") for side in ("base", "new"))
     assert base[0].content == new[0].content != ""
     assert base[0].fingerprint != new[0].fingerprint
     assert "is slower than" in (repository / "comment.md").read_text()

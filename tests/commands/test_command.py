@@ -349,7 +349,7 @@ def test_printing_the_config_imports_neither_torch_nor_mlflow(tmp_path):
 def test_a_job_without_images_imports_neither_torchvision_nor_tensordict(tmp_path):
     """Nor what these import, which takes as long as importing torch, in every process."""
     modules = (
-        "fastloop.trial.trial_process",
+        "fastloop.trial.timed_trial",
         "fastloop.options.loader.raw",
         "fastloop.data.chunked_reader",
     )

@@ -20,8 +20,8 @@ from sweep_results import LOADERS, set_seconds, sweep_folder
 from fastloop.core.machine_load import Load
 from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
-from fastloop.reporting.document import compose_document
-from fastloop.reporting.html import render_html
+from fastloop.reporting.html_report import render_html
+from fastloop.reporting.report_content import compose_document
 from fastloop.reporting.report_files import render_markdown, write_report
 from fastloop.reporting.summary import summarize
 

@@ -39,8 +39,8 @@ from fastloop.sweep.job_state import SweepJob
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.result import Result
-from fastloop.reporting.document import compose_document
-from fastloop.reporting.html import render_html
+from fastloop.reporting.report_content import compose_document
+from fastloop.reporting.html_report import render_html
 from fastloop.options.tracker.none import NoTracker
 from fastloop.sweep.tracking import SweepTracker
 

@@ -26,7 +26,7 @@ from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.trial.delivery import loader_opener
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 COMMON = ("batch_size=5", "benchmark=traversal", "min_window_s=0", "epochs=1")
 RANDOM = ("transform=random_resized_crop", "transform.size=[32,40]")

@@ -20,7 +20,7 @@ from fastloop.data.digest import leaves_of
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TOKENS = ("dataset=tokens", "dataset.num_tokens=5000", "dataset.block_size=64")
 UNLABELLED = {

@@ -24,7 +24,7 @@ from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.prefetch.thread import prefetch_by_thread
 from fastloop.trial.profiling import profile_paths, run_profiling
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 EXECUTIONS = options("execution")
 ON_CPU = {"eager", "compiled"}

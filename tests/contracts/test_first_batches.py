@@ -17,7 +17,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 FIRST = ("batches=3", "batch_size=16", "benchmark=traversal", "epochs=2")
 

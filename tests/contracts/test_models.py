@@ -26,7 +26,7 @@ from fastloop.core.types import BadData, Unsupported
 from fastloop.data.prepare_dataset import prepare
 from fastloop.options.benchmark._model import build_seeded
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 MODELS = options("model")
 IMAGE_MODELS = [name for name in MODELS if name != "transformer"]

@@ -29,7 +29,7 @@ from fastloop.options.loader.fastloop import fastloader_epochs
 from fastloop.options.order.blocks import BlockOrder
 from fastloop.options.order.random import RandomOrder
 from fastloop.options.order.sequential import SequentialOrder
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 MANY = 10**9
 SMALL = st.integers(1, 70)

@@ -40,7 +40,7 @@ from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.digest import leaves_of
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 NO_META = ("jax",)

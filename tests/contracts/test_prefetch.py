@@ -37,7 +37,7 @@ from fastloop.trial.prefetch.process import prefetch_by_process, share_batch
 from fastloop.trial.prefetch.stream import DeliveryStream, prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 CPU = torch.device("cpu")
 FIRST_METHOD = multiprocessing.get_all_start_methods()[0]

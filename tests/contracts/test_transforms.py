@@ -12,7 +12,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.same_data import check_data
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 PHOTOS = ("dataset=photos", "dataset.count=12", "dataset.crop=[40,56]", "batch_size=5")
 WHERE = ["worker", "device"]

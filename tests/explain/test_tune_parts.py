@@ -25,13 +25,13 @@ from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget
-from fastloop.tune.candidates import (
-    Bounds,
+from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
+from fastloop.tune.candidates import find_tune_candidates
+from fastloop.tune.default_space import (
     add_workers,
+    cap_workers,
     drop_settings_without_effect,
-    drop_slow_starts,
-    drop_unaffordable,
-    find_tune_candidates,
+    narrow_space,
 )
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
@@ -50,7 +50,6 @@ from fastloop.tune.short_budget import (
     is_short,
     longest_epoch_s,
     name_larger_budget,
-    narrow_space,
     race_of_two_s,
     trial_of_epoch_s,
 )
@@ -96,6 +95,13 @@ def test_spending_is_a_share_of_what_is_allowed():
     )
     spent = Spending(budget=TuneBudget(seconds=1e6), before_s=5e5)
     assert spent.share_used() == pytest.approx(0.5, abs=0.001)
+
+
+def test_trials_that_fit_are_counted_by_their_time_or_as_the_budget_says():
+    assert Spending(budget=TuneBudget(trials=40), num_trials=10).count_trials(1e9) == 40
+    assert Spending(budget=TuneBudget(share=0.1), exhaustive=400).count_trials(1e9) == 40
+    assert Spending(budget=TuneBudget(seconds=1e6), before_s=5e5).count_trials(1e4) == 49
+    assert Spending(budget=TuneBudget(seconds=10), before_s=20).count_trials(1.0) == 0
 
 
 def test_process_has_begun_before_this():
@@ -201,6 +207,17 @@ def test_settings_without_effect_are_left_out_and_said():
     assert "placement" not in kept
     assert "decoder" not in kept
     assert any(note.startswith("placement: no effect on the CPU") for note in notes)
+
+
+def test_workers_beyond_the_cores_are_left_out_and_said():
+    few = {"num_workers": ["num_workers=0", "num_workers=2"], "torch_threads": ["torch_threads=1"]}
+    assert cap_workers(few) == (few, [])
+    many = [*few["num_workers"], "num_workers=999998", "num_workers=999999"]
+    kept, (note,) = cap_workers({**few, "num_workers": many})
+    assert kept == few
+    assert re.fullmatch(
+        r"num_workers=999998 num_workers=999999: more than two workers for each of \d+ cores?", note
+    )
 
 
 def test_combinations_are_crossed_and_what_can_not_be_combined_is_said():
@@ -451,10 +468,10 @@ def test_first_pass_is_stopped_at_its_share_of_the_budget():
     spending = Spending(budget=TuneBudget(seconds=60), before_s=10)
     with pytest.raises(UsageError, match=r"^budget=60s is too short: 10 s of it are spent, and it"):
         first_pass_within(spending, time_pass)
-    assert 0 < deadlines[0].rest_s <= 20
+    assert 0 < deadlines[0].remaining_s <= 20
     with pytest.raises(UsageError, match=r"^it takes longer$"):
         first_pass_within(Spending(budget=TuneBudget(trials=5)), time_pass)
-    assert deadlines[1].rest_s == math.inf
+    assert deadlines[1].remaining_s == math.inf
 
 
 @pytest.mark.heavy

@@ -134,13 +134,13 @@ def test_tune_of_several_jobs_is_refused_by_its_own_name(tmp_path):
 
 
 @pytest.mark.heavy
-def test_last_tuning_begins_anew_if_none_has_finished_a_trial(tmp_path):
+def test_last_tuning_starts_again_if_none_has_finished_a_trial(tmp_path):
     shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
     quick = [each for each in TUNE if not each.startswith(("space=", "budget="))]
     quick += ["space=loader=raw", "budget=2trials", "resume=last"]
     process = run_fastloop(*quick, "tracker=none", cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
-    assert "resume=last: no earlier tuning has finished a trial, this one begins anew\n" in (
+    assert "resume=last: no earlier tuning has finished a trial, this one starts again\n" in (
         process.stderr
     )
 

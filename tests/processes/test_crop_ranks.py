@@ -10,7 +10,7 @@ from options import compose_job
 from fastloop.core.protocols import RankTask
 from fastloop.core.spans import now_ns
 from fastloop.options.launcher.torchrun import TorchrunLauncher
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TIMEOUT_S = 120
 """Time limit after which a hanging rank fails the test."""

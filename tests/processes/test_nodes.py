@@ -18,7 +18,7 @@ import pytest
 from commands import QUICK, results, runs
 from rank_commands import rank_variables, run_two_ranks
 
-from fastloop.processes.rendezvous import host_store
+from fastloop.processes.store_messages import host_store
 
 pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent

@@ -21,7 +21,7 @@ from fastloop.data.torch_epochs import torch_epochs
 from fastloop.data.worker_errors import FULL_SHM
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.order.sequential import SequentialOrder
-from fastloop.processes.child import Call, start_child
+from fastloop.processes.child_process import Call, start_child
 from fastloop.processes.positions import locate_processes
 
 FORKSERVER = SingleLauncher(isolation="forkserver")

@@ -41,7 +41,7 @@ from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
 from fastloop.trial.support import check_plan
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TIMEOUT_S = 120
 """Time limit after which a hanging rank fails the test."""

@@ -113,7 +113,7 @@ def test_resume_never_mixes_results_of_other_versions(tmp_path):
         save(dataclasses.replace(result, environment=environment, key="another"), path.parent)
     process = run_fastloop(*SWEEP, "tracker=none", "trials=3", "resume=last", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "raw mydataset is measured anew, torch 1.0 to " in process.stderr
+    assert "raw mydataset is measured again, torch 1.0 to " in process.stderr
     assert [len(result.trials) for result in results(tmp_path)] == [3, 3]
     kept = [*tmp_path.glob("outputs/20*/*/*/result-another.json")]
     assert len(kept) == 2

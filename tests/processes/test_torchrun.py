@@ -25,7 +25,7 @@ from fastloop.core.protocols import RankTask
 from fastloop.core.types import JobFailed
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.processes.rank_group import barrier, rank, world_size
-from fastloop.processes.rendezvous import connect, host_store
+from fastloop.processes.store_messages import connect, host_store
 from fastloop.processes.torchrun_env import StoreAddress
 
 pytestmark = pytest.mark.slow

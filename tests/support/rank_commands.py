@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fork_server
 
-from fastloop.processes.rendezvous import host_store
+from fastloop.processes.store_messages import host_store
 
 Arguments = tuple[str, ...]
 

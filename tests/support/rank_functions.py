@@ -30,13 +30,13 @@ from fastloop.processes.rank_group import (
     rank,
     world_size,
 )
-from fastloop.processes.rendezvous import LOOPBACK, host_store
+from fastloop.processes.store_messages import LOOPBACK, host_store
 from fastloop.trial import training_limit
 from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
 from fastloop.trial.profiling import run_profiling
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 BATCH = 16
 SEED = 7

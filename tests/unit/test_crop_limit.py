@@ -19,7 +19,7 @@ from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.trial import crop_limit as limit_module
 from fastloop.trial import limits
 from fastloop.trial.crop_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4", "min_window_s=0")
 RANDOM = ("transform=random_resized_crop", "transform.size=[32,40]")

@@ -12,10 +12,10 @@ from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.result_io import load
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
-from fastloop.processes.child import Call, start_child
+from fastloop.processes.child_process import Call, start_child
 from fastloop.trial.earlier_trials import Earlier, find_earlier, limits_of
 from fastloop.trial.shadow import run_shadow
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 SETTINGS = (*MYDATASET, f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")
 

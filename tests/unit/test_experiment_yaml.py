@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from commands import run_fastloop
 
-from fastloop.config.experiments import experiment_yaml
+from fastloop.config.write_experiment import experiment_yaml
 
 OVERRIDES = [
     "dataset=synthetic",

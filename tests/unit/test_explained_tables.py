@@ -15,8 +15,8 @@ from fastloop.core.result import Result
 from fastloop.core.result_io import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
 from fastloop.core.tracked_metrics import metrics
-from fastloop.reporting.document import compose_document
 from fastloop.reporting.pictures import picture_of_ladders
+from fastloop.reporting.report_content import compose_document
 from fastloop.reporting.report_files import write_report
 from fastloop.reporting.terminal_table import format_tables
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from known_results import result_of
 
-from fastloop.reporting.document import compose_document
+from fastloop.reporting.report_content import compose_document
 from fastloop.reporting.sweep_files import file_lines
 
 STORE = {"disk_mib": 574.2, "prepare_s": 27.13, "num_samples": 1000}

@@ -83,7 +83,7 @@ from fastloop.processes.start_method import start_server_early
 if __name__ == "__main__":
     start_server_early(["fastloop.trial.tasks", "fastloop.options.store.tensordict"])
     assert "torch" not in sys.modules
-    from fastloop.processes.child import Call, start_child
+    from fastloop.processes.child_process import Call, start_child
     import preloaded_names
 
     with start_child("forkserver", Call(function=preloaded_names.tell, args=())) as child:
@@ -97,7 +97,7 @@ import sys
 def tell():
     from fastloop.processes import forkserver_hook
 
-    wanted = ("torch", "tensordict", "fastloop.trial.trial_process", "fastloop.trial.shadow")
+    wanted = ("torch", "tensordict", "fastloop.trial.timed_trial", "fastloop.trial.shadow")
     is_server = forkserver_hook.IMPORTED_BY == os.getppid()
     return is_server, *(name in forkserver_hook.PRELOADED for name in wanted)
 """

@@ -19,7 +19,7 @@ from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.trial import decode_limit, gather_limit, limits, rate_on_cores
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 CPU = torch.device("cpu")
 SHORT = ("epochs=1", "batch_size=4", "min_window_s=0")

@@ -15,7 +15,7 @@ from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job_start import find_pair
 from fastloop.trial.profiling import run_profiling
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TRAINED = ("benchmark=[training,inference]", "epochs=2", "learning_rate=0.001")
 PAIRS = (

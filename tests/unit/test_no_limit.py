@@ -27,7 +27,7 @@ from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.merge_ranks import merge_trials
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4")
 

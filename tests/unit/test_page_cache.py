@@ -25,7 +25,7 @@ from fastloop.trial import page_cache
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.page_cache import evict, resident_fraction, total_mib, warm
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 MIB = 2**20
 LARGE = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")

@@ -30,7 +30,7 @@ from fastloop.sweep.caveats import option_caveats
 from fastloop.trial.delivery import with_sample_lengths
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 BATCH = 8
 TEXTS = ("dataset=texts", "dataset.count=203", "dataset.max_length=60", "collate=pad")

@@ -42,7 +42,7 @@ def test_failed_job_runs_once_its_library_is_installed(state, environment, runs)
     assert state.is_running == runs
 
 
-def test_a_job_that_is_measured_anew_keeps_no_profile_of_other_code(state, tmp_path):
+def test_a_job_that_is_measured_again_keeps_no_profile_of_other_code(state, tmp_path):
     names = ["explain.json", "timeline.json", "timeline.svg", "profile-training.txt"]
     for name in names:
         (tmp_path / name).write_text("of earlier trials")

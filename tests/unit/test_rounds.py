@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fastloop.core import time_limits
-from fastloop.core.interleave import rounds, within
+from fastloop.core.interleave import rounds
+from fastloop.core.time_limits import within
 from fastloop.sweep.rounds import rounds_cut
 
 

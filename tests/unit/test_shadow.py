@@ -18,10 +18,10 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.same_data import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
-from fastloop.processes.child import Call, start_child
+from fastloop.processes.child_process import Call, start_child
 from fastloop.trial import unread_batches
 from fastloop.trial.shadow import check_idle, run_shadow
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TRAVERSAL = ("benchmark=traversal", f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")
 COUNTED = {

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from fastloop.core.types import SignalExit
+from fastloop.processes.command_endings import ENDINGS
 from fastloop.processes.signals import ExitOnSignal, defer_signals, exit_if_signalled
-from fastloop.processes.startup import ENDINGS
 
 RUN = ("fastloop.run", "tracker=none", "trials=1", "epochs=1")
 SIGNAL_ON_IMPORT = """

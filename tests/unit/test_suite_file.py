@@ -17,13 +17,12 @@ from fastloop.cli import suite
 from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
-from fastloop.suite.claims import CLAIMS, describe_judgement, judge
+from fastloop.suite.claims import CLAIMS, describe_judgement, judge, render_claims
 from fastloop.suite.site import (
     CLAIMS_FILES,
     ROUNDS,
     LoadedRound,
     load_rounds,
-    render_claims,
     render_site,
 )
 from fastloop.suite.suite_file import (

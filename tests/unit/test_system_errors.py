@@ -14,7 +14,7 @@ from fastloop.cli.arguments import parse_settings
 from fastloop.core.outputs_folder import make_sweep_folder
 from fastloop.core.types import UsageError
 from fastloop.options.tracker.none import NoTracker
-from fastloop.processes.startup import exit_on_system_error
+from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.sweep.measure import _import_tracker
 
 FULL = Path("/dev/full")

@@ -8,7 +8,7 @@ from torch import nn
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 TRAINING = ("benchmark=training", "loader=np_memmap", "epochs=3")
 

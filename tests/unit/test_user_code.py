@@ -33,7 +33,7 @@ from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.job_identity import trial_key
 from fastloop.trial.support import check_support
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 SQUARES = "dataset._target_=my_code.Squares"
 pytestmark = pytest.mark.filterwarnings(

@@ -19,7 +19,7 @@ from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.same_data import num_delivered
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 MISSING = [index for index in range(COUNT) if index % 7 == 3]
 FASTLOOP = ("loader=fastloop", "loader.store=null")

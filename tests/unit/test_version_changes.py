@@ -10,8 +10,8 @@ from known_results import result_of
 
 from experiments.two_versions.run import simulate
 from fastloop.core.alpha_spending import LOOKS
-from fastloop.core.check_status import CheckStatus
 from fastloop.core.types import FailureKind
+from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.version_changes import (
     find_version_changes,
     judge_change,

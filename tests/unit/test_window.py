@@ -20,7 +20,7 @@ from fastloop.core.spans import Spans, StepMarks
 from fastloop.core.tracked_metrics import metrics
 from fastloop.trial import unread_batches, window
 from fastloop.trial.instrumented_pass import run_instrumentation
-from fastloop.trial.trial_process import run_trial
+from fastloop.trial.timed_trial import run_trial
 
 CPU = torch.device("cpu")
 

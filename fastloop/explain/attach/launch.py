@@ -21,7 +21,7 @@ from threading import Timer
 import psutil
 
 from fastloop.explain.attach.follow_children import BOOTSTRAP
-from fastloop.processes.startup import ENDINGS
+from fastloop.processes.command_endings import ENDINGS
 
 PASSED_ON = [
     getattr(signal, name)

@@ -107,7 +107,7 @@ def _compare_samples(
     """
     try:
         again, changed = (
-            runner.digests(each, min(limit_s, max(0.0, deadline.rest_s)))
+            runner.digests(each, min(limit_s, max(0.0, deadline.remaining_s)))
             for each in (AS_IS, change)
         )
     except Unsupported as error:

@@ -150,7 +150,7 @@ def run_rounds(
     """
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
-        chosen = attempts.choose_round(number, deadline.rest_s)
+        chosen = attempts.choose_round(number, deadline.remaining_s)
         if not chosen:
             return
         order = [attempts.baseline, *chosen]
@@ -166,7 +166,7 @@ def run_once(
     runner: ScriptRunner, attempt: Attempt, number: int, deadline: Deadline, limit_s: float
 ) -> None:
     """Run the script with the change in the round of that number; the run ends at the deadline."""
-    start_ns, remaining_s = now_ns(), deadline.rest_s
+    start_ns, remaining_s = now_ns(), deadline.remaining_s
     if remaining_s <= 0:
         return
     try:

@@ -10,7 +10,7 @@ import torch
 
 from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported, option
-from fastloop.processes.child import Call, run_call
+from fastloop.processes.child_process import Call, run_call
 from fastloop.processes.rank_children import RankWork
 from fastloop.processes.rank_launcher import run_ranks
 

@@ -90,7 +90,7 @@ def metrics_of_charts(names: Sequence[str]) -> list[str]:
 
 
 def charts_address(experiment_id: str, view: ChartsView) -> str:
-    """The part of the page's address behind the server's."""
+    """The part of the page's address after the server's."""
     query = {
         "viewStateShareKey": view.key,
         "compareRunsMode": "CHART",
@@ -101,7 +101,14 @@ def charts_address(experiment_id: str, view: ChartsView) -> str:
 
 def filter_of_finished_runs(sweep: str) -> str:
     """MLflow's filter for the runs of a sweep that have figures."""
-    return f"tags.sweep = '{sweep}' AND attributes.status = 'FINISHED'"
+    return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
+
+
+def filter_of_sweep(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep."""
+    # A quote would end the text. No sweep has one in its name.
+    name = sweep.replace("'", "")
+    return f"tags.sweep = '{name}'"
 
 
 def _bar_chart(metric: str) -> dict[str, Any]:

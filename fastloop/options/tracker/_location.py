@@ -21,6 +21,12 @@ DAMAGES = ("not a database", "malformed")
 REMEDY = "move it away, and `fastloop log <folder>` logs results to a new one"
 
 
+def is_default() -> bool:
+    """True if runs go to the database in the outputs folder: $MLFLOW_TRACKING_URI names no other
+    place."""
+    return not os.environ.get("MLFLOW_TRACKING_URI")
+
+
 def tracking_uri() -> str:
     """$MLFLOW_TRACKING_URI, or the database in the outputs folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{default_database()}"

@@ -1,5 +1,5 @@
-"""`tracker=mlflow`: one flat MLflow run per job. This is the only module that imports mlflow. The
-import takes a second, and is done when there is something to log.
+"""`tracker=mlflow`: one flat MLflow run per job. Only this folder imports mlflow, which takes a
+second, and only when there is something to log.
 
 Runs are flat because the MLflow UI hides the charts of nested runs. Metrics are logged once, at the
 end, because a call takes 3 to 45 ms and must not disturb a trial.
@@ -8,38 +8,35 @@ end, because a call takes 3 to 45 ms and must not disturb a trial.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
+from fastloop.core.atomic_files import hold_lock
 from fastloop.core.explanation import EXPLANATION_FILE
-from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.result import Result
-from fastloop.core.result_io import RESULT_FILE, load
+from fastloop.core.result_io import RESULT_FILE
 from fastloop.core.spans import wall_ms
 from fastloop.core.tracked_metrics import metrics
-from fastloop.core.types import UsageError, option
+from fastloop.core.types import option
 from fastloop.options.tracker._charts_view import (
     charts_address,
     charts_view,
     filter_of_finished_runs,
 )
+from fastloop.options.tracker._client import errors_name_place, make_database, open_client
 from fastloop.options.tracker._location import (
     check_database,
     check_default_place,
     default_artifacts,
     default_database,
-    tracker_place,
+    is_default,
     tracking_uri,
 )
 from fastloop.options.tracker._series import rank_series, trial_series
@@ -48,24 +45,16 @@ from fastloop.processes.signals import defer_signals
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-# Set before the client is used. Telemetry would run a thread during the measurements. By default
-# MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
-# answer; so it is given up after 14 s.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-
-# Logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
-logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-DATABASE_ATTEMPTS = 5
-"""MLflow's 10 attempts to open a database take 102 s, these take 3."""
 RESOURCE_DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
+"""MLflow's code of the error for a run that it does not have."""
 COMMAND_TAG = "fastloop.command"
+"""Tag of a run with the process that logs it, see _this_command."""
 LOCAL_UI = "http://127.0.0.1:5000"
+"""Address of the page that the command of _ui_command serves."""
 FILES = ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*", EXPLANATION_FILE, "timeline.*")
 """Files of a job's folder that become artifacts of its run."""
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
+"""Description of the experiment on MLflow's page."""
 
 
 @option
@@ -74,37 +63,36 @@ class MlflowTracker:
     $MLFLOW_TRACKING_URI."""
 
     imports: ClassVar[tuple[str, ...]] = ("mlflow.entities", "mlflow.tracking")
+    """Modules that a job with this tracker needs."""
     experiment: str
 
     @cached_property
     def _client(self) -> MlflowClient:
         # A new client creates the database's tables. Two clients that do so at the same time, or
         # one that is killed meanwhile, leave a broken database.
-        if not os.environ.get("MLFLOW_TRACKING_URI"):
+        if is_default():
             check_default_place()
             with hold_lock(default_database()):
                 if not default_database().exists():
-                    _make_database()
+                    make_database()
         check_database()
-        with _name_place():
-            return _open_client()
+        with errors_name_place():
+            return open_client()
 
     @cached_property
     def _experiment_id(self) -> str:
-        with _name_place():
-            return self._find_experiment(self._client)
-
-    def _find_experiment(self, client: MlflowClient) -> str:
+        client = self._client
         # If several commands start at the same time, only one may create the experiment.
-        with hold_lock(default_database()):
+        with errors_name_place(), hold_lock(default_database()):
             experiment = client.get_experiment_by_name(self.experiment)
-            if experiment is not None:
-                self._close_abandoned(experiment.experiment_id)
-                return experiment.experiment_id
-            location = None if os.environ.get("MLFLOW_TRACKING_URI") else default_artifacts()
-            return client.create_experiment(
-                self.experiment, artifact_location=location, tags={"mlflow.note.content": NOTE}
-            )
+            if experiment is None:
+                return client.create_experiment(
+                    self.experiment,
+                    artifact_location=default_artifacts() if is_default() else None,
+                    tags={"mlflow.note.content": NOTE},
+                )
+            self._close_abandoned(experiment.experiment_id)
+            return experiment.experiment_id
 
     def _close_abandoned(self, experiment_id: str) -> None:
         """Mark runs of this machine as KILLED if their command was killed."""
@@ -118,7 +106,7 @@ class MlflowTracker:
         """True if the tracker has a run of that id; False after its database was deleted."""
         from mlflow.exceptions import MlflowException
 
-        with _name_place():
+        with errors_name_place():
             try:
                 self._client.get_run(run_id)
             except MlflowException as error:
@@ -167,7 +155,7 @@ class MlflowTracker:
         self._client.set_terminated(result.run_id, status=result.status)
 
     def attach(self, run_id: str, paths: Sequence[Path]) -> None:
-        """Log the files as the run's report/…."""
+        """Log the files to the folder report/ of the run."""
         for path in paths:
             self._client.log_artifact(run_id, str(path), "report")
 
@@ -188,36 +176,11 @@ class MlflowTracker:
 
 def _ui_command(uri: str) -> str:
     """The command that serves a database. uri: its address without a password."""
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
+    if is_default():
         return "fastloop ui"
     # A password is not printed: the shell knows it.
     store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
     return f"mlflow ui --backend-store-uri {store}"
-
-
-def load_sweep_results(sweep: str) -> list[Result]:
-    """The results of the sweep's runs in the order of their start; empty if there are none."""
-    if not os.environ.get("MLFLOW_TRACKING_URI") and not (outputs_folder() / "mlflow.db").exists():
-        # A query would create the file.
-        return []
-    client = _open_client()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    quoted = sweep.replace("'", "")
-    runs = client.search_runs(
-        experiments, f"tags.sweep = '{quoted}'", order_by=["attributes.start_time ASC"]
-    )
-    ids = [run.info.run_id for run in runs]
-    return [_download_result(client, run_id) for run_id in ids if _has_result(client, run_id)]
-
-
-def _has_result(client: MlflowClient, run_id: str) -> bool:
-    """True unless the run was closed because its command had been killed."""
-    return any(file.path == RESULT_FILE for file in client.list_artifacts(run_id))
-
-
-def _download_result(client: MlflowClient, run_id: str) -> Result:
-    with TemporaryDirectory() as folder:
-        return load(Path(client.download_artifacts(run_id, RESULT_FILE, folder)).parent)
 
 
 def _this_command() -> str:
@@ -231,65 +194,6 @@ def _is_alive(command: str) -> bool:
         return str(psutil.Process(int(pid)).create_time()) == started
     except (psutil.Error, ValueError):
         return False
-
-
-def _open_client() -> MlflowClient:
-    """A client for the database or the server."""
-    from mlflow.tracking import MlflowClient
-
-    scheme = urlsplit(tracking_uri()).scheme
-    if scheme and not scheme.startswith("http"):
-        _limit_attempts()
-    return MlflowClient(tracking_uri=tracking_uri())
-
-
-def _limit_attempts() -> None:
-    from mlflow.store.db import utils
-
-    utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
-
-
-@contextlib.contextmanager
-def _name_place() -> Iterator[None]:
-    """Raise errors of the first contact as UsageError with the setting that names the place."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        # A server may raise anything.
-        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-        raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
-
-
-def _make_database() -> None:
-    from mlflow.tracking import MlflowClient
-
-    with write_beside(default_database()) as path:
-        with _synchronous_off():
-            _limit_attempts()
-            MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-        flush_to_disk(path)
-
-
-@contextlib.contextmanager
-def _synchronous_off() -> Iterator[None]:
-    """Turn off SQLite's syncs to disk while hundreds of statements create the tables.
-
-    This is safe because the file gets its final name only when it is complete.
-    """
-    from sqlalchemy import event
-    from sqlalchemy.engine import Engine
-
-    def relax(connection: Any, _: object) -> None:
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA journal_mode = MEMORY")
-
-    event.listen(Engine, "connect", relax)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "connect", relax)
 
 
 def _verdict(result: Result) -> str:

@@ -1,9 +1,9 @@
-"""A side of `fastloop check against=`: the process that measures the jobs of a version, a trial
-at a time, when the command asks for it.
+"""The program of a version's process of `fastloop check against=`: it measures the jobs of the
+version, a trial at a time, when the command asks for it.
 
-It is run by its path: python version_side.py <descriptor of the connection>
-Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. Messages are
-JSON, as the other side may be another version of fastloop.
+It is run by its path: python serve_version.py <descriptor of the connection>
+Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. For the messages
+see fastloop/sweep/version_process.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
 """Folders of a project that many wheels hold by mistake. The user's folder may have its own."""
 
 
-def serve_side(connection: Connection) -> None:
+def serve_version(connection: Connection) -> None:
     """Measure as the command asks, until it closes the connection."""
     from fastloop.processes.parent_death import die_with_parent
     from fastloop.processes.signals import handle_signals_silently
@@ -37,11 +37,11 @@ def serve_side(connection: Connection) -> None:
     plan = _receive(connection)
     handle_signals_silently()
     requests, reason = _compose(plan["words"])
-    reason = reason or _foreign_module(plan["elsewhere"], plan["tree"])
-    reason = reason or find_foreign_package(plan.get("package", ""), plan.get("number", ""))
+    reason = reason or _find_foreign_module(plan["forbidden_folder"], plan["tree"])
+    reason = reason or find_foreign_package(plan["package"], plan["package_version"])
     # A base without any job leaves nothing to compare. Jobs that the new version alone can't run
     # are the answer, and have rows with their reasons.
-    if plan.get("is_base"):
+    if plan["is_base"]:
         reason = reason or _explain_no_job(requests)
     if reason:
         _send(connection, {"error": reason.strip().splitlines()[-1]})
@@ -69,17 +69,17 @@ def _explain_no_job(requests: Sequence[JobRequest]) -> str:
     return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
 
-def _foreign_module(elsewhere: str, tree: str) -> str:
+def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
     """A line about a module that was imported from the other version's folder; empty without one.
 
     An editable installation, for example, may lead there.
     """
-    if not elsewhere:
+    if not forbidden_folder:
         return ""
     for name, module in [*sys.modules.items()]:
         # Some modules of torch, which have no file, name a relative one.
         path = Path(getattr(module, "__file__", None) or "")
-        is_other = path.is_relative_to(elsewhere) and not path.is_relative_to(tree)
+        is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
         # This file itself is the command's, in every version.
         is_other = is_other and name not in ("__main__", "__mp_main__")
         if is_other and "site-packages" not in path.parts:
@@ -87,15 +87,15 @@ def _foreign_module(elsewhere: str, tree: str) -> str:
     return ""
 
 
-def find_foreign_package(package: str, number: str) -> str:
+def find_foreign_package(package: str, package_version: str) -> str:
     """A line if this process would import another version of the package than the one that its
     environment has; empty if it would not.
 
-    number: the number of the environment's version; empty: any version is allowed.
+    package_version: the environment's version; empty: any version is allowed.
     """
-    if not number:
+    if not package_version:
         return ""
-    if (found := version(package)) != number:
+    if (found := version(package)) != package_version:
         return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
     # A folder that is not an installation, such as a checkout, has modules without a number.
     for name in _top_modules(package) - OFTEN_ADDED:
@@ -165,10 +165,10 @@ def _start() -> None:
     # Without -P, Python has put this file's folder first on sys.path.
     if not sys.flags.safe_path:
         del sys.path[0]
-    serve = serve_side
+    serve = serve_version
     # This version's own code knows its own sweep; versions before it have no such module.
     with suppress(ImportError):
-        from fastloop.cli.version_side import serve_side as serve
+        from fastloop.cli.serve_version import serve_version as serve
     connection = Connection(int(sys.argv[1]))
     try:
         serve(connection)

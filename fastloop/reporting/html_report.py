@@ -8,9 +8,9 @@ from html import escape
 from pathlib import Path
 
 from fastloop.reporting.charts import FAINT, INK, VERMILLION
-from fastloop.reporting.document import Document
 from fastloop.reporting.page import render_page
 from fastloop.reporting.pictures import Picture
+from fastloop.reporting.report_content import Document
 from fastloop.reporting.summary import DEFAULT_COLOUR
 
 COLOURS = {

@@ -4,30 +4,26 @@ processes that it leaves running."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
-import multiprocessing
 import os
 import re
 import signal
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
 from pathlib import Path
-from typing import IO, Any
-
-import psutil
+from typing import Any
 
 from fastloop.core.machine import oom_kills
-from fastloop.core.text import describe_exit, printable
+from fastloop.core.text import describe_exit
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line
+from fastloop.processes.child_log import ChildLog, write_log
 from fastloop.processes.environments import spawn_from
+from fastloop.processes.orphans import KILL_TIMEOUT_S, adopt_orphans, child_pids, end_orphans
 from fastloop.processes.parent_death import die_with_parent
 from fastloop.processes.rank_group import RankSpec, join_group
 from fastloop.processes.start_method import Isolation, start_context, start_process
@@ -44,17 +40,7 @@ OUT_OF_MEMORY = re.compile(
 LAST_LINES = 20
 """Number of lines of a silent process's output that are shown when it fails."""
 EXIT_TIMEOUT_S = 5
-"""Time for a process to exit by itself after its answer."""
-LAST_BYTES = 1 << 16
-"""Maximum number of bytes of the log that are read at a time."""
-ATTEMPTS, PAUSE_S = 10, 0.05
-"""Number of times to wait for a process to write its stack, and the time of each wait."""
-KILL_TIMEOUT_S = 30
-"""Time for a process to exit after it was killed."""
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Options of Linux's prctl() that let a process adopt orphans below it; see prctl(2)."""
-COMMAND_LENGTH = 60
-"""Maximum number of characters of a command that are shown."""
+"""Time for a process to exit by itself, after its answer or after its pipe was closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,121 +255,3 @@ def _kill_group(process: BaseProcess) -> None:
     if process.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _open_temporary() -> IO[bytes]:
-    return tempfile.TemporaryFile()
-
-
-@dataclass(kw_only=True)
-class ChildLog:
-    """The output of a silent process, and the stack of any process on request.
-
-    They are written to an unlinked file, so that a kill leaves nothing behind.
-    """
-
-    file: IO[bytes] = field(default_factory=_open_temporary)
-    _read_until: int = 0
-
-    def writer(self) -> Connection:
-        """A duplicate of the file's descriptor, which can be sent to another process."""
-        return Connection(os.dup(self.file.fileno()), readable=False)
-
-    def read(self) -> str:
-        """Text written since the last call, at most its last LAST_BYTES bytes."""
-        # file.read() would move the position in the file, which the writing process shares.
-        size = os.fstat(self.file.fileno()).st_size
-        start = max(self._read_until, size - LAST_BYTES)
-        self._read_until = size
-        return os.pread(self.file.fileno(), size - start, start).decode(errors="replace")
-
-    def stack_of(self, pid: int, sentinel: int) -> str:
-        """Stack of the process, innermost call first; empty if it does not respond.
-
-        sentinel: handle that becomes ready when the process ends.
-        """
-        self.read()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
-        stack = ""
-        for _ in range(ATTEMPTS):
-            wait([sentinel], PAUSE_S)
-            text = self.read()
-            # faulthandler writes in pieces. The stack is complete if nothing was added since last
-            # time.
-            if stack and not text:
-                break
-            stack += text
-        return stack
-
-    def close(self) -> None:
-        """Close the file, which deletes it."""
-        self.file.close()
-
-
-def write_log(writer: Connection, silent: bool) -> None:
-    """Write the stacks of all threads of this process to the log on SIGUSR1, the main one last; if
-    silent, its output as well."""
-    faulthandler.register(signal.SIGUSR1, writer.fileno(), all_threads=True)
-    if silent:
-        for descriptor in (1, 2):
-            os.dup2(writer.fileno(), descriptor)
-
-
-@contextmanager
-def adopt_orphans() -> Iterator[None]:
-    """Let processes below this one become its children when their parent ends.
-
-    Otherwise init would adopt them, and their origin would be lost. Only Linux can do it.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    libc, before = ctypes.CDLL(None), ctypes.c_int()
-    libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-
-
-def child_pids() -> set[int]:
-    """Process ids of this process's children."""
-    return {child.pid for child in psutil.Process().children()}
-
-
-def end_orphans(known: Collection[int], within_s: float) -> list[str]:
-    """Kill the children of this process that it has not started itself, and their children.
-
-    Returns the command and process id of each that has not ended by itself within `within_s`
-    seconds. known: process ids of children to leave alone, such as those of multiprocessing.
-    """
-    commands: list[str] = []
-    while orphans := _orphans(known):
-        commands += map(_command, psutil.wait_procs(orphans, timeout=within_s)[1])
-        for orphan in orphans:
-            with contextlib.suppress(psutil.Error):
-                orphan.kill()
-        # The children of a killed orphan become children of this process: the loop looks again, and
-        # does not wait for them. An orphan that could not be killed is not looked at again.
-        psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)
-        known, within_s = {*known, *(orphan.pid for orphan in orphans)}, 0
-    return commands
-
-
-def _orphans(known: Collection[int]) -> list[psutil.Process]:
-    started = {child.pid for child in multiprocessing.active_children()}
-    children = psutil.Process().children()
-    return [child for child in children if child.pid not in started and child.pid not in known]
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        command = printable(" ".join(process.cmdline()) or process.name())
-    except psutil.Error:
-        # The process has ended meanwhile.
-        command = "unknown"
-    if len(command) > COMMAND_LENGTH:
-        command = f"{command[:COMMAND_LENGTH]}…"
-    return f"{command} (pid {process.pid})"

@@ -69,9 +69,9 @@ def compose_document(
 ) -> Document:
     """The report on these results; `baseline` is the job or loader that ratios refer to."""
     groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
-    several = len(groups) > 1
-    parts = [(group, comparison) for group in groups for comparison in group.comparisons]
-    sections = [_section(group, comparison, several) for group, comparison in parts]
+    has_groups = len(groups) > 1
+    compared = [(group, comparison) for group in groups for comparison in group.comparisons]
+    sections = [_section(group, comparison, has_groups) for group, comparison in compared]
     ranks = ranks_table(results)
     appendix = [
         parts_table(results),
@@ -87,8 +87,8 @@ def compose_document(
         verdicts=(
             *explanation_paragraphs(results),
             *(
-                (_heading(group, comparison, several), verdict(comparison))
-                for group, comparison in parts
+                (_heading(group, comparison, has_groups), verdict(comparison))
+                for group, comparison in compared
             ),
         ),
         first_pictures=(
@@ -98,7 +98,7 @@ def compose_document(
         # If there is a single group, the means would repeat its ranking.
         overview=(
             *(table for table in (shares_table(results), gains_table(results)) if table),
-            *(overview_tables(groups) if several else []),
+            *(overview_tables(groups) if has_groups else []),
             *([ranks] if ranks else []),
         ),
         sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
@@ -122,15 +122,15 @@ def _title(groups: Sequence[JobGroup], results: Sequence[Result]) -> str:
     return "Data loaders on " + ", ".join(dict.fromkeys(data))
 
 
-def _heading(group: JobGroup, comparison: Comparison, several: bool) -> str:
+def _heading(group: JobGroup, comparison: Comparison, has_groups: bool) -> str:
     benchmark = comparison.benchmark.capitalize()
-    return f"{benchmark}, {group.title}" if several else benchmark
+    return f"{benchmark}, {group.title}" if has_groups else benchmark
 
 
-def _section(group: JobGroup, comparison: Comparison, several: bool) -> Section:
+def _section(group: JobGroup, comparison: Comparison, has_groups: bool) -> Section:
     # The prefix becomes a part of file names and of ids.
-    prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if several else ""
-    heading = _heading(group, comparison, several)
+    prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if has_groups else ""
+    heading = _heading(group, comparison, has_groups)
     return Section(
         heading=f"{heading}: ranking",
         table=ranking_table(comparison),

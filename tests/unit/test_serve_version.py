@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastloop.cli.version_side import find_foreign_package
+from fastloop.cli.serve_version import find_foreign_package
 
 
 @pytest.fixture

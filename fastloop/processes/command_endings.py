@@ -1,5 +1,5 @@
-"""Ends a command with one line: at a signal while it starts, at a closed pipe, or if the disk is
-full.
+"""Endings of a command in one line: at a signal while it starts, at a closed pipe, or if the disk
+is full.
 
 This module imports next to nothing, because a signal that arrives before the handlers are set
 prints a traceback.
@@ -66,11 +66,13 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 
 
 @contextmanager
-def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> Iterator[None]:
+def exit_on_system_error(
+    describe: Callable[[], str] | None = None, status: int = 1
+) -> Iterator[None]:
     """Exit with the status and one line on an OSError, such as that of a full disk, and if the
     system can't load a library, for example under a memory limit.
 
-    describe: called for the text behind the error. HYDRA_FULL_ERROR=1 shows the traceback.
+    describe: called for a text that follows the error's. HYDRA_FULL_ERROR=1 shows the traceback.
     """
     try:
         yield
@@ -84,7 +86,8 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
             raise
         from fastloop.core.text import shorten_words
 
-        print(f"{shorten_words(str(error))}{describe()}", file=sys.stderr)
+        addition = describe() if describe else ""
+        print(f"{shorten_words(str(error))}{addition}", file=sys.stderr)
         sys.exit(status)
 
 

@@ -24,7 +24,9 @@ from fastloop.processes.torchrun_env import StoreAddress
 JOIN_TIMEOUT_S = 300.0
 """Time for processes on other nodes to start."""
 HANDSHAKE_S = 10.0
-"""Time for a listening process to complete the handshake of a torch store."""
+"""Time for a listening process to answer, and to complete the handshake of a torch store."""
+READER_END_S = 10.0
+"""Time for the thread that reads a mailbox to end after STOP."""
 RETRY_S = 0.2
 """Pause between two attempts to connect."""
 LOOPBACK = "127.0.0.1"
@@ -42,9 +44,9 @@ def host_store() -> TCPStore:
     return TCPStore(
         LOOPBACK,
         port,
-        None,
-        True,
-        timeout,
+        world_size=None,
+        is_master=True,
+        timeout=timeout,
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
@@ -53,7 +55,8 @@ def host_store() -> TCPStore:
 def connect(address: StoreAddress, within_s: float) -> Store:
     """A client of the store at that address.
 
-    Retries for `within_s` seconds, then raises ConnectionError.
+    Retries for `within_s` seconds, and may take twice HANDSHAKE_S longer if a process listens but
+    does not answer. Raises ConnectionError if nothing listens there, or no torch store.
     """
     start_ns = now_ns()
     # torch's own retries can't be interrupted by a signal.
@@ -133,7 +136,7 @@ class Mailbox:
         process.
         """
         with contextlib.suppress(EOFError, OSError):
-            while inbox.poll(HANDSHAKE_S):
+            while inbox.poll(READER_END_S):
                 inbox.recv()
 
     def _forward(self, sender: Connection) -> None:

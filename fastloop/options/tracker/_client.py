@@ -1,0 +1,88 @@
+"""Opens MLflow's client, and makes the default database before a client does so less safely."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from fastloop.core.atomic_files import flush_to_disk, write_beside
+from fastloop.core.passwords import without_passwords
+from fastloop.core.types import UsageError
+from fastloop.options.tracker._location import default_database, tracker_place, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+# Set before the client is used. Telemetry would run a thread during the measurements. By default
+# MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
+# answer; so it is given up after 14 s.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+# MLflow logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+DATABASE_ATTEMPTS = 5
+"""MLflow's 10 attempts to open a database take 102 s, these take 3."""
+
+
+def open_client() -> MlflowClient:
+    """A client for the database or the server."""
+    from mlflow.tracking import MlflowClient
+
+    scheme = urlsplit(tracking_uri()).scheme
+    if scheme and not scheme.startswith("http"):
+        _limit_attempts()
+    return MlflowClient(tracking_uri=tracking_uri())
+
+
+@contextlib.contextmanager
+def errors_name_place() -> Iterator[None]:
+    """Raise errors of MLflow as UsageError with the setting that names the database or server."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        # A server may raise anything.
+        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
+
+
+def make_database() -> None:
+    """Make the default database with its tables; it gets its name only when it is complete."""
+    from mlflow.tracking import MlflowClient
+
+    with write_beside(default_database()) as path:
+        with _synchronous_off():
+            _limit_attempts()
+            MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+        flush_to_disk(path)
+
+
+@contextlib.contextmanager
+def _synchronous_off() -> Iterator[None]:
+    """Turn off SQLite's syncs to disk while hundreds of statements create the tables."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def relax(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = MEMORY")
+
+    event.listen(Engine, "connect", relax)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", relax)
+
+
+def _limit_attempts() -> None:
+    from mlflow.store.db import utils
+
+    utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS

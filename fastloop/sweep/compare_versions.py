@@ -1,0 +1,168 @@
+"""Two versions side by side: trials in interleaved rounds, each version in its own processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from fastloop.core.alpha_spending import MOST_ROUNDS
+from fastloop.core.interleave import rounds
+from fastloop.core.result import Result
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.time_limits import within
+from fastloop.processes.signals import exit_if_signalled
+from fastloop.reporting.comparison import CostChange, seconds_per_sample
+from fastloop.reporting.version_changes import (
+    RoundTimes,
+    find_version_changes,
+    needs_no_round,
+    round_means,
+)
+from fastloop.reporting.version_text import find_other_samples
+from fastloop.sweep.progress import round_reports
+from fastloop.sweep.version_process import (
+    BASE,
+    NEW,
+    Results,
+    Version,
+    VersionProcess,
+    start_version,
+)
+
+MOST_TRIALS_A_ROUND = 8
+"""The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
+round is a third of a trial's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionComparison:
+    """The trials of both versions."""
+
+    base: Results
+    new: Results
+    times: dict[tuple[str, str], RoundTimes]
+    """(job, benchmark) -> times of both versions, a value for each round."""
+    changes: list[CostChange]
+    rounds: int
+    trials_a_round: int
+    """Trials of each version in a round."""
+    seconds: float
+
+
+def compare_versions(
+    versions: Mapping[str, Version],
+    words: Sequence[str],
+    folder: Path,
+    fail_above: float,
+    seconds: float,
+) -> VersionComparison:
+    """Run trials of both versions until it is known whether the new one is slower, for at most
+    MOST_ROUNDS rounds or `seconds`.
+
+    versions: by BASE and NEW. words: arguments of `fastloop run`. folder: a folder for each
+    version's results is made in it. fail_above: allowed regression in percent.
+    Raises UsageError if a version can't run the job.
+    """
+    start_ns = now_ns()
+    with ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(
+                start_version(version, words, folder / name, is_base=name == BASE)
+            )
+            for name, version in versions.items()
+        }
+        # Both import and prepare their data at the same time.
+        for process in processes.values():
+            process.receive()
+        # The first trial of a job compares its data, which takes time: it does not count.
+        for process in processes.values():
+            process.run_trial(0)
+        base, new = processes[BASE].results(), processes[NEW].results()
+        num_rounds, trials_a_round = 0, 1
+        # If the versions deliver other samples, their times can't be compared: none are measured.
+        if comparable_jobs(base, new) and not find_other_samples(base, new):
+            left_s = seconds - seconds_between(start_ns, now_ns())
+            num_rounds, trials_a_round = _run_rounds(processes, fail_above, left_s)
+        for process in processes.values():
+            process.end()
+            exit_if_signalled()
+        base, new = processes[BASE].results(), processes[NEW].results()
+    times = round_times(base, new, num_rounds, trials_a_round)
+    return VersionComparison(
+        base=base,
+        new=new,
+        times=times,
+        changes=find_version_changes(times, trials_a_round),
+        rounds=num_rounds,
+        trials_a_round=trials_a_round,
+        seconds=seconds_between(start_ns, now_ns()),
+    )
+
+
+def _run_rounds(
+    processes: Mapping[str, VersionProcess], fail_above: float, seconds: float
+) -> tuple[int, int]:
+    """Run rounds until enough is known. Returns (rounds, trials of each version in a round)."""
+    trials_a_round, done = 1, 0
+    most = MOST_ROUNDS * MOST_TRIALS_A_ROUND
+    # Trial 0 has run already, to compare the data.
+    numbered = islice(rounds(dict.fromkeys(processes, most + 1)), 1, None)
+    begun_ns = now_ns()
+    with round_reports(MOST_ROUNDS, "check", seconds) as end_round:
+        for number, order in within(numbered, seconds):
+            for name in order:
+                processes[name].run_trial(number)
+            # The time of the first trial of both shows how many there is time for.
+            if number == 1:
+                trials_a_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
+            # A round is complete after so many trials of each version.
+            if number % trials_a_round:
+                continue
+            done = number // trials_a_round
+            end_round()
+            base, new = processes[BASE].results(), processes[NEW].results()
+            times = round_times(base, new, done, trials_a_round)
+            if needs_no_round(times, done, trials_a_round, fail_above):
+                break
+    return done, trials_a_round
+
+
+def _count_trials(both_s: float, seconds: float) -> int:
+    """The number of trials of each version in a round for which all rounds have time.
+
+    both_s: seconds of a trial of both versions.
+    """
+    return int(min(max(seconds / (MOST_ROUNDS * both_s), 1), MOST_TRIALS_A_ROUND))
+
+
+def comparable_jobs(base: Results, new: Results) -> list[str]:
+    """Names of the jobs that run in both versions."""
+    return [
+        name
+        for name in base
+        if name in new and {base[name].status, new[name].status} <= {"RUNNING", "FINISHED"}
+    ]
+
+
+def round_times(
+    base: Results, new: Results, num_rounds: int, trials_a_round: int
+) -> dict[tuple[str, str], RoundTimes]:
+    """(job, benchmark) -> seconds per sample of both versions: the geometric mean of the trials of
+    each round."""
+    if not num_rounds:
+        return {}
+    numbers = range(1, 1 + num_rounds * trials_a_round)
+
+    def means(result: Result, benchmark: str) -> list[float]:
+        by_number = {trial.number: trial.benchmarks[benchmark] for trial in result.trials}
+        seconds = [seconds_per_sample(by_number[number]) for number in numbers]
+        return round_means(seconds, trials_a_round)
+
+    return {
+        (name, benchmark): (means(base[name], benchmark), means(new[name], benchmark))
+        for name in comparable_jobs(base, new)
+        for benchmark in base[name].trials[0].benchmarks
+    }

@@ -1,0 +1,112 @@
+"""Limits on the candidates of tuning: memory, disk, and the time that a store or a start takes."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastloop.core.loading_settings import as_override
+from fastloop.core.outputs_folder import nearest_existing
+from fastloop.core.types import UsageError
+from fastloop.explain.what_ifs import ChangedJob
+from fastloop.processes.resources import MIB
+from fastloop.trial.job import Job
+from fastloop.tune.default_space import WORKERS_FOR_WAITING
+from fastloop.tune.peak_memory import forecast_trial_mib
+from fastloop.tune.pilot import Pilot
+
+DISK_KEPT = 0.1
+"""Share of a disk's free space that stores leave."""
+RANDOM_SAMPLES = "the samples are random, and a store repeats one draw of them"
+"""The reason why a candidate with a new store is left out."""
+LARGEST_WRITING_SHARE = 0.25
+"""Share of the budget that writing one store may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The memory and the time that a candidate may take."""
+
+    memory_mib: float
+    budget_s: float | None
+    """Seconds of the budget; None: the budget is not a time."""
+
+
+def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
+    """Raise UsageError if the user's limit can't be kept: if memory can't be observed, or the
+    present configuration, with which all others are compared, is above it."""
+    if limit_mib is None:
+        return
+    given = f"memory_limit_mib={limit_mib:g}"
+    if pilot.memory is None:
+        raise UsageError(f"{given}: memory can't be observed here; allowed: null")
+    peak_mib = forecast_trial_mib(pilot.present, pilot.memory)
+    if peak_mib > limit_mib:
+        yours = f"trials of the present configuration may take {peak_mib:,.0f} MiB"
+        raise UsageError(f"{given}: {yours}; allowed: from {math.ceil(peak_mib)}")
+
+
+def drop_slow_starts(
+    candidates: Iterable[ChangedJob],
+) -> tuple[list[ChangedJob], dict[str, int]]:
+    """Drop candidates that combine many workers (WORKERS_FOR_WAITING) with a changed start method.
+
+    Returns the rest, and the number of dropped ones by reason.
+    """
+    kept, left_out = [], Counter[str]()
+    for each in candidates:
+        loading = each.job.loading
+        context = as_override("multiprocessing_context", loading.multiprocessing_context)
+        # Workers that are not forked import torch again, so that this many take minutes to start.
+        if loading.num_workers in WORKERS_FOR_WAITING and context in each.change.overrides:
+            left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
+        else:
+            kept.append(each)
+    return kept, dict(left_out)
+
+
+def drop_unaffordable(
+    candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
+) -> tuple[list[ChangedJob], dict[str, int]]:
+    """The candidates within the bounds, and the number of others by reason."""
+    kept, left_out = [], Counter[str]()
+    for each in candidates:
+        if reason := _excess(each.job, pilot, bounds):
+            left_out[reason] += 1
+        else:
+            kept.append(each)
+    return kept, dict(left_out)
+
+
+def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
+    """The bound that the job exceeds, and by how much, or the reason why its store can't be
+    written; empty if there is none."""
+    if pilot.memory is not None:
+        peak_mib = forecast_trial_mib(job, pilot.memory)
+        if peak_mib > bounds.memory_mib:
+            limit = f"above the limit of {bounds.memory_mib:,.0f} MiB"
+            return f"num_workers={job.loading.num_workers}: forecast peak of memory {limit}"
+    # The present job's store is written already.
+    store = job.loader.store
+    if store is None or store == pilot.present.loader.store:
+        return ""
+    # Writing such a store is refused, so the race must not begin a trial that needs it.
+    if pilot.prepared.random:
+        return RANDOM_SAMPLES
+    # A store holds all samples as rows, whatever its format adds.
+    nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
+    free = _free_bytes(Path(store.root))
+    if nbytes > (1 - DISK_KEPT) * free:
+        return f"its store of {nbytes / MIB:,.0f} MiB: the disk has {free / MIB:,.0f} MiB left"
+    if bounds.budget_s is not None and pilot.decode_s > LARGEST_WRITING_SHARE * bounds.budget_s:
+        return f"writing its store takes about {pilot.decode_s:,.0f} s of the budget"
+    return ""
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free bytes of the disk on which the folder is, or will be."""
+    return shutil.disk_usage(nearest_existing(folder)).free

@@ -1,0 +1,83 @@
+"""The space of tuning that conf/tune.yaml names, fitted to the device, the data and the budget. The
+space of a user is tried as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.processes.rank_group import resolve_device
+from fastloop.trial.job import Job
+from fastloop.tune.short_budget import SHORT_S
+
+LIKELY: Mapping[str, Sequence[str]] = {
+    "loader": ("fastloop", "python_loop"),
+    "torch_threads": ("null", "1"),
+    "num_workers": ("0", "2"),
+    "persistent_workers": ("false", "true"),
+}
+"""Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
+FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
+them."""
+WORKERS_FOR_WAITING = (8, 16, 32)
+"""Numbers of workers tried in addition if reading a sample mostly waits for I/O."""
+Space = Mapping[str, Sequence[str]]
+"""For each setting, by name, the texts name=value of its values."""
+
+
+def drop_settings_without_effect(space: Space, present: Job) -> tuple[Space, list[str]]:
+    """The default space without settings that have no effect on this device and this data, and for
+    each of them a line with the reason."""
+    device = resolve_device(present.device)
+    left_out: dict[str, str] = {}
+    if device.type == "cpu":
+        left_out["placement"] = "no effect on the CPU, as batches stay in its memory"
+    if not torch.accelerator.is_available():
+        left_out["pin_memory"] = "no effect without an accelerator"
+    if present.decoder is None:
+        left_out["decoder"] = "the dataset has no encoded images"
+    if usable_cores() == 1:
+        left_out["torch_threads"] = "there is one core"
+    kept = {name: texts for name, texts in space.items() if name not in left_out}
+    return kept, [f"{name}: {reason}" for name, reason in left_out.items() if name in space]
+
+
+def cap_workers(space: Space) -> tuple[Space, list[str]]:
+    """The default space with at most twice as many workers as cores, and a line on the others.
+
+    More workers only compete for the cores, unless samples wait.
+    """
+    cores, texts = usable_cores(), space.get("num_workers", ())
+    more = [text for text in texts if int(text.partition("=")[2]) > 2 * cores]
+    if not more:
+        return space, []
+    kept = [text for text in texts if text not in more]
+    reason = f"more than two workers for each of {cores} {'core' if cores == 1 else 'cores'}"
+    return {**space, "num_workers": kept}, [f"{' '.join(more)}: {reason}"]
+
+
+def add_workers(space: Space) -> Space:
+    """The default space with more workers than the cores run at once, for samples that wait."""
+    if "num_workers" not in space:
+        return space
+    more = [f"num_workers={count}" for count in WORKERS_FOR_WAITING]
+    return {**space, "num_workers": [*dict.fromkeys((*space["num_workers"], *more))]}
+
+
+def narrow_space(space: Space, own_loader: str) -> tuple[Space, list[str]]:
+    """The default space reduced to the likely values, and a note on the others.
+
+    own_loader: the user's loader, which stays in the space.
+    """
+    # The user's own loader is kept, because other settings of it may help.
+    likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
+    narrow = {
+        name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]
+        for name, texts in space.items()
+        if name in likely
+    }
+    kept = {name: texts for name, texts in narrow.items() if texts}
+    shown = "; ".join(" ".join(texts) for texts in kept.values())
+    return kept, [f"others than {shown}: the budget is below {SHORT_S:.0f} s"]
