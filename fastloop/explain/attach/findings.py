@@ -90,6 +90,16 @@ class ScriptFindings:
     """Time from the start of the script to its end; None: it is not known."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """The time of the script that the best change of a loop is predicted to save."""
+
+    place: str
+    """Place of the loop in the script."""
+    what_if: LoopWhatIf
+    seconds: float
+
+
 def describe_loop(loop: Loop) -> LoopFindings:
     """The findings about a loop."""
     shares = share_of_parts(loop)
@@ -158,6 +168,18 @@ def outside_s(findings: ScriptFindings) -> float:
     # `seconds` is a sum over ranks, which run at the same time.
     in_loops_s = sum(loop.seconds / num_ranks(loop) for loop in findings.loops)
     return max(0.0, findings.seconds - in_loops_s)
+
+
+def find_savings(findings: ScriptFindings) -> list[Saving]:
+    """The time that can be saved in each loop; loops without a prediction are left out."""
+    savings = []
+    for loop in findings.loops:
+        # The changes are sorted by their gain.
+        best = next((each for each in loop.what_ifs if each.gain is not None), None)
+        if best and best.gain is not None:
+            saved_s = best.gain * loop.seconds / num_ranks(loop)
+            savings.append(Saving(place=loop.facts["place"], what_if=best, seconds=saved_s))
+    return savings
 
 
 def num_ranks(loop: LoopFindings) -> int:

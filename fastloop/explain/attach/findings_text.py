@@ -20,8 +20,15 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, num_ranks, outside_s
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    find_savings,
+    num_ranks,
+    outside_s,
+)
 from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION, rank_rows
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
@@ -73,22 +80,25 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
     """The sentence about the script as a whole, which takes so many seconds: the time that the best
     predicted change of each loop saves, and the time outside of loops."""
-    saved_s, places, bounds = 0.0, [], set[str]()
-    for loop in findings.loops:
-        loop_s = loop.seconds / num_ranks(loop)
-        best = next((each for each in loop.what_ifs if each.gain is not None), None)
-        if best and best.gain is not None:
-            saved_s += best.gain * loop_s
-            bounds |= {"at most "} if best.is_bound else {"at least "} if best.is_least else set()
-            gain = show_time(best.gain * loop_s)
-            places.append(f"{gain} at {loop.facts['place']} ({best.change.name})")
+    savings = find_savings(findings)
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     head = f"Of the script's {show_time(seconds)},"
-    if not places:
+    if not savings:
         return f"{head} {outside}; no change of a loader is predicted to save time."
     # A sum of an upper and a lower bound is neither.
+    bounds = {_show_bound(each.what_if) for each in savings} - {""}
     bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
-    return f"{head} {bound}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+    saved = show_time(sum(each.seconds for each in savings))
+    places = ", ".join(
+        f"{show_time(each.seconds)} at {each.place} ({each.what_if.change.name})"
+        for each in savings
+    )
+    return f"{head} {bound}{saved} can be saved: {places}; {outside}."
+
+
+def _show_bound(what_if: LoopWhatIf) -> str:
+    """Words before a gain that is a bound; empty for others."""
+    return "at most " if what_if.is_bound else "at least " if what_if.is_least else ""
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
@@ -133,9 +143,8 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     """The changes and their predicted gains as text, below a heading."""
     rows = [("what if", "predicted gain")]
     for each in loop.what_ifs:
-        bound = "at most " if each.is_bound else "at least " if each.is_least else ""
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
-        rows.append((each.change.name, bound + gain))
+        rows.append((each.change.name, _show_bound(each) + gain))
     return rows
 
 
