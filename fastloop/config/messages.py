@@ -165,8 +165,8 @@ def _unknown_option(error: MissingConfigException) -> str:
     plugin = PLUGINS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
     remedy = f"; install it by pip install {plugin}" if plugin else ""
     hint = option_hint(group, option, options)
-    told = f"; {hint}" if hint else ""
-    return f"{group}={option}: there is no such option{told}; {allowed}{remedy}"
+    meant = f"; {hint}" if hint else ""
+    return f"{group}={option}: there is no such option{meant}; {allowed}{remedy}"
 
 
 def _unknown_config(name: str) -> str:

@@ -361,10 +361,10 @@ def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[
 
 def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[str]:
     faster = sum(each.is_faster for each in changes)
-    told = {"is faster" if faster == 1 else "are faster": faster}
+    numbers = {"is faster" if faster == 1 else "are faster": faster}
     slower = sum(each.is_slower for each in changes)
-    told |= {"is slower by less" if slower == 1 else "are slower by less": slower}
-    counts = [f"{count} of {len(changes)} {words}" for words, count in told.items() if count]
+    numbers |= {"is slower by less" if slower == 1 else "are slower by less": slower}
+    counts = [f"{count} of {len(changes)} {words}" for words, count in numbers.items() if count]
     rest = f": {', '.join(counts)}" if counts else ""
     # Noise may hide a regression: the sentence must not deny what the intervals allow.
     known = [(each, each.ratio) for each in changes if each.ratio]
