@@ -63,7 +63,7 @@ class RaceProbe:
 
     def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
         """The iterators' __init__, which keeps the DataLoader, and the place of iter()."""
-        from fastloop.explain.attach.loader_places import place_in_script
+        from fastloop.explain.attach.loader_places import place_of_pass
 
         @functools.wraps(original)
         def __init__(  # noqa: N807
@@ -71,7 +71,7 @@ class RaceProbe:
         ) -> None:
             original(iterator, loader, *args, **named)
             if id(loader) in self.made:
-                iterator._fastloop_loader, iterator._fastloop_place = loader, place_in_script()
+                iterator._fastloop_loader, iterator._fastloop_place = loader, place_of_pass()
 
         return __init__
 

@@ -150,6 +150,38 @@ def test_loop_whose_batches_a_thread_asks_for_is_where_it_begins(tmp_path):
     assert [loop["facts"]["place"] for loop in findings["loops"]] == ["ahead.py:7"]
 
 
+READ_BY_A_LIBRARY = """
+import threading
+
+def read(loader):
+    thread = threading.Thread(target=run, args=[loader])
+    thread.start()
+    thread.join()
+
+def run(loader):
+    for batch in loader:
+        pass
+"""
+CALLS_A_LIBRARY = """
+import sys
+sys.path.insert(0, "site-packages")
+import reader
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+reader.read(DataLoader(TensorDataset(torch.zeros(40)), 4))
+"""
+
+
+@pytest.mark.heavy
+def test_loop_in_a_thread_of_a_library_is_where_the_library_has_it(tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "reader.py").write_text(READ_BY_A_LIBRARY)
+    (tmp_path / "train.py").write_text(CALLS_A_LIBRARY)
+    _, findings = attach("train.py", cwd=tmp_path)
+    assert [loop["facts"]["place"] for loop in findings["loops"]] == ["reader.py:10"]
+
+
 @pytest.mark.heavy
 @pytest.mark.skipif(not find_spec("torchdata"), reason="needs torchdata")
 def test_iterators_of_another_library_are_seen(tmp_path):

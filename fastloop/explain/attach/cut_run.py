@@ -27,6 +27,7 @@ from fastloop.explain.attach.loader_places import (
     find_original,
     place_in_script,
     place_of_call,
+    place_of_pass,
 )
 from fastloop.explain.attach.patch_dataloader import follow_reset
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
@@ -152,7 +153,7 @@ class CutLoop:
         def __iter__(fast: Any) -> Any:  # noqa: N807
             if fast not in self.changed:
                 return original(fast)
-            begun = CutPass(now_ns(), place_in_script())
+            begun = CutPass(now_ns(), place_of_pass())
             return self._follow(original(fast), begun)
 
         return __iter__
@@ -180,7 +181,7 @@ class CutLoop:
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over the iterator, if its DataLoader is the changed one."""
         if loader in self.changed:
-            setattr(iterator, PASS, CutPass(start_ns, place_in_script()))
+            setattr(iterator, PASS, CutPass(start_ns, place_of_pass()))
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__, which counts the loop's batches."""

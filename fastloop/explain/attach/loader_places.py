@@ -19,6 +19,8 @@ STANDARD = os.path.dirname(os.__file__) + os.sep
 """Beginning of the paths of Python's own modules."""
 OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
 """Ends of the folders with the modules that wrap torch's functions."""
+TORCH = f"{os.sep}torch{os.sep}"
+"""A part of the paths of torch's modules."""
 LOADER_METHODS = "__init__", "__iter__", "__next__"
 """Names of methods of classes that are derived from DataLoader."""
 ANY_NAME = "**"
@@ -28,8 +30,14 @@ ANY_NAME = "**"
 def place_in_script() -> str:
     """File and line that uses a DataLoader: those of `frame_in_script`; empty if there is none, as
     in a thread that only calls next()."""
-    frame = frame_in_script()
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
+    return _show_place(frame_in_script())
+
+
+def place_of_pass() -> str:
+    """File and line that begin a pass: those of `place_in_script`, or of the nearest frame in an
+    installed library if the script has no part in this thread."""
+    frame = frame_in_script() or next(_installed_frames(), None)
+    return _show_place(frame)
 
 
 def frame_in_script() -> FrameType | None:
@@ -41,6 +49,18 @@ def frame_in_script() -> FrameType | None:
         if not is_library(path) and not is_own(path) and name not in LOADER_METHODS:
             return frame
     return None
+
+
+def _installed_frames() -> Iterator[FrameType]:
+    for frame in _frames(sys._getframe(1)):
+        path = frame.f_code.co_filename
+        # torch's frames, such as those of DataLoader itself, say nothing of the loop.
+        if _is_installed(path) and not is_own(path) and TORCH not in path:
+            yield frame
+
+
+def _show_place(frame: FrameType | None) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
 
 
 def place_of_call(loader: DataLoader[Any] | None) -> str:

@@ -29,6 +29,7 @@ from fastloop.explain.attach.loader_places import (
     find_original,
     place_in_script,
     place_of_call,
+    place_of_pass,
 )
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
@@ -283,7 +284,7 @@ class LoopProbe:
             number=number,
             loader=loader,
             begun_ns=now_ns(),
-            place=place_in_script(),
+            place=place_of_pass(),
             earlier_passes=earlier_passes,
             first_pass=number if first_pass is None else first_pass,
             second=iterator._num_yielded + 1,

@@ -20,7 +20,7 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.loader_facts import SETTINGS, find_rank
-from fastloop.explain.attach.loader_places import place_in_script
+from fastloop.explain.attach.loader_places import place_in_script, place_of_pass
 from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
@@ -155,7 +155,7 @@ class WatchedIterator(Generic[T]):
     def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
         self._iterator, self._loader = iterator, loader
         self._start_ns, self._stop_ns = start_ns, now_ns()
-        self._place = place_in_script()
+        self._place = place_of_pass()
         self._count = 0
         self._state: PassState | None = None
 
