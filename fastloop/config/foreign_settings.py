@@ -49,10 +49,10 @@ def find_foreign_setting(message: str) -> str:
     return name if is_of_option else ""
 
 
-def shown_override(override: str) -> str:
+def override_text(override: str) -> str:
     """The override for a message: as it was typed in a sweep, and without passwords.
 
-    >>> shown_override("tracker.uri=http\\\\://me\\\\:secret@host/")
+    >>> override_text("tracker.uri=http\\\\://me\\\\:secret@host/")
     'tracker.uri=http://host/'
     """
     return without_passwords(ESCAPED.sub(r"\1", override))
@@ -183,7 +183,7 @@ class Concerns:
             if count == self.jobs:
                 raise self.errors[name]
             values = [*self.values.get(name, {})]
-            shown = shown_override(values[0]) if len(values) == 1 else name
+            shown = override_text(values[0]) if len(values) == 1 else name
             line = f"{shown} concerns {self.jobs - count} of {self.jobs} jobs"
             options = [*self.having.get(name, {})]
             listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""
