@@ -292,6 +292,11 @@ def _show_gain(tried: TriedChange) -> str:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
     if _is_unclear(tried.gain):
         return "differs too much from round to round"
+    # A wide interval tells no more than its end nearest to the present time.
+    if _is_wide(tried.gain):
+        if tried.gain.low > 0:
+            return f"saves at least {show_percent(tried.gain.low)}"
+        return f"takes at least {significant(1 - tried.gain.high)} times as long"
     if tried.gain.value < 0:
         low, high = 1 - tried.gain.high, 1 - tried.gain.low
         longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
@@ -302,6 +307,11 @@ def _show_gain(tried: TriedChange) -> str:
 
 
 def _is_unclear(gain: Estimate) -> bool:
+    """True if the interval is wide, and the change may save time as well as cost some."""
+    return _is_wide(gain) and gain.low <= 0 <= gain.high
+
+
+def _is_wide(gain: Estimate) -> bool:
     """True if the ends of the loop's time with the change differ by more than WIDEST_INTERVAL."""
     return 1 - gain.low > WIDEST_INTERVAL * (1 - gain.high)
 
