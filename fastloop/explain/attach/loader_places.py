@@ -38,7 +38,7 @@ def place_in_script() -> str:
 def place_of_pass() -> str:
     """File and line that begin a pass: those of `place_in_script`, or of the nearest frame in an
     installed library if the script has no part in this thread."""
-    frame = frame_in_script() or next(_installed_frames(), None)
+    frame = frame_in_script() or next(_library_frames(), None)
     return _show_place(frame)
 
 
@@ -53,7 +53,7 @@ def frame_in_script() -> FrameType | None:
     return None
 
 
-def _installed_frames() -> Iterator[FrameType]:
+def _library_frames() -> Iterator[FrameType]:
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
         # torch's frames, such as those of DataLoader itself, say nothing of the loop.
