@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
+    from fastloop.explain.attach.by_identity import ByIdentity
     from fastloop.tune.script_plan import ScriptPlan
 
 
@@ -35,12 +36,14 @@ class RaceProbe:
     """Finds the loop's DataLoader, and races others of its kind at the loop's first batch."""
 
     def __init__(self, plan: ScriptPlan, folder: Path, module: ModuleType) -> None:
+        from fastloop.explain.attach.by_identity import ByIdentity
+
         self.plan, self.folder, self.module = plan, folder, module
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
-        # The keys are ids, because a DataLoader of a derived class need not be hashable. The values
-        # keep the DataLoaders alive, so that no id is used again.
-        self.made: dict[int, tuple[DataLoader[Any], dict[str, Any]]] = {}
+        self.made: ByIdentity[tuple[DataLoader[Any], dict[str, Any]]] = ByIdentity()
+        """DataLoaders of the plan, and those that a library has made of them -> the DataLoader that
+        the script makes, and its arguments."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__, which keeps the arguments at the place of the plan."""
@@ -52,12 +55,12 @@ class RaceProbe:
         def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             if place_of_call(loader) == self.plan.made_at:
                 bound = signature.bind(loader, *args, **named).arguments
-                self.made[id(loader)] = (loader, {**bound})
+                self.made[loader] = (loader, {**bound})
             original(loader, *args, **named)
-            first = find_original(loader, lambda known: id(known) in self.made)
+            first = find_original(loader, self.made.__contains__)
             # A library has made this DataLoader from the one of the plan, which is raced.
-            if first is not None:
-                self.made[id(loader)] = self.made[id(first)]
+            if first is not None and (planned := self.made.get(first)):
+                self.made[loader] = planned
 
         return __init__
 
@@ -70,7 +73,7 @@ class RaceProbe:
             iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any
         ) -> None:
             original(iterator, loader, *args, **named)
-            if id(loader) in self.made:
+            if loader in self.made:
                 iterator._fastloop_loader, iterator._fastloop_place = loader, place_of_pass()
 
         return __init__
@@ -86,10 +89,11 @@ class RaceProbe:
                 loader is not None
                 and (place_in_script() or iterator._fastloop_place) == self.plan.place
                 and self.is_planned(loader)
+                and (planned := self.made.get(loader))
             ):
                 if hasattr(iterator, "_shutdown_workers"):
                     iterator._shutdown_workers()
-                self._race(*self.made[id(loader)])
+                self._race(*planned)
             return original(iterator)
 
         return __next__

@@ -73,6 +73,9 @@ def test_this_python_is_known_by_each_of_its_names_and_no_other_is(interpreter, 
         assert rewrite_command([name, script], "records") == [name, script]
     for path in (os.path.dirname(other), ""):
         assert rewrite_command(["python", script], "records", {"PATH": path}) == ["python", script]
+    # As in os.environb.
+    names = {b"PATH": os.fsencode(os.path.dirname(interpreter))}
+    assert rewrite_command(["python", script], "records", names) == ["python", *PROBE, "w.py"]
 
 
 WORKER = """

@@ -4,12 +4,14 @@ change is made at the script's line."""
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from commands import run_fastloop
 
+from fastloop.explain.attach.loader_places import place_of_pass
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.change import Change
 
@@ -32,6 +34,10 @@ DataLoader.__init__ = wrapper
 def prepare(loader):
     return loader
 """
+REMADE_BY_CLASS = """
+def prepare(loader):
+    return type(loader)(loader.dataset, loader.batch_size, num_workers=loader.num_workers)
+"""
 SCRIPT = """
 import sys
 sys.path.insert(0, "site-packages")
@@ -40,6 +46,10 @@ import trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 if __name__ == "__main__":
+    class Mine(DataLoader):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+
     data = TensorDataset(torch.arange(32.0))
     loader = trainer.prepare(DataLoader(data, 4))
     print(type(loader).__name__, loader.num_workers)
@@ -53,11 +63,11 @@ LOOP_LINE = 1 + next(number for number, line in enumerate(LINES) if "in loader:"
 LIBRARIES = pytest.mark.parametrize("library", [REMADE, WRAPPED], ids=["remade", "wrapped"])
 
 
-def write_script(folder, library, added=""):
+def write_script(folder, library):
     (folder / "site-packages").mkdir()
     (folder / "site-packages" / "trainer.py").write_text(library)
     path = folder / "train.py"
-    path.write_text(SCRIPT + added)
+    path.write_text(SCRIPT)
     return path
 
 
@@ -73,6 +83,30 @@ def test_loader_is_made_at_the_line_of_the_script(tmp_path, library):
     assert loop["facts"]["made_at"] == f"{path}:{MADE_LINE}"
     assert (loop["passes"], loop["batches"]) == (2, 16)
     assert "never" not in process.stderr
+
+
+@pytest.mark.heavy
+def test_derived_loader_that_is_made_again_is_made_at_the_line_of_the_script(tmp_path):
+    path = write_script(tmp_path, REMADE_BY_CLASS)
+    path.write_text(path.read_text().replace("prepare(DataLoader(", "prepare(Mine("))
+    process = run_fastloop(str(path), cwd=tmp_path, command="attach")
+    assert (process.returncode, process.stdout) == (0, "Mine 0\n"), process.stderr
+    (written,) = tmp_path.glob("outputs/attach/*/attach.json")
+    (loop,) = json.loads(written.read_text())["loops"]
+    assert loop["facts"]["made_at"] == f"{path}:{MADE_LINE}"
+
+
+@pytest.mark.heavy
+def test_loader_that_a_library_makes_of_the_planned_one_is_raced(tmp_path):
+    text = write_script(tmp_path, REMADE).read_text()
+    text = text.replace("torch.arange(32.0))", "torch.arange(3200.0))")
+    (tmp_path / "train.py").write_text(
+        text.replace("            pass", "            batch[0].sum()")
+    )
+    words = ("budget=25s", "--script", "train.py")
+    process = run_fastloop(*words, cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert f"train.py:{MADE_LINE}: the DataLoader of the loop" in process.stdout
 
 
 def begin_run(folder, library, expected):
@@ -101,3 +135,21 @@ def test_wrapped_call_makes_the_fastloader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runner = begin_run(tmp_path, WRAPPED, "type(loader).__name__ == 'FastLoader'")
     assert runner.seconds(Change(is_fastloader=True), 120.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/envs/torch/lib/site-packages/lightning/loops.py", "loops.py:1"),
+        ("/envs/x/lib/site-packages/torch/utils/data/dataloader.py", ""),
+    ],
+)
+def test_place_in_a_thread_of_a_library_is_the_librarys_line(file, place):
+    """Its environment may have any name. torch's own lines tell nothing of the loop."""
+    found = []
+    code = compile("found.append(place_of_pass())", file, "exec")
+    names = {"found": found, "place_of_pass": place_of_pass}
+    thread = threading.Thread(target=exec, args=(code, names))
+    thread.start()
+    thread.join()
+    assert found == [place]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -290,3 +290,17 @@ def test_interval_that_says_nothing_is_not_shown(low, is_told):
     text = " ".join(format_tried(tried_loop(change), None).split())
     assert text.startswith("No change helps" if is_told else "No answer yet")
     assert ("56 %" in text) is is_told
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "saving"),
+    [(0.59, 0.9995, "saves at least 59 %"), (-29.0, -0.5, "takes at least 1.5 times as long")],
+)
+def test_wide_interval_tells_its_end_nearest_to_now(low, high, saving):
+    """A change that certainly saves time was recommended without a figure."""
+    value = 0.67 if low > 0 else -1.0
+    known = Estimate(value=value, low=low, high=high, is_interval=True)
+    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=4)
+    best = change.change if low > 0 else None
+    text = " ".join(format_tried(replace(tried_loop(change), best=best), None).split())
+    assert text.count(saving) == 2

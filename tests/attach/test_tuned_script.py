@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from commands import run_fastloop
 from interrupts import interrupt_after
+from torch.utils.data import DataLoader
 
 from fastloop.cli.torchrun_words import read_torchrun
 from fastloop.core.types import UsageError
@@ -381,9 +382,10 @@ def test_loader_of_the_plan_is_told_from_others_of_the_same_call(tmp_path, num_s
     )
     kinds = {"DataLoader": SimpleNamespace, "_BaseDataLoaderIter": Iterators}
     probe = RaceProbe(plan, tmp_path, cast("Any", SimpleNamespace(**kinds)))
-    loaders = [SimpleNamespace(dataset=[0] * count) for count in (2, 3)]
-    probe.made = {id(each): (cast("Any", each), {}) for each in loaders}
-    found = {len(each.dataset) for each in loaders if probe.is_planned(cast("Any", each))}
+    loaders = [DataLoader([0] * count) for count in (2, 3)]
+    for each in loaders:
+        probe.made[each] = each, {}
+    found = {len(each.dataset) for each in loaders if probe.is_planned(each)}
     assert found == planned
 
 

@@ -292,16 +292,32 @@ def _show_gain(tried: TriedChange) -> str:
         return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
     if _is_unclear(tried.gain):
         return "differs too much from round to round"
-    if tried.gain.value < 0:
-        low, high = 1 - tried.gain.high, 1 - tried.gain.low
-        longer = replace(tried.gain, value=1 - tried.gain.value, low=low, high=high)
-        if significant(longer.value) == "1":
-            return "takes as long as it does now"
-        return f"takes {_show_bounds(longer, significant)} times as long"
-    return f"saves {_show_bounds(tried.gain, show_percent)}"
+    return _show_saving(tried.gain) if tried.gain.value >= 0 else _show_loss(tried.gain)
+
+
+def _show_saving(gain: Estimate) -> str:
+    # A wide interval tells no more than its end nearest to the present time.
+    if _is_wide(gain):
+        return f"saves at least {show_percent(gain.low)}"
+    return f"saves {_show_bounds(gain, show_percent)}"
+
+
+def _show_loss(gain: Estimate) -> str:
+    low, high = 1 - gain.high, 1 - gain.low
+    if _is_wide(gain):
+        return f"takes at least {significant(low)} times as long"
+    longer = replace(gain, value=1 - gain.value, low=low, high=high)
+    if significant(longer.value) == "1":
+        return "takes as long as it does now"
+    return f"takes {_show_bounds(longer, significant)} times as long"
 
 
 def _is_unclear(gain: Estimate) -> bool:
+    """True if the interval is wide, and the change may save time as well as cost some."""
+    return _is_wide(gain) and gain.low <= 0 <= gain.high
+
+
+def _is_wide(gain: Estimate) -> bool:
     """True if the ends of the loop's time with the change differ by more than WIDEST_INTERVAL."""
     return 1 - gain.low > WIDEST_INTERVAL * (1 - gain.high)
 

@@ -130,7 +130,8 @@ def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def _is_this_python(program: str, environment: Mapping[Any, Any] | None) -> bool:
     """True for this interpreter of this environment, by whichever of its names."""
-    path = None if environment is None else os.fsdecode(environment.get("PATH", os.defpath))
+    # Names and values of a child's environment may be bytes, as in os.environb.
+    path = None if environment is None else os.pathsep.join(os.get_exec_path(environment))
     found = shutil.which(program, path=path)
     if found is None:
         return False

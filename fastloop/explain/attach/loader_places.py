@@ -17,10 +17,12 @@ LIBRARIES = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
 STANDARD = os.path.dirname(os.__file__) + os.sep
 """Beginning of the paths of Python's own modules."""
-OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
+OWN_FOLDERS = tuple(
+    os.path.join("fastloop", *folder) for folder in (("explain", "attach"), ("observe",), ("tune",))
+)
 """Ends of the folders with the modules that wrap torch's functions."""
-TORCH = f"{os.sep}torch{os.sep}"
-"""A part of the paths of torch's modules."""
+TORCH = tuple(os.sep + os.path.join(folder, "torch", "") for folder in sorted(LIBRARIES))
+"""Parts of the paths of torch's modules."""
 LOADER_METHODS = "__init__", "__iter__", "__next__"
 """Names of methods of classes that are derived from DataLoader."""
 ANY_NAME = "**"
@@ -36,7 +38,7 @@ def place_in_script() -> str:
 def place_of_pass() -> str:
     """File and line that begin a pass: those of `place_in_script`, or of the nearest frame in an
     installed library if the script has no part in this thread."""
-    frame = frame_in_script() or next(_installed_frames(), None)
+    frame = frame_in_script() or next(_library_frames(), None)
     return _show_place(frame)
 
 
@@ -51,11 +53,12 @@ def frame_in_script() -> FrameType | None:
     return None
 
 
-def _installed_frames() -> Iterator[FrameType]:
+def _library_frames() -> Iterator[FrameType]:
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
         # torch's frames, such as those of DataLoader itself, say nothing of the loop.
-        if _is_installed(path) and not is_own(path) and TORCH not in path:
+        is_torch = any(part in path for part in TORCH)
+        if _is_installed(path) and not is_own(path) and not is_torch:
             yield frame
 
 
@@ -87,13 +90,15 @@ def find_original(
     """
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
-        if is_own(path):
+        # The __init__ of a class that the script derives from DataLoader is a part of making it.
+        if is_own(path) or _is_of(frame, loader):
             continue
         if not is_library(path):
             return None
         # The function of the library has the original in a variable, and the dataset is the same.
         for value in frame.f_locals.values():
-            if value is not loader and is_known(value) and value.dataset is loader.dataset:
+            is_other = value is not loader and is_known(value)
+            if is_other and getattr(value, "dataset", None) is loader.dataset:
                 return value
     return None
 
