@@ -38,7 +38,8 @@ def compile_beside(arguments: Sequence[str]) -> int:
             complete = {path.parent for path in site.glob("*.dist-info/INSTALLER")} - known
             for info in complete:
                 # pip gives the files of a package that it replaces other names, and removes them.
-                with suppress(OSError):
+                # A list that can't be read is pip's concern, or nobody's.
+                with suppress(OSError, ValueError, csv.Error):
                     _compile_package(info, pip)
             known |= complete
 

@@ -42,7 +42,7 @@ def serve_version(connection: Connection) -> None:
     # A base without any job leaves nothing to compare. Jobs that the new version alone can't run
     # are the answer, and have rows with their reasons.
     if plan["is_base"]:
-        reason = reason or _explain_no_job(requests)
+        reason = reason or explain_no_job(requests)
     if reason:
         _send(connection, {"error": reason.strip().splitlines()[-1]})
         return
@@ -61,10 +61,13 @@ def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
     return requests, reason
 
 
-def _explain_no_job(requests: Sequence[JobRequest]) -> str:
+def explain_no_job(requests: Sequence[JobRequest]) -> str:
     """The reason why none of the jobs can run here, such as a missing environment; else empty."""
-    from fastloop.sweep.early_check import reason_against
-
+    # A base of an older version has no such function. Its jobs tell their reasons once they run.
+    try:
+        from fastloop.sweep.early_check import reason_against
+    except ImportError:
+        return ""
     reasons = [reason_against(each.job, each.launcher) for each in requests]
     return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 

@@ -44,6 +44,7 @@ from fastloop.config.foreign_settings import (
     leave_out,
     leave_out_of_experiment,
     name_in,
+    override_text,
 )
 from fastloop.config.help import help_text
 from fastloop.config.hydra_experiments import register_experiments
@@ -385,6 +386,7 @@ def _compose(
 def _explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
     """The message for a setting that the option of this job lacks."""
     override = next((each for each in overrides if name_in(each) == setting), setting)
+    override = override_text(override)
     if message := describe_foreign_setting(override, overrides):
         return message
     allowed = ""

@@ -23,9 +23,12 @@ from fastloop.config.catalogue import (
 )
 from fastloop.config.messages import ConfigError
 from fastloop.config.suggestions import same_setting
+from fastloop.core.passwords import without_passwords
 
 NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\. '([^']+)' does")
 """Hydra's messages for a setting that the chosen option lacks."""
+ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
+"""A character of a value with the backslash that Hydra puts before it in a sweep."""
 SHOWN_OPTIONS = 4
 """Most options with a setting that a line lists."""
 
@@ -44,6 +47,15 @@ def find_foreign_setting(message: str) -> str:
     name = (match[1] or match[2]) if match else ""
     is_of_option = "." in name and not name.startswith("hydra")
     return name if is_of_option else ""
+
+
+def override_text(override: str) -> str:
+    """The override for a message: as it was typed in a sweep, and without passwords.
+
+    >>> override_text("tracker.uri=http\\\\://me\\\\:secret@host/")
+    'tracker.uri=http://host/'
+    """
+    return without_passwords(ESCAPED.sub(r"\1", override))
 
 
 def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
@@ -171,7 +183,7 @@ class Concerns:
             if count == self.jobs:
                 raise self.errors[name]
             values = [*self.values.get(name, {})]
-            shown = values[0] if len(values) == 1 else name
+            shown = override_text(values[0]) if len(values) == 1 else name
             line = f"{shown} concerns {self.jobs - count} of {self.jobs} jobs"
             options = [*self.having.get(name, {})]
             listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""

@@ -18,8 +18,10 @@ from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from fastloop.config.catalogue import groups
 from fastloop.config.suggestions import option_hint, setting_hint
 from fastloop.core.outputs_folder import outputs_folder
+from fastloop.core.passwords import without_passwords
 from fastloop.core.text import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line, parameter_names
@@ -93,7 +95,11 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
     known_names: names of all settings, for "did you mean".
     """
     text = _message(error, known_names)
-    return None if text is None else shorten_words(printable(text.replace("\n", "\\n")))
+    if text is None:
+        return None
+    # A misspelt setting is shown with its value, which may be an address with a password.
+    text = without_passwords(text)
+    return shorten_words(printable(text.replace("\n", "\\n")))
 
 
 def _message(error: Exception, known_names: Iterable[str]) -> str | None:
@@ -233,11 +239,14 @@ def unknown_setting(override: str, known_names: Iterable[str], allowed: str = ""
     """
     name = override.partition("=")[0]
     hint = setting_hint(name, known_names) or allowed
-    group, dot, _ = name.rpartition(".")
+    group = name.rpartition(".")[0]
     # Options of these groups may be code of the user's, with arguments that conf/ does not know.
-    if not hint and group in ("dataset", "loader", "model", "collate", "transform"):
+    if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
         hint = f"+{name}=… passes it to your own code"
-    elif not hint and dot and not name.startswith("hydra."):
+    # `fastloop list` does not know Hydra's settings.
+    elif not hint and name.startswith("hydra."):
+        hint = "allowed: what `fastloop run --cfg hydra` shows"
+    elif not hint and group in [each.name for each in groups()]:
         hint = f"`fastloop list {group}=<option>` lists the settings of an option"
     return f"{override}: there is no such setting; {hint or LISTED}"
 

@@ -158,6 +158,12 @@ for name in ("half_there", "complete"):
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "RECORD").write_text(f"{name}.py,,\\n")
+if bad := eval(sys.argv[1]):
+    odd = site / "odd-1.0.dist-info"
+    odd.mkdir()
+    (odd / "RECORD").write_bytes(bad)
+    (odd / "INSTALLER").write_text("pip")
+    time.sleep(1)
 (info / "INSTALLER").write_text("pip")
 while not [*site.glob("__pycache__/complete.*.pyc")]:
     time.sleep(0.05)
@@ -166,7 +172,10 @@ sys.exit(bool([*site.glob("__pycache__/half_there.*")]) or 3)
 
 
 @pytest.mark.heavy
-def test_packages_are_compiled_while_pip_installs_others(tmp_path):
+@pytest.mark.parametrize(
+    "bad_list", ["b''", "b'caf\\xe9.py,,'", "b'a' * 200_000"], ids=["none", "not UTF-8", "not CSV"]
+)
+def test_packages_are_compiled_while_pip_installs_others(tmp_path, bad_list):
     venv.create(tmp_path / "new", with_pip=False, symlinks=True)
     command = [tmp_path / "new" / "bin" / "python", REPOSITORY / "compile_installed.py"]
-    assert subprocess.run([*command, "-c", INSTALLS], check=False).returncode == 3
+    assert subprocess.run([*command, "-c", INSTALLS, bad_list], check=False).returncode == 3

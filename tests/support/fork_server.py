@@ -213,9 +213,16 @@ _servers: dict[tuple[str, ...], Server] = {}
 
 
 def connect(address: str) -> None:
-    """Let the server that another process has started run this process's commands, too."""
+    """Let the server that another process has started run this process's commands, too.
+
+    Raises OSError if it has ended.
+    """
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address)
+    try:
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
     _keep(Server(None, connection, ()))
 
 
@@ -227,14 +234,15 @@ def start_server(
     """Start a server, which ends with this process.
 
     address: path of a socket by which other processes may connect; empty: none may.
+    Raises OSError if it can be no address, such as a long path.
     """
-    ours, theirs = socket.socketpair()
-    descriptors = [theirs.fileno()]
-    with theirs, socket.socket(socket.AF_UNIX) as listener:
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as stack:
         if address:
             listener.bind(address)
             listener.listen()
-            descriptors.append(listener.fileno())
+        ours, theirs = socket.socketpair()
+        stack.enter_context(theirs)
+        descriptors = [theirs.fileno(), *([listener.fileno()] if address else [])]
         program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import fork_server; "
         program += f"fork_server.serve({preloaded}, *{descriptors})"
         command = [*inside, sys.executable, "-c", program]
@@ -253,7 +261,12 @@ def _keep(server: Server) -> Server:
             # close alone does not wake up the reading server
             server.connection.shutdown(socket.SHUT_RDWR)
         server.connection.close()
-        if server.process is not None:
+        if server.process is None:
+            return
+        try:
+            server.process.wait(END_S)
+        except subprocess.TimeoutExpired:  # it is stopped, or imports still
+            server.process.kill()
             server.process.wait()
 
     atexit.register(end)

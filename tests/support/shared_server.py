@@ -6,6 +6,7 @@ It imports while they collect tests. Each would take eight seconds for a server 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import fork_server
@@ -19,11 +20,14 @@ def pytest_configure_node(node):
     if (node.config.getoption("numprocesses") or 1) == 1:
         return
     address = Path(os.environ["TMPDIR"]) / "commands.socket"
-    if not address.exists():
-        fork_server.start_server(address=str(address))
-    node.workerinput["commands"] = str(address)
+    # Without an address, as in a folder with a long path, each worker starts a server of its own.
+    with suppress(OSError):
+        if not address.exists():
+            fork_server.start_server(address=str(address))
+        node.workerinput["commands"] = str(address)
 
 
 def pytest_configure(config):
     if address := getattr(config, "workerinput", {}).get("commands"):
-        fork_server.connect(address)
+        with suppress(OSError):  # the server has ended: this worker starts its own
+            fork_server.connect(address)

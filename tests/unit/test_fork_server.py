@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import fork_server
 import pytest
 
+SUPPORT = Path(fork_server.__file__).parent
 INSIDE = ("env",)
 """Prefix of a server that no other test uses."""
 
@@ -70,3 +74,41 @@ def test_server_is_shared_until_the_process_that_has_started_it_leaves_it(tmp_pa
     assert started.process.wait() == 0
     with pytest.raises(ChildProcessError, match="the server of commands, or what waits for one"):
         fork_server.run(*run_shared)
+
+
+STOPS = """
+import os, signal, fork_server
+fork_server.END_S = 0.1
+server = fork_server.start_server(preloaded=())
+server.process.send_signal(signal.SIGSTOP)
+os.waitpid(server.process.pid, os.WUNTRACED)
+print(server.process.pid)
+"""
+
+
+def test_server_that_does_not_end_is_killed(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    command = [sys.executable, "-c", STOPS]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert not Path("/proc", process.stdout.strip()).exists()
+
+
+@pytest.mark.parametrize("server", ["has ended", "can have no address"])
+def test_workers_start_their_own_server_if_they_can_share_none(tmp_path, server):
+    (tmp_path / "test_worker.py").write_text(
+        "import fork_server\ndef test_it(): assert fork_server._servers == {}\n"
+    )
+    folder = Path(tempfile.mkdtemp())
+    if server == "has ended":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "commands.socket"))
+    else:
+        folder /= "x" * 120
+        folder.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), "TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "pytest", "-p", "shared_server", "-n", "2", "-W", "error"]
+    command += ["-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", os.devnull]
+    process = subprocess.run(
+        [*command, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "1 passed" in process.stdout, process.stdout + process.stderr

@@ -6,7 +6,7 @@ import pytest
 from hydra.errors import MissingConfigException
 
 from fastloop.config.compose import compose_job
-from fastloop.config.messages import usage_message
+from fastloop.config.messages import LISTED, usage_message
 
 
 def message_of(*overrides: str) -> str:
@@ -105,3 +105,41 @@ def test_hydra_launcher_of_an_absent_plugin_names_its_package():
         "hydra/launcher=submitit_local: there is no such option; allowed: basic; "
         "install it by pip install hydra-submitit-launcher"
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hint"),
+    [
+        ("benchmark=training benchmark.training.nope=1", LISTED),
+        ("foo.bar=1", LISTED),
+        ("hydra.nope=1", "allowed: what `fastloop run --cfg hydra` shows"),
+        (
+            "dataset._target_=mine.Make dataset.nope.x=1",
+            "+dataset.nope.x=… passes it to your own code",
+        ),
+        (
+            "dataset._target_=mine.Make dataset.decoder.x=1",
+            "+dataset.decoder.x=… passes it to your own code",
+        ),
+        (
+            "loader._target_=mine.make loader.store.zzz=1",
+            "+loader.store.zzz=… passes it to your own code",
+        ),
+        (
+            "order._target_=mine.Order order.nope=1",
+            "`fastloop list order=<option>` lists the settings of an option",
+        ),
+    ],
+)
+def test_unknown_setting_names_only_lists_that_exist(overrides, hint):
+    override = overrides.split()[-1]
+    assert message_of(*overrides.split()) == f"{override}: there is no such setting; {hint}"
+
+
+@pytest.mark.parametrize(
+    "name", ["tracker.uri", "tracker", "trials", "nope", "+nope", "foo.bar", "dataset.root"]
+)
+def test_value_of_a_wrong_setting_is_shown_without_its_password(name):
+    message = message_of(f"{name}=http://me:secret@host/")
+    assert "http://host" in message
+    assert "secret" not in message

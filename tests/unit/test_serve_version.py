@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastloop.cli.serve_version import find_foreign_package
+from fastloop.cli.serve_version import explain_no_job, find_foreign_package
+from fastloop.sweep import early_check
 
 
 @pytest.fixture
@@ -50,3 +51,8 @@ def test_tests_of_the_users_project_hide_no_version(environment, tmp_path, monke
     (tmp_path / "tests" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     assert find_foreign_package("tiny_package", "1.0") == ""
+
+
+def test_base_that_lacks_the_early_check_gives_no_early_reason(monkeypatch):
+    monkeypatch.delattr(early_check, "reason_against")
+    assert explain_no_job([]) == ""

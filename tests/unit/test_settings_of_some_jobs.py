@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import pytest
 from commands import results, run_fastloop
@@ -113,6 +114,22 @@ def test_setting_that_no_job_has_is_an_error(compose, capsys, line, message):
     assert raised.value.code == 1
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("tracker.uri", "tracker.uri=http://host/: there is no such setting; "),
+        ("tracker.experiment", "tracker.experiment=http://host/ concerns 1 of 2 jobs"),
+    ],
+)
+def test_setting_of_some_jobs_is_told_without_its_password(compose, capsys, setting, message):
+    # The unknown setting ends the command, the known one does not.
+    with suppress(SystemExit):
+        compose(f"-m tracker=none,mlflow {setting}=http://me:secret@host/")
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line.startswith(message)]
+    assert "secret" not in "".join(told)
 
 
 CROPS = ("dataset=photos", "dataset.count=4", "transform=random_resized_crop")
