@@ -105,8 +105,9 @@ class Store(Protocol):
         """Write batches, in order, into an empty folder; memory is bounded by one chunk."""
         ...
 
-    def open(self, folder: Path) -> Tree:
-        """The rows as a tree of arrays, read lazily."""
+    def open(self, folder: Path) -> Any:
+        """The rows, read lazily: a tree of arrays, or an object that the loaders of this format
+        read."""
         ...
 
 

@@ -36,7 +36,7 @@ def printable_line(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text as UTF-8 can encode it: halves of surrogate pairs become escapes.
+    r"""The text as UTF-8 can encode it: halves of surrogate pairs become escapes.
 
     Python decodes the name of a file to such halves if its bytes are not UTF-8.
 

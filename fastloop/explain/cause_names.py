@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from fastloop.core.number_text import show_percent, significant
 
-WAITING = 0.25
+LEAST_COMPUTING_SHARE = 0.25
 """If the CPU time of samples is below this share of their time, they wait, for example for a disk
 or a network. Samples that compute are above it, even if several processes share a core."""
 

@@ -23,7 +23,7 @@ from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.explain.cause_names import (
-    WAITING,
+    LEAST_COMPUTING_SHARE,
     CauseName,
     describe_cores,
     describe_quota,
@@ -172,7 +172,7 @@ def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
 def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause]:
     """A list with the cause if samples wait; the verdict tells whether the loop waits for them."""
     share = surroundings.load_cpu_share
-    if share >= WAITING:
+    if share >= LEAST_COMPUTING_SHARE:
         return []
     text = f"making a batch computes for {show_percent(share)} of its time"
     # Samples that wait cost the loop nothing if it does not wait for them.
@@ -236,7 +236,7 @@ def _by_gain(
     # A prediction can exclude a cause, but never prove one.
     is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN
     is_excluded = gain.high < LEAST_GAIN or (bool(tried) and gain.value < LEAST_GAIN)
-    is_found = True if is_proven else False if is_excluded else None
+    is_found = is_proven if is_proven or is_excluded else None
     return Cause(name=name, is_found=is_found, text=text)
 
 

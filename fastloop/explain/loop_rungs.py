@@ -157,10 +157,7 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
     if not _can_be_divided(loader):
         return {}
     bare = loader_like(loader, loader.dataset, loader.collate_fn, num_workers=0)
-    ready, samples = _substitutes(loop, bare)
-    openers = rung_openers(loop, loader)
-    openers |= {Part.HAND_OFF: iterable_epochs(ready), Part.COLLATE: iterable_epochs(samples)}
-    openers[Part.DECODE] = iterable_epochs(bare)
+    openers = rung_openers(loop, bare) | {Part.DECODE: iterable_epochs(bare)}
     times = {rung: loop.time(open_epoch(0), loop.step) for rung, open_epoch in openers.items()}
     return work_of(times, whole_batches)
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import getitem
 from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -194,12 +196,14 @@ class DatasetSource:
         """The argument of the collate_fn."""
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
         # Each sample has its own seed; a batch that the dataset reads at once has one seed.
-        if not self.reads_lists and not getitems:
+        if self.reads_lists:
+            getitems = partial(getitem, dataset)
+        if not getitems:
             samples = self._read_each(dataset, indices)
             return samples[0] if self.is_unbatched else samples
         self._begin(SAMPLE, indices)
         try:
-            return dataset[indices] if self.reads_lists or not getitems else getitems(indices)
+            return getitems(indices)
         except StopIteration as error:
             raise refuse_stop("the reading", indices) from error
 

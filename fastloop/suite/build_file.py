@@ -82,7 +82,7 @@ def _record(measured: MeasuredWorkload) -> WorkloadRecord:
 
 
 def _cells(measured: MeasuredWorkload) -> list[Cell]:
-    """A cell for each row. Comparable are the loaders of the largest group with the same data."""
+    """A cell for each row. Loaders of the largest group with the same data are comparable."""
     results = [each.result for each in measured.rows if each.result]
     finished = [result for result in results if result.status == "FINISHED"]
     groups = sorted(partition(finished), key=len)

@@ -24,7 +24,7 @@ from fastloop.explain.attach.step_lines import StepLines
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, is_close
 
 SCHEMA = 1
-WAITING = 0.5
+LEAST_BUSY_CORES = 0.5
 """If there are no counters of the threads, samples count as waiting if making a batch keeps less
 than this share of a core busy."""
 
@@ -118,7 +118,9 @@ def describe_loop(loop: Loop) -> LoopFindings:
         # Without the counters, a thread that waits for a core looks like one that sleeps:
         # the share of a core decides then.
         samples_wait=(
-            loop.usage.is_mostly_idle if loop.usage.makes else cores_of_loading(loop) < WAITING
+            loop.usage.is_mostly_idle
+            if loop.usage.makes
+            else cores_of_loading(loop) < LEAST_BUSY_CORES
         ),
         verdict=judge_loop(loop, shares),
         shares=shares,

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.core.user_code import error_line
 from fastloop.data.arrow_columns import array_of_column, table_of
 from fastloop.data.rows import structure_text
 
@@ -81,5 +82,5 @@ class LanceStore:
             structure = pytree.treespec_loads(layout["structure"])
             return LanceRows(lance.dataset(str(folder / ROWS)), layout["shapes"], structure)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            reason = str(error).splitlines()[0][:200]
+            reason = error_line(error)[:200]
             raise BadData(f"{folder}: not written by store=lance: {reason}") from error
