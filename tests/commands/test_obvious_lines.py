@@ -223,7 +223,7 @@ def test_help_of_run_is_a_page_of_all_groups_and_settings(folder):
 def test_home_folder_is_expanded(folder, root):
     line = f"run dataset=image_folder 'dataset.root={root}' dataset.size=[8,8] {SHORT}"
     process = type_line(line, folder, HOME=str(folder), FASTLOOP_OUTPUTS=str(folder / "home"))
-    assert process.returncode == 0, process.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     assert "image_folder" in process.stdout
 
 
