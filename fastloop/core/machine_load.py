@@ -139,7 +139,8 @@ class LoadSummary:
             of_what = f" during {during}{names and f' ({names})'}"
         return (
             f"The machine was busy: other processes used {median} of {cores}{of_what}."
-            f"{stolen}{memory} The figures may differ on a quiet machine."
+            f"{stolen}{memory} "
+            "The figures, and conclusions from them, may differ on a quiet machine."
         )
 
 

@@ -195,9 +195,9 @@ class DatasetSource:
     def _samples(self, dataset: Any, indices: list[int]) -> Any:
         """The argument of the collate_fn."""
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
-        # Each sample has its own seed; a batch that the dataset reads at once has one seed.
         if self.reads_lists:
             getitems = partial(getitem, dataset)
+        # Each sample has its own seed; a batch that the dataset reads at once has one seed.
         if not getitems:
             samples = self._read_each(dataset, indices)
             return samples[0] if self.is_unbatched else samples

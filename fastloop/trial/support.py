@@ -244,7 +244,10 @@ def check_lengths(
     """Raise Unsupported if the options need samples of one length and the dataset's lengths differ,
     or if they need lengths that differ and there are none."""
     if not is_ragged(dataset):
-        reason = f"the samples of dataset {dataset.label} do not differ in length"
+        reason = (
+            f"dataset {dataset.label} does not declare that its samples differ in length; "
+            "dataset=texts does, and dataset=parquet or hf_arrow with dataset.ragged=true"
+        )
         if collate.takes == "ragged":
             raise Unsupported(f"collate={name_of(collate)}: {reason}")
         if isinstance(order, LengthAwareOrder):

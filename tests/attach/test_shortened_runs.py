@@ -292,6 +292,16 @@ def test_interval_that_says_nothing_is_not_shown(low, is_told):
     assert ("56 %" in text) is is_told
 
 
+def test_change_that_was_dropped_for_a_bad_round_is_not_promised_by_more_minutes():
+    """There was time left: more of it would not have run the change again."""
+    known = Estimate(value=0.3, low=-2.5, high=0.94, is_interval=False)
+    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=2)
+    text = " ".join(format_tried(tried_loop(change), None).split())
+    assert text.startswith("No answer yet")
+    assert "a quieter machine" in text
+    assert "--minutes=1.0" not in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "saving"),
     [(0.59, 0.9995, "saves at least 59 %"), (-29.0, -0.5, "takes at least 1.5 times as long")],

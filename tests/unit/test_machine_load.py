@@ -218,20 +218,20 @@ def loads(*others: float, stolen: float = 0.0) -> list[Load | None]:
             loads(0.0, 1.0, 1.6),
             False,
             "The machine was busy: other processes used 1.00 of 2 cores (median of the trials; "
-            "chromium). The figures may differ on a quiet machine.",
+            "chromium). The figures, and conclusions from them, may differ on a quiet machine.",
         ),
         (
             loads(1.5),
             False,
             "The machine was busy: other processes used 1.50 of 2 cores during the trial "
-            "(chromium). The figures may differ on a quiet machine.",
+            "(chromium). The figures, and conclusions from them, may differ on a quiet machine.",
         ),
         (
             loads(0.0, stolen=0.5),
             False,
             "The machine was busy: other processes used 0.00 of 2 cores during the trial. The host "
-            "of this virtual machine took up to 0.50 for others. The figures may differ on a quiet "
-            "machine.",
+            "of this virtual machine took up to 0.50 for others. The figures, and conclusions from "
+            "them, may differ on a quiet machine.",
         ),
     ],
 )

@@ -403,7 +403,7 @@ def test_reference_of_an_older_format_is_written_again(outputs, monkeypatch):
 # -- supported combinations
 
 
-SAME = "the samples of dataset digits do not differ in length"
+SAME = "dataset digits does not declare that its samples differ in length"
 UNSUPPORTED = {
     ("dataset=texts",): "dataset texts: samples differ in length: use collate=pad",
     ("dataset=texts", "collate=skip_broken"): "use collate=pad",

@@ -266,16 +266,17 @@ def _answer_without_change(tried: TriedLoop, loop: str) -> str:
     if not known:
         return f"No change helps {loop}: none of them runs."
     first = known[0]
+    # Such a change may have been dropped early for a single bad round, while there was time left.
+    if first.gain and _is_unclear(first.gain):
+        return (
+            f"No answer yet for {loop}: the loop's time with {first.change} differs too much "
+            "from round to round; a quieter machine or more --minutes will tell."
+        )
     if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
         least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
         return (
             f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
             f"--minutes={tried.least_minutes:.1f} or more will tell."
-        )
-    if first.gain and _is_unclear(first.gain):
-        return (
-            f"No answer yet for {loop}: the loop's time with {first.change} differs too much "
-            "from round to round; a quieter machine or more --minutes will tell."
         )
     best = f"for certain: the best, {first.change}, {_show_gain(first)}"
     if not left:
