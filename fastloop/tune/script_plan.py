@@ -25,6 +25,8 @@ class ScriptPlan:
     is True if FastLoader takes its place."""
     step_s: float
     """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
+    samples_wait: bool = False
+    """True if samples wait rather than compute, so that many of them can be read at once."""
     num_samples: int | None = None
     """Length of the DataLoader's dataset; None: it has none."""
     end_ns: int

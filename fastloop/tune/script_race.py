@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from fastloop.data.digest import leaves_of
 from fastloop.explain.attach.import_hook import MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.fastloader import FastLoader
+from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
@@ -54,13 +55,23 @@ def race_in_script(
     )
     try:
         spending = Spending(budget=TuneBudget(seconds=left_s))
-        tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name))
+        expected = expect_costs(plan.settings) if plan.samples_wait else None
+        tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name), expected)
     except SmallBudgetError as error:
         return ScriptOutcome(needed_s=error.allowed_s)
     best = tuned.race.winner if tuned.is_faster else tuned.race.present
     sentences = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
     text = "\n".join([tuned.without_code(), *wrap(sentences)])
     return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
+
+
+def expect_costs(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Cost of each configuration relative to others if its samples wait: each worker waits for its
+    own sample, and so does each thread of a FastLoader without workers."""
+    return {
+        name: 1 / (each["num_workers"] or (MAX_WAITING_THREADS if each["fastloader"] else 1))
+        for name, each in settings.items()
+    }
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
+from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH, WORKERS_FOR_WAITING
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
@@ -127,6 +127,10 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "fastloader": False,
     }
     counts = {present["num_workers"], *choose_worker_counts(found)}
+    # A race has time for more of them than `attach --try`, which has a few changes in all.
+    if found.samples_wait:
+        most = facts["most_workers"]
+        counts |= {each for each in WORKERS_FOR_WAITING if most is None or each <= most}
     # The race repeats epochs of one loader, so workers would stay from epoch to epoch. If the
     # script makes a DataLoader for each pass, its workers can't stay.
     is_made_anew = 1 < found.passes == found.loaders
@@ -189,6 +193,7 @@ def run_script_race(
         made_at=found.facts["made_at"],
         settings=settings,
         step_s=found.step_ms / 1e3,
+        samples_wait=found.samples_wait,
         num_samples=found.facts.get("num_samples"),
         end_ns=end_ns - int(1e9 * ENDING_S),
     )

@@ -32,6 +32,8 @@ SHARE_OF_TWO = 0.7
 that it fits."""
 STEP_S = 10
 """A proposed budget is a multiple of this."""
+MARGIN_OF_FORECAST = 1.2
+"""A proposed budget has this many times as long as is forecast by a few samples."""
 PLANNING_S = 4.0
 """Least time for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
@@ -95,6 +97,12 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
     return (trial_s - start_s) / TRIAL_EPOCHS
+
+
+def name_budget_of_share(seconds: float, share: float) -> str:
+    """The setting of a budget of which no more than that share is this many seconds, with a rest
+    for their error."""
+    return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 
 def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import fastloop
 from fastloop.core import time_limits
 from fastloop.trial import window
-from fastloop.tune import budget, loop_trials
+from fastloop.tune import budget, loop_trials, loop_tuning
 
 
 class SimulatedLoaders:
@@ -73,6 +73,28 @@ def test_start_of_workers_weighs_as_in_a_whole_epoch(monkeypatch):
     tuned = fastloop.tune(make_loader, space, budget_s=120)
     assert tuned.settings == {"batch_s": 0.025, "start_s": 1.5}
     assert tuned.race.gain.estimate == pytest.approx(51.5 / 26.5, rel=0.02)
+
+
+def test_what_is_expected_to_be_fastest_runs_in_the_first_round(monkeypatch):
+    loaders, steps = SimulatedLoaders(batches=130), list[str]()
+    simulate(monkeypatch, loaders)
+    factors = [*(1 + number / 1000 for number in range(39)), 0.25]
+    settings = {f"factor={each}": {"batch_s": 0.1, "factor": each} for each in factors}
+    trials = loop_trials.LoopTrials(
+        make_loader=loaders.make,
+        settings=settings,
+        step=lambda batch: None,
+        device=torch.device("cpu"),
+        same_data=True,
+        min_window_s=0.0,
+        budget_s=90,
+    )
+    expected = dict.fromkeys(settings, 1.0) | {"factor=0.25": 0.1}
+    spending = budget.Spending(budget=budget.TuneBudget(seconds=90))
+    tuned = loop_tuning.race_loaders(trials, spending, steps.append, expected)
+    # A first look, the first trial of the present settings, and a round of at most nine.
+    assert "factor=0.25" in steps[:11]
+    assert tuned.settings["factor"] == 0.25
 
 
 class ReadsLater:

@@ -42,7 +42,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import FirstPass, Pilot, time_first_pass
+from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
 from fastloop.tune.short_budget import (
     check_least_time,
@@ -472,18 +472,6 @@ def test_first_pass_is_stopped_at_its_share_of_the_budget():
     with pytest.raises(UsageError, match=r"^it takes longer$"):
         first_pass_within(Spending(budget=TuneBudget(trials=5)), time_pass)
     assert deadlines[1].remaining_s == math.inf
-
-
-@pytest.mark.heavy
-def test_preparing_is_stopped_at_the_deadline_of_the_first_pass(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
-    # The command line is read again for flags such as -cd.
-    monkeypatch.setattr("sys.argv", ["fastloop tune"])
-    # 64 samples of a second
-    overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
-    (request,) = compose_requests([overrides], tmp_path)
-    with pytest.raises(UsageError, match=r"^preparing the data takes longer; fastloop prepare"):
-        time_first_pass(request, request.job, deadline=deadline_after(0.0))
 
 
 def test_stores_of_random_samples_are_left_out_before_the_race():
