@@ -232,7 +232,9 @@ def _choose_raced(
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
     """Cost of a job by the model; without a model, the usual cost."""
     predicted = pilot.predict(job)
-    return expect_cost(job, change, waits=waits) if predicted is None else predicted
+    if predicted is not None:
+        return predicted
+    return expect_cost(job, change, waits=waits, epoch_s=pilot.epoch_s)
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:

@@ -21,7 +21,7 @@ from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
-from fastloop.tune.budget import ENDING_OF_JOB_S, ENDING_S, PASSES, Spending, TuneBudget
+from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
@@ -52,6 +52,8 @@ class RaceSchedule:
     _orders: dict[int, list[str]] = field(default_factory=dict)
     """Names in the order of their trials, by round."""
     _timeout_s: float = math.inf
+    _ending_s: float = 0.0
+    """Seconds that are reserved for reporting the outcome."""
     _run_round: RunRound | None = None
 
     def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
@@ -74,7 +76,7 @@ class RaceSchedule:
         self.spending.continue_from(self.file.raced_from_s)
         # This is set before the race. If it changed during the first trial, it would count as a
         # part of that trial's price.
-        self.spending.ending_s = ENDING_S
+        self._ending_s = self.spending.ending_s = self.spending.find_ending_s()
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share_used, self.rules)
         except NoRoomError:
@@ -128,7 +130,7 @@ class RaceSchedule:
         assert self._run_round is not None
         state, before_s = self._states[name], self.spending.seconds_used
         begun = sum(each.has_begun for each in self._states.values())
-        self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
+        self.spending.ending_s = self._ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
         if self.objective in TRIAL_COSTS:

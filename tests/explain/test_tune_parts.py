@@ -285,6 +285,23 @@ def test_samples_that_wait_get_many_workers(cpu_s, delay_s, waits):
     assert costs == ([1.0, 0.5, 1 / 32] if waits else [1.0] * 3)
 
 
+def test_many_workers_that_start_in_each_short_epoch_are_not_tried_first():
+    cost_of = lambda *texts: expect_cost(  # noqa: E731
+        compose_job("dataset=digits", "loader=raw", *texts), texts, waits=True, epoch_s=0.5
+    )
+    kept = cost_of("num_workers=32", "persistent_workers=true")
+    assert kept == 1 / 32
+    assert kept < cost_of("num_workers=2") < 1 < cost_of("num_workers=32")
+
+
+def test_end_of_a_busy_command_is_reserved_for(monkeypatch):
+    spent = Spending(budget=TuneBudget(seconds=60))
+    for slowdown, expected_s in ((1.0, 2.0), (3.0, 6.0), (50.0, 9.0)):
+        monkeypatch.setattr("fastloop.tune.budget.slowdown_by_load", lambda each=slowdown: each)
+        assert spent.find_ending_s() == expected_s
+        assert Spending(budget=TuneBudget(trials=5)).find_ending_s() == 2.0
+
+
 def test_many_workers_are_not_tried_with_a_slow_start():
     space = "num_workers=2,32 multiprocessing_context=null,spawn"
     found = candidates(space, "dataset=digits", "loader=raw").found
