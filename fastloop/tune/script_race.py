@@ -22,6 +22,7 @@ from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
+from fastloop.tune.short_budget import WORKER_S
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -55,7 +56,7 @@ def race_in_script(
     )
     try:
         spending = Spending(budget=TuneBudget(seconds=left_s))
-        expected = expect_costs(plan.settings) if plan.samples_wait else None
+        expected = expect_costs(plan.settings, plan.pass_s) if plan.samples_wait else None
         tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name), expected)
     except SmallBudgetError as error:
         return ScriptOutcome(needed_s=error.allowed_s)
@@ -65,13 +66,19 @@ def race_in_script(
     return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
 
 
-def expect_costs(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:
     """Cost of each configuration relative to others if its samples wait: each worker waits for its
-    own sample, and so does each thread of a FastLoader without workers."""
-    return {
-        name: 1 / (each["num_workers"] or (MAX_WAITING_THREADS if each["fastloader"] else 1))
-        for name, each in settings.items()
-    }
+    own sample, and so does each thread of a FastLoader without workers.
+
+    pass_s: seconds of a pass without workers; workers that start in each pass prolong it.
+    """
+    costs = {}
+    for name, each in settings.items():
+        workers = each["num_workers"]
+        costs[name] = 1 / (workers or (MAX_WAITING_THREADS if each["fastloader"] else 1))
+        if not each["persistent_workers"]:
+            costs[name] += workers * WORKER_S / pass_s
+    return costs
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:

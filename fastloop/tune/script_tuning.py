@@ -194,6 +194,7 @@ def run_script_race(
         settings=settings,
         step_s=found.step_ms / 1e3,
         samples_wait=found.samples_wait,
+        pass_s=found.seconds / max(1, found.passes),
         num_samples=found.facts.get("num_samples"),
         end_ns=end_ns - int(1e9 * ENDING_S),
     )
