@@ -205,6 +205,8 @@ class CutLoop:
         if begun.place != self.cut.place:
             return call()
         self._add_time(begun)
+        if self.result.batches == 1 and not self.result.once_s:
+            self.result.once_s = self.result.seconds
         # The loop asks for a batch after the last one, so the step on that one has ended, too.
         if self.result.batches == self.cut.batches:
             self._end_script()
@@ -216,6 +218,7 @@ class CutLoop:
         self.result.batches += 1
         if self.result.batches <= self.cut.hashed and self.can_hash:
             self._hash(batch)
+            begun.reached_ns = now_ns()
         return batch
 
     def _hash(self, batch: Any) -> None:

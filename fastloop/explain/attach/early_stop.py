@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,10 @@ from fastloop.core.spans import now_ns
 LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
 if a DataLoader is left that no loop has used."""
+MOST_EXITS = 2
+"""Times that a script is ended by SystemExit, so that its own code for the end runs."""
+ENDS = count()
+"""Counts these times."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -111,7 +116,9 @@ def counter_of(folder: str) -> StopCounter | None:
 
 def end_script() -> NoReturn:
     """End the script with status 0, as `sys.exit(0)` does in the main thread."""
-    if threading.current_thread() is threading.main_thread():
+    # A script may catch SystemExit, and ask for further batches.
+    is_caught = next(ENDS) >= MOST_EXITS
+    if threading.current_thread() is threading.main_thread() and not is_caught:
         sys.exit(0)
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
     # batches for ever. Nothing else ends the process from here; its buffers are written before.
