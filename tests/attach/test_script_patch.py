@@ -193,6 +193,19 @@ def test_command_applies_the_patch_below_a_folder_of_the_same_name(tmp_path):
     assert script.read_text() == "import torch\nloader = DataLoader(a, 4, num_workers=0)\n"
 
 
+@pytest.mark.parametrize("link", ["train.py", "link/train.py"])
+def test_patch_of_a_script_behind_a_symbolic_link_is_applied_by_git(tmp_path, link):
+    script = tmp_path / "real" / "train.py"
+    script.parent.mkdir()
+    script.write_text("loader = DataLoader(a)\n")
+    (tmp_path / "train.py").symlink_to(script)
+    (tmp_path / "link").symlink_to(script.parent)
+    patch = patch_script(tmp_path / link, 1, WITHOUT, tmp_path)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.encode(), check=True)
+    assert script.read_text() == "loader = DataLoader(a, num_workers=0)\n"
+    assert (tmp_path / "train.py").is_symlink()
+
+
 def test_code_without_a_file_has_no_patch():
     """As the cells of a notebook, which exec() runs."""
     names = {"place_of_call": place_of_call}

@@ -162,7 +162,7 @@ def test_script_that_catches_its_end_ends_all_the_same():
         "from fastloop.explain.attach.early_stop import end_script\n"
         "for epoch in range(9):\n"
         "    try:\n"
-        "        end_script()\n"
+        "        end_script(epoch)\n"
         "    except BaseException as error:\n"
         "        print(epoch, type(error).__name__)\n"
     )

@@ -74,6 +74,8 @@ class CutLoop:
         self.cut, self.folder = cut, folder
         self.result = CutResult()
         self.can_hash = True
+        self.ends = 0
+        """Number of times that the script was ended so far."""
         self.has_fastloader = False
         """True once FastLoader is wrapped, too."""
         self.changed: ByIdentity[bool] = ByIdentity()
@@ -243,7 +245,8 @@ class CutLoop:
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(self.result)))
         partial.replace(path)
-        end_script()
+        self.ends += 1
+        end_script(self.ends - 1)
 
 
 def _digest(batch: Any) -> int:

@@ -93,6 +93,8 @@ def patch_script(
     takes: as for `edit_call`. Raises Unsupported if the call can't be found or edited, with the
     reason.
     """
+    # git changes no file through a symbolic link.
+    path, folder = path.resolve(), folder.resolve()
     try:
         shown = path.relative_to(folder).as_posix()
     except ValueError:

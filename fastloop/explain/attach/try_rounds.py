@@ -147,7 +147,8 @@ def run_rounds(
     """Run rounds until the deadline, each in a random order.
 
     limit_s: time after which a run is killed. end_round: called with the number of each round.
-    Returns True if there was no time for a further round. Raises Unsupported if the script fails without a change.
+    Returns True if there was no time for a further round. Raises Unsupported if the script fails
+    without a change.
     """
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
