@@ -146,7 +146,8 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
     if result.is_undecided:
         return f"No answer yet: {_describe_refutation(result)}: these rounds differ too much."
     if not is_faster or result.gain is None:
-        text = "Yours is as good as any that was tried"
+        # A gain of a few percent may be hidden by noise, so yours is not called as good as any.
+        text = "No other one that was tried is faster beyond noise, by 2 % or more"
         if result.winner == result.present:
             return f"{text}."
         return f"{text}: {_describe_refutation(result)}."
