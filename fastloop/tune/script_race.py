@@ -27,6 +27,9 @@ from fastloop.tune.short_budget import WORKER_S
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
+FEWEST_TRIALS = 2
+"""A race in which yours and one other run once confirms nothing, but tells more than a refusal: the
+script has taken most of a small budget by then."""
 SIDE = 64
 """Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
 
@@ -53,6 +56,7 @@ def race_in_script(
         counts_batches=not has_tensors,
         min_window_s=MIN_WINDOW_S,
         budget_s=left_s,
+        fewest_trials=FEWEST_TRIALS,
     )
     try:
         spending = Spending(budget=TuneBudget(seconds=left_s))

@@ -232,7 +232,11 @@ def test_present_configuration_must_run(last):
     ("gain", "is_undecided", "begins"),
     [
         (Ratio(estimate=99.5, low=0.53, high=347.8, p_value=0.07), True, "No answer yet: other se"),
-        (Ratio(estimate=1.03, low=0.98, high=1.1, p_value=0.3), False, "No other one that was tried is"),
+        (
+            Ratio(estimate=1.03, low=0.98, high=1.1, p_value=0.3),
+            False,
+            "No other one that was tried is",
+        ),
         (Ratio(estimate=2.0, low=1.9, high=2.1, p_value=0.001), False, "other: 2.00 [1.90, 2.10]"),
     ],
 )
