@@ -22,6 +22,7 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiti
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.change import Change
+from fastloop.tune.budget import ENDING_S
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
     STEP,
@@ -38,9 +39,8 @@ race."""
 FIRST_SHARE = 0.5
 """The observed run is stopped after this share of the budget, even if no batch has come by then:
 the second run would take as long to reach its loop."""
-ENDING_S, LATE_S = 2.0, 30.0
-"""The race ends ENDING_S before the budget is spent. A script that still runs LATE_S after that
-time is killed."""
+LATE_S = 30.0
+"""A script that still runs so long after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
@@ -196,7 +196,7 @@ def run_script_race(
         samples_wait=found.samples_wait,
         pass_s=found.seconds / max(1, found.passes),
         num_samples=found.facts.get("num_samples"),
-        end_ns=end_ns - int(1e9 * ENDING_S),
+        end_ns=end_ns,
     )
     write_plan(folder, plan)
     output = folder / "output.txt"
