@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from fastloop.core.text import first_line
 from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
 
 LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
@@ -152,7 +153,7 @@ def error_line(error: BaseException) -> str:
     it, those of the worker's error."""
     if of_worker := worker_error_line(error):
         return of_worker
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def worker_error_line(error: BaseException) -> str | None:

@@ -18,7 +18,8 @@ from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.text import notebook_html, wrap
+from fastloop.core.text import wrap
+from fastloop.reporting.page import notebook_html
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S

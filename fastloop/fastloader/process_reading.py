@@ -25,7 +25,7 @@ import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
 from fastloop.core.fork import inherit_no_garbage
-from fastloop.core.text import describe_exit
+from fastloop.core.exit_status import describe_exit
 from fastloop.fastloader.anonymous_file import receive_memory
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.machine import oom_kills
-from fastloop.core.text import describe_exit
+from fastloop.core.exit_status import describe_exit
+from fastloop.core.text import first_line
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line
 from fastloop.processes.child_log import ChildLog, write_log
@@ -218,11 +219,11 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
 
 
 def _failure_of(error: Exception, details: str) -> Failure:
-    lines = str(error).strip().splitlines() or [""]
+    reason = first_line(error)
     for cls, kind in KINDS.items():
         if isinstance(error, cls):
-            return Failure(kind=kind, message=lines[0], details=details)
-    message, source = f"{type(error).__name__}: {lines[0]}", ""
+            return Failure(kind=kind, message=reason, details=details)
+    message, source = f"{type(error).__name__}: {reason}", ""
     if of_worker := worker_error_line(error):
         message, source = of_worker, " (in a DataLoader worker)"
     if OUT_OF_MEMORY.search(message):

@@ -14,7 +14,7 @@ from fastloop.config.compose import compose_requests, usage_errors
 from fastloop.config.hydra_experiments import register_experiments
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_result
-from fastloop.core.text import printable
+from fastloop.core.text import first_line, printable
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import (
     WORKLOADS,
@@ -135,7 +135,7 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
     for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
             return {}
-        reasons[row] = f"{UNSUPPORTED}{printable(reason.splitlines()[0])}"
+        reasons[row] = f"{UNSUPPORTED}{printable(first_line(reason))}"
     return reasons
 
 

@@ -12,7 +12,8 @@ from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import TimeUnit, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
-from fastloop.core.text import notebook_html, wrap
+from fastloop.core.text import wrap
+from fastloop.reporting.page import notebook_html
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,7 +18,8 @@ from fastloop.core.number_text import (
 )
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.core.text import align, describe_exit, wrap
+from fastloop.core.text import align, wrap
+from fastloop.core.exit_status import describe_exit
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import (
     LoopFindings,

@@ -18,6 +18,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from fastloop.core.atomic_files import hold_lock
 from fastloop.core.fingerprints import file_fingerprint, fingerprint
+from fastloop.core.text import first_line
 from fastloop.core.types import BadData, option
 
 SPLITS = {True: "train", False: "t10k"}
@@ -107,8 +108,8 @@ class FashionMnist:
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
             # torchvision asserts some conditions without a message.
-            lines = str(error).splitlines() or ["wrong header"]
-            raise BadData(self._explain(lines[0])) from error
+            reason = first_line(error) or "wrong header"
+            raise BadData(self._explain(reason)) from error
         # torchvision does not compare the numbers of images and labels: without this check, a
         # truncated file of labels would be noticed only during an epoch.
         if len(samples.data) != len(samples.targets):

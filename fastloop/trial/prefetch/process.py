@@ -24,7 +24,7 @@ import torch
 
 from fastloop.core.fork import inherit_no_garbage
 from fastloop.core.open_iterators import close_on_exit
-from fastloop.core.text import describe_exit
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.parent_death import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream
