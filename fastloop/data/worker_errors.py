@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from fastloop.core.machine import oom_kills
+from fastloop.core.machine_counters import oom_kills
 from fastloop.core.protocols import Samples
 from fastloop.core.exit_status import describe_exit
 from fastloop.core.types import BadData, Unsupported

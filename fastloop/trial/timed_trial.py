@@ -8,7 +8,7 @@ import torch
 
 from fastloop.core.benchmark import Session, Setup
 from fastloop.core.limit import Limit
-from fastloop.core.machine import load_average
+from fastloop.core.machine_counters import load_average
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from options import disk_only
 
-from fastloop.core.machine import cpu_seconds
+from fastloop.core.machine_counters import cpu_seconds
 from fastloop.core.protocols import RankTask
 from fastloop.explain.attach import process_counters
 from fastloop.options.launcher.single import SingleLauncher
