@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from fastloop.core.index_batches import IndexBatches
 from fastloop.core.open_iterators import OpenIterators
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Batches, Epochs, Tree
-from fastloop.data.batch_stream import BatchStream
 from fastloop.data.dataset_samples import is_not_empty, wrap_samples
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.parent_death import tie_worker_to_parent
@@ -39,6 +39,40 @@ class EpochSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         pieces = self.order.pieces(self.num_samples, self.seed, self.epoch)
         return chain.from_iterable(piece.tolist() for piece in pieces)
+
+
+class BatchStream(IterableDataset):
+    """Whole batches for a DataLoader with batch_size=None.
+
+    `epoch` selects the epoch, also for workers that have started already.
+    """
+
+    def __init__(self, batches: Callable[[int], Batches], plan: Plan) -> None:
+        self._batches = batches
+        context = multiprocessing.get_context(plan.loading.multiprocessing_context)
+        # Shared memory stays open until this process ends. Only workers need it.
+        self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
+        self._own = 0
+        self._started = OpenIterators()
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next iterator has."""
+        return self._own if self._shared is None else self._shared.value
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        if self._shared is None:
+            self._own = epoch
+        else:
+            self._shared.value = epoch
+
+    def __iter__(self) -> Iterator[Tree]:
+        return self._started.start(self._batches(self.epoch))
+
+    def close(self) -> None:
+        """Close the shards that iterators of this process have opened."""
+        self._started.close()
 
 
 def identity_collate(batch: Tree) -> Tree:

@@ -13,7 +13,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Launcher
+from fastloop.core.launcher import Launcher
 from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of

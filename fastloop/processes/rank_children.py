@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.result import Resources
 from fastloop.core.types import Failure
 from fastloop.processes.child_process import Call, Child, Outcome, start_child

@@ -19,7 +19,7 @@ import torch
 
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.source_fingerprint import code_version
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
 from fastloop.processes.child_process import Child, Outcome
 from fastloop.processes.rank_children import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fastloop.core import stats
 from fastloop.core.limit import merge_origins
-from fastloop.core.protocols import RankAnswer
+from fastloop.core.launcher import RankAnswer
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 
 

@@ -11,16 +11,8 @@ from fastloop.core.benchmark import Benchmark
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.order_parts import OrderPrefix
 from fastloop.core.plan import Loader, Plan
-from fastloop.core.protocols import (
-    Collate,
-    Dataset,
-    Decoder,
-    Execution,
-    Model,
-    Order,
-    Placement,
-    Transform,
-)
+from fastloop.core.protocols import Collate, Dataset, Decoder, Order, Placement, Transform
+from fastloop.core.benchmark import Execution, Model
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.prepare_dataset import DataRequest

@@ -23,7 +23,7 @@ from options import SUPPORT
 
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.types import Invalid, JobFailed, Unsupported
 from fastloop.data.torch_epochs import torch_epochs
 from fastloop.options.launcher.single import SingleLauncher

@@ -19,7 +19,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Tree, Unsupported, option
-from fastloop.data.batch_stream import group_samples
+from fastloop.core.index_batches import group_samples
 from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming")
