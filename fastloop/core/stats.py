@@ -176,7 +176,7 @@ def log_interval(
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/alpha_spending.py; None with a fixed number of trials. With a share, the interval is
+    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is
     wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
     values are correlated in time.
     trials_a_round: each value is the mean of so many successive trials.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fastloop.core import stats
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     TimeUnit,

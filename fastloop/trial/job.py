@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from dataclasses import replace
 
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 from fastloop.core.auto_trials import most_trials
 from fastloop.core.benchmark import Benchmark
 from fastloop.core.loading_settings import LoadingSettings
