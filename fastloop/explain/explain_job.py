@@ -25,7 +25,8 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
-from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
+from fastloop.explain.causes import find_causes
+from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json

@@ -21,7 +21,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
-from fastloop.fastloader.dataset_source import CollateFn
+from fastloop.fastloader.thread_access import CollateFn
 from fastloop.fastloader.epoch_engines import open_reading
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_attributes import EpochBatches, EpochIndices, collation
