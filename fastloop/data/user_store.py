@@ -230,7 +230,7 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
         kinds = structure, [(str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves]
         first = first or kinds
         if kinds != first:
-            pair = f"up to {done} they are {first[1]}, from it on {kinds[1]}"
+            pair = f"those before {done} are {first[1]}, {done} is {kinds[1]}"
             raise SamplesDiffer(f"samples differ: {pair}")
         yield chunk
         done += len(leaves[0])

@@ -130,18 +130,13 @@ def _by_gain(
     concerns: true for these changes. otherwise: the text if none has a gain.
     """
     known = [each for each in what_ifs if concerns(each)]
-    tried = [each for each in known if each.realised_gain]
-    predicted = [each for each in known if each.predicted_gain]
-    # A realised gain is worth more than any prediction.
-    if tried:
-        best = max(tried, key=lambda each: each.realised_gain.value if each.realised_gain else 0)
-        gain, verb = best.realised_gain, "saves"
-    elif predicted:
-        best = max(predicted, key=lambda each: each.predicted_gain.value)  # pyright: ignore
-        gain, verb = best.predicted_gain, "is predicted to save"
-    else:
+    tried = [(each, gain) for each in known if (gain := each.realised_gain)]
+    predicted = [(each, gain) for each in known if (gain := each.predicted_gain)]
+    if not tried and not predicted:
         return Cause(name=name, is_found=None, text=otherwise)
-    assert gain is not None
+    # A realised gain is worth more than any prediction.
+    best, gain = max(tried or predicted, key=lambda pair: pair[1].value)
+    verb = "saves" if tried else "is predicted to save"
     text = f"{best.change} {verb} {show_estimate(gain, show_percent)}"
     # A prediction can exclude a cause, but never prove one.
     is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN

@@ -269,6 +269,7 @@ def _measure_for_changes(
     passes: _JobPasses,
     costs: PartCosts,
 ) -> Measured:
+    """The measurements from which the model predicts the changes that were found."""
     jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.

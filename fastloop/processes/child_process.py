@@ -34,6 +34,7 @@ KINDS = {
     Invalid: FailureKind.INVALID,
     TimeLimit: FailureKind.TIMEOUT,
 }
+"""Class of an error -> the kind of failure; any other error is of kind ERROR or OUT_OF_MEMORY."""
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|error: out of memory"
 )
@@ -121,6 +122,7 @@ class Child:
         return self.log.stack_of(pid, self.process.sentinel)
 
     def _exit_failure(self) -> Failure:
+        """The failure of a process that has ended, or closed its pipe, without an answer."""
         # The pipe closes shortly before the exit status is known.
         self.process.join(timeout=EXIT_TIMEOUT_S)
         code = self.process.exitcode
@@ -178,7 +180,7 @@ def start_child(
             yield child
         finally:
             release.close()
-            _end(process, child.has_answered)
+            _end_group(process, child.has_answered)
             receiver.close()
             log.close()
             if known is not None:
@@ -219,6 +221,7 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
 
 
 def _failure_of(error: Exception, details: str) -> Failure:
+    """The failure of a call that raised this error. details: its traceback."""
     reason = first_line(error)
     for cls, kind in KINDS.items():
         if isinstance(error, cls):
@@ -232,7 +235,8 @@ def _failure_of(error: Exception, details: str) -> Failure:
     return Failure(kind=FailureKind.ERROR, message=message + source, details=details)
 
 
-def _end(process: BaseProcess, has_answered: bool) -> None:
+def _end_group(process: BaseProcess, has_answered: bool) -> None:
+    """Wait for the process if it has answered, then kill it and its group."""
     # The process could not be started.
     if process.pid is None:
         return

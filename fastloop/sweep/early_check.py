@@ -32,7 +32,7 @@ from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import find_model_input
+from fastloop.trial.model_input import find_model_input
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
