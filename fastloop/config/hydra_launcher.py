@@ -18,8 +18,12 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
 from fastloop.config.combinations import Combination, combination_of
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
-from fastloop.config.hydra_api import CONFIG_NAME, VERSION_BASE, register_help_text
-from fastloop.config.hydra_experiments import register_experiments
+from fastloop.config.hydra_api import (
+    CONFIG_NAME,
+    VERSION_BASE,
+    register_experiments,
+    register_help_text,
+)
 from fastloop.config.messages import ConfigError
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals

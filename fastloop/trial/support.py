@@ -38,7 +38,7 @@ from fastloop.core.traits import (
     traits_of,
 )
 from fastloop.core.types import Unsupported, name_of
-from fastloop.data.check_stream import check_stream
+from fastloop.data.torch_epochs import check_stream
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8

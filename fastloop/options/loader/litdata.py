@@ -18,7 +18,7 @@ from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Unsupported, option
 from fastloop.core.trees import stack_leaves
 from fastloop.core.index_batches import group_samples
-from fastloop.data.check_stream import check_shards
+from fastloop.data.torch_epochs import check_shards
 from fastloop.data.torch_epochs import stream_epochs
 
 SHUFFLE_WINDOW = 256
