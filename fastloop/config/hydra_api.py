@@ -45,7 +45,7 @@ class _Files(dict[str, Any]):
         if isinstance(path, ConfigNode):
             return path
         return ConfigNode(
-            name=name, node=_read(path), group=None, package="_global_", provider=str(path)
+            name=name, node=_read_yaml(path), group=None, package="_global_", provider=str(path)
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Files:
@@ -54,7 +54,7 @@ class _Files(dict[str, Any]):
 
 
 @cache
-def _read(path: Path) -> DictConfig:
+def _read_yaml(path: Path) -> DictConfig:
     node: Any = OmegaConf.load(path)
     return node
 
