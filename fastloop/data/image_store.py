@@ -39,7 +39,7 @@ from fastloop.data.npy_store import (
     spread_indices,
     write_header,
 )
-from fastloop.data.ragged import OFFSETS, open_ragged
+from fastloop.data.npy_store import OFFSETS, open_ragged
 from fastloop.data.rows import array_of, structure_text
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded

@@ -25,7 +25,8 @@ from fastloop.data.npy_store import (
     store_folder,
     write_npy,
 )
-from fastloop.data.ragged import JaggedTensor, open_ragged, select_rows, write_ragged
+from fastloop.data.ragged import JaggedTensor
+from fastloop.data.npy_store import open_ragged, select_rows, write_ragged
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
 from fastloop.data.store_sources import (
