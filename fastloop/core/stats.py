@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache
 
 import numpy as np
@@ -83,16 +82,6 @@ def std(values: Sequence[float]) -> float | None:
     """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two
     values."""
     return statistics.stdev(values) if len(values) > 1 else None
-
-
-def percent(fraction: float) -> str:
-    """A fraction in percent with at least two significant digits: 0.0042, 0.42, 4.2, 42, 420."""
-    value = 100 * fraction
-    # With two significant digits, 99.5 and more would be shown as 1e+02.
-    if abs(value) >= 99.5:
-        return f"{value:.0f}"
-    # Small numbers have an exponent as a float, but none as a Decimal.
-    return f"{Decimal(f'{value:.2g}'):f}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

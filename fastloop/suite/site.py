@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastloop.core.number_text import significant
-from fastloop.core.stats import percent
+from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.reporting.page import render_page
 from fastloop.suite.suite_file import Cell, Figures, SuiteFile, load_suite
 from fastloop.suite.verify_file import check_file
@@ -186,7 +185,7 @@ def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
         interval="" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
         hue=None if ratio is None else _hue(ratio),
         rate=significant(figures.samples_per_s),
-        share="" if share is None else f"{percent(share)} %",
+        share="" if share is None else show_fine_percent(share),
     )
 
 
