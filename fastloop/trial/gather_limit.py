@@ -48,10 +48,10 @@ class Gatherer:
     """Arguments of `gather`, made in advance; each fills the buffer."""
     out: np.ndarray
 
-    def run(self, stop_ns: int, reads_again: bool) -> int:
+    def run(self, stop_ns: int, reads: bool) -> int:
         """Gather until `stop_ns`, and return the number of rows.
 
-        reads_again: read each gathered byte.
+        reads: read each gathered byte.
         """
         # Summing machine words is the fastest way to read. Up to 7 bytes at the end are left out.
         words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
@@ -59,7 +59,7 @@ class Gatherer:
         while True:
             for batch in self.batches:
                 self.gather(batch)
-                if reads_again:
+                if reads:
                     words.sum()
                 num_rows += len(self.out)
                 if now_ns() >= stop_ns:
@@ -71,17 +71,17 @@ MakeGatherer = Callable[[np.ndarray, int, int], Gatherer]
 
 
 def gather_limit(
-    num_rows: int, row_nbytes: int, batch_size: int, reads_again: bool, window_s: float
+    num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
 ) -> Limit:
     """Rows per second that this machine can gather.
 
-    reads_again: read every gathered byte once more, as the step does if bytes of batches may be
+    reads: read every gathered byte once more, as the step does if bytes of batches may be
     unread. Measuring takes about window_s, but at least 0.05 and at most 1 s. It needs at most
     256 MiB for the rows, and the memory of a batch for each core.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
-    rates = _best_rates({**gathers(), MEMCPY: _copy_in_order}, source, sizes, reads_again, window_s)
+    rates = _best_rates({**gathers(), MEMCPY: _copy_in_order}, source, sizes, reads, window_s)
     memcpy_rate = rates.pop(MEMCPY)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(
@@ -91,13 +91,13 @@ def gather_limit(
 
 
 def conversion_limit(
-    num_rows: int, row_nbytes: int, batch_size: int, reads_again: bool, window_s: float
+    num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
 ) -> Limit:
     """Rows of bytes per second that this machine can gather and convert to scaled floats; the
     arguments are as in gather_limit."""
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
-    rates = _best_rates(conversions(), source, sizes, reads_again, window_s)
+    rates = _best_rates(conversions(), source, sizes, reads, window_s)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(kind="converted rows", engine=engine, cores=cores_of_rank())
     return Limit(samples_per_s=best, origin=origin)
@@ -113,7 +113,7 @@ def _best_rates(
     ways: Mapping[str, MakeGatherer],
     source: np.ndarray,
     sizes: Collection[int],
-    reads_again: bool,
+    reads: bool,
     window_s: float,
 ) -> dict[str, float]:
     """Rows per second of each way of gathering, with the buffer with which it is fastest.
@@ -125,18 +125,18 @@ def _best_rates(
     with one_torch_thread():
         return {
             name: max(
-                _gather_rate(partial(make, source, rows), slice_ns, reads_again) for rows in buffers
+                _gather_rate(partial(make, source, rows), slice_ns, reads) for rows in buffers
             )
             for name, make in ways.items()
         }
 
 
-def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads_again: bool) -> float:
+def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) -> float:
     """Rows per second of one gatherer per usable core."""
     gatherers = [make(thread) for thread in range(cores_of_rank())]
 
     def run(thread: int, stop_ns: int) -> int:
-        return gatherers[thread].run(stop_ns, reads_again)
+        return gatherers[thread].run(stop_ns, reads)
 
     return rate_on_cores(run, len(gatherers), slice_ns)
 
