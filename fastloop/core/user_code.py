@@ -167,9 +167,9 @@ def worker_error_line(error: BaseException) -> str | None:
     found = IN_A_WORKER.search(text.partition("\n")[0])
     if found is None:
         return None
-    first_line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
+    raised = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
     # The error is after its last traceback, unless its own message quotes a further one.
-    own = first_line.search(text, max(0, text.rfind(TRACEBACK))) or first_line.search(text)
+    own = raised.search(text, max(0, text.rfind(TRACEBACK))) or raised.search(text)
     return own[1] if own else text.splitlines()[-1]
 
 
