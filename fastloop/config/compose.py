@@ -24,9 +24,16 @@ from fastloop.config.build_jobs import (
     requirements_of,
 )
 from fastloop.config.catalogue import find_option, option_values, overridable_names
-from fastloop.config.combinations import BASIC, Combination, Combinations, compose_combinations, compose_each, compose_help
-from fastloop.config.composed_values import compose_values
+from fastloop.config.combinations import (
+    BASIC,
+    Combination,
+    Combinations,
+    compose_combinations,
+    compose_each,
+    compose_help,
+)
 from fastloop.config.command_line import CommandLine, read_command_line
+from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.types import BadData, Unsupported, UsageError

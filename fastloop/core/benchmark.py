@@ -1,4 +1,5 @@
-"""The Protocols of the options that consume the batches of a job: benchmarks, models and executions."""
+"""The Protocols of the options that consume the batches of a job: benchmarks, models and
+executions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The Protocol of launchers, which start the processes of a job, and the calls that they make there."""
+"""The Protocol of launchers, which start the processes of a job, and the calls that they make
+there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Versions of source code: fingerprints of an option with the user's modules that it imports, and of
-fastloop itself, with its commit."""
+"""Versions of source code: fingerprints of an option with the user's modules that it imports, and
+of fastloop itself, with its commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The sources of `write_store`: trees of arrays, datasets with indices, and streams of samples. Texts
-in samples are stored as bytes, or left out."""
+"""The sources of `write_store`: trees of arrays, datasets with indices, and streams of samples.
+Texts in samples are stored as bytes, or left out."""
 
 from __future__ import annotations
 

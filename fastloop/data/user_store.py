@@ -20,13 +20,15 @@ from fastloop.data.npy_store import (
     check_is_store,
     check_lengths,
     open_npy,
+    open_ragged,
     other_data_error,
+    select_rows,
     spread_indices,
     store_folder,
     write_npy,
+    write_ragged,
 )
 from fastloop.data.ragged import JaggedTensor
-from fastloop.data.npy_store import open_ragged, select_rows, write_ragged
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
 from fastloop.data.store_sources import (

@@ -26,7 +26,6 @@ LEAST_OVERLAPPING = 8
 """Least number of workers that is proposed for samples that wait."""
 
 
-
 def find_causes(
     job: Job,
     surroundings: Surroundings,

@@ -17,6 +17,7 @@ from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 from fastloop.fastloader.thread_access import CollateFn, OpenParts, Parts, copy_for_threads
 
+
 @dataclass(frozen=True)
 class DatasetSource:
     """A map-style dataset, read by sample, or by batch if it has `__getitems__`.

@@ -24,8 +24,8 @@ import numpy as np
 import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
-from fastloop.core.fork_garbage import leave_garbage_to_parent
 from fastloop.core.exit_status import describe_exit
+from fastloop.core.fork_garbage import leave_garbage_to_parent
 from fastloop.fastloader.anonymous_file import receive_memory
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree

@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess, _children  # pyright: ignore[re
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.machine_counters import oom_kills
 from fastloop.core.exit_status import describe_exit
+from fastloop.core.machine_counters import oom_kills
 from fastloop.core.text import first_line
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from fastloop.core.auto_trials import AUTO
 from fastloop.core.number_text import (
-    show_fine_percent,
     WIDEST_INTERVAL,
     TimeUnit,
+    show_fine_percent,
     show_time,
     significant,
     unit_of,

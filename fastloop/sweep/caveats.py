@@ -14,8 +14,8 @@ from fastloop.core import stats
 from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.limit import typical_origin
 from fastloop.core.number_text import show_fine_percent, significant
-from fastloop.core.protocols import HasCaveat
 from fastloop.core.plan import HasRowsCaveat
+from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Attribution, Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.launcher import Launcher
+from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.text import plain_reason
 from fastloop.core.traits import CollateTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.core.types import (

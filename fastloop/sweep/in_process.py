@@ -16,14 +16,12 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
-from fastloop.core.auto_trials import AUTO, AUTO_SECONDS
-from fastloop.core.auto_trials import most_trials
-from fastloop.core.ranking import is_decided
+from fastloop.core.auto_trials import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.time_limits import within
 from fastloop.core.trees import read_bytes

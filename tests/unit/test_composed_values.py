@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 
 from fastloop.config.build_jobs import build_option
 from fastloop.config.catalogue import default_options, options_of
-from fastloop.config.hydra_api import compose_api, hydra_compose
-from fastloop.config.composed_values import compose_values
 from fastloop.config.command_line import read_command_line, read_spelling
+from fastloop.config.composed_values import compose_values
+from fastloop.config.hydra_api import compose_api, hydra_compose
 
 parse = OverridesParser.create().parse_override
 

@@ -13,13 +13,12 @@ from fastloop.core.auto_trials import (
     DIFFERENCES,
     LOOKS,
     TIES,
+    most_trials,
     share_of_last_look,
     share_of_look,
 )
-from fastloop.core.auto_trials import most_trials
-from fastloop.core.ranking import is_decided
 from fastloop.core.pair_tests import pair_p_values
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import is_decided, rank_jobs
 
 
 def named(rows):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
 from fastloop.core.number_text import (
@@ -19,7 +20,6 @@ from fastloop.core.number_text import (
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, wrap
-from fastloop.core.exit_status import describe_exit
 from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import (
     LoopFindings,

@@ -22,9 +22,9 @@ from typing import Any
 import optree
 import torch
 
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.fork_garbage import leave_garbage_to_parent
 from fastloop.core.open_iterators import close_on_exit
-from fastloop.core.exit_status import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.parent_death import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream
