@@ -1,4 +1,4 @@
-"""How the threads of a loader use a Dataset: all at once, in turns, or each a pickled copy.
+"""The use of a Dataset by a loader's threads: all at once, in turns, or each a pickled copy.
 
 By default no two threads ever use the same object at the same time.
 """

@@ -84,5 +84,5 @@ def check_fits(needed: int, free: int, device: torch.device) -> None:
 
 
 def _with_indexable_dtype(leaf: torch.Tensor) -> torch.Tensor:
-    """The same bits in a dtype that index_select has on every device."""
+    """The leaf with the same bits, in a dtype that index_select has on every device."""
     return leaf.view(SAME_BITS.get(leaf.dtype, leaf.dtype))
