@@ -18,7 +18,6 @@ from pydantic import PositiveFloat, PositiveInt
 
 from fastloop.core.atomic_files import hold_lock
 from fastloop.core.fingerprints import file_fingerprint, fingerprint
-from fastloop.core.text import first_line
 from fastloop.core.types import BadData, option
 
 SPLITS = {True: "train", False: "t10k"}
@@ -108,7 +107,9 @@ class FashionMnist:
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
             # torchvision asserts some conditions without a message.
-            reason = first_line(error) or "wrong header"
+            first, *others = str(error).splitlines() or ["wrong header"]
+            # The first line on a failed download names its file, and the last one the reason.
+            reason = f"{first} {others[-1]}" if others and first.endswith(":") else first
             raise BadData(self._explain(reason)) from error
         # torchvision does not compare the numbers of images and labels: without this check, a
         # truncated file of labels would be noticed only during an epoch.
