@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
-from fastloop.core.text import align, describe_exit, printable_line, wrap
+from fastloop.core.text import align, printable_line, wrap
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
