@@ -164,6 +164,12 @@ def test_prediction_that_is_a_lower_bound_is_called_one(is_least):
     assert text.count("30 %") == 1
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.34, True), (5.0, False)])
+def test_short_runs_are_said_to_be_unlike_long_ones(seconds, is_told):
+    text = shown(tried_change(0.3), best="num_workers=1", seconds=seconds)
+    assert ("The loop takes only 340 ms in such a run" in text) is is_told
+
+
 class ShortRunner:
     """A script whose batches take 20 ms in the first run, and runs of a known length."""
 

@@ -7,10 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastloop.core.machine_load import describe_load
-from fastloop.core.number_text import WIDEST_INTERVAL, show_estimate, show_percent, significant
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    show_estimate,
+    show_percent,
+    show_time,
+    significant,
+)
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, wrap
-from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all, more_minutes
+from fastloop.explain.attach.changes_to_try import (
+    FEWEST_ROUNDS,
+    LEAST_S,
+    minutes_of_all,
+    more_minutes,
+)
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
@@ -25,7 +36,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     and the patch."""
     load = wrap(describe_load(tried.machine_load, "round", "rounds"))
     lines = [*load, *wrap([_answer(tried)]), "", *align(_rows(tried)), *wrap(_tell_samples(tried))]
-    lines += wrap([f"{note}." for note in tried.notes])
+    lines += wrap([*_tell_short_runs(tried), *(f"{note}." for note in tried.notes)])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:
@@ -59,6 +70,16 @@ def _tell_samples(tried: TriedLoop) -> list[str]:
     if tried.best is not None and tried.best.startswith(FASTLOADER):
         crops = "; FastLoader decodes images and draws random crops by code of its own"
     return [f"With the change the first pass has other samples than without it{crops}."]
+
+
+def _tell_short_runs(tried: TriedLoop) -> list[str]:
+    """The sentence on runs that are too short to be like a longer one; empty for others."""
+    if tried.seconds >= LEAST_S:
+        return []
+    return [
+        f"The loop takes only {show_time(tried.seconds)} in such a run: starting workers weighs "
+        "more than in a longer one, and differences are less certain."
+    ]
 
 
 def _answer(tried: TriedLoop) -> str:
