@@ -135,7 +135,8 @@ def test_minutes_that_are_named_are_more_than_those_that_were_given(least, given
     assert text.startswith("No answer yet")
     assert f"{named} or more will tell" in text
     unclear = replace(change, gain=replace(known, low=-0.5, high=0.8))
-    assert f"or {named}, may tell" in shown(unclear, least_minutes=least, minutes=given)
+    text = shown(unclear, least_minutes=least, minutes=given)
+    assert f"or --minutes={2 * given:.1f}, may tell" in text
 
 
 @pytest.mark.parametrize("is_clear", [True, False])

@@ -123,16 +123,16 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
     # More time gives no round to a change that was left out of the last ones, and none after the
     # last of all rounds.
     needs_time = tried.is_out_of_time and first.rounds == max(each.rounds for each in known)
-    minutes = _show_minutes(tried, tried.least_minutes)
     if _is_unclear(first.gain):
-        way = f"a quieter machine, or {minutes}, may" if needs_time else "a quieter machine may"
+        more = _show_minutes(tried, 2 * tried.minutes)
+        way = f"a quieter machine, or {more}, may" if needs_time else "a quieter machine may"
         return (
             f"the loop's time with {first.change} differs too much from round to round; {way} tell"
         )
     if first.gain.value <= 0 or first.rounds >= FEWEST_ROUNDS:
         return ""
     rounds = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
-    way = f"; {minutes} or more will tell"
+    way = f"; {_show_minutes(tried, tried.least_minutes)} or more will tell"
     if not needs_time:
         way = ", after which others had saved more; a quieter machine may tell"
     return f"{first.change} {_show_gain(first)} {rounds}{way}"
