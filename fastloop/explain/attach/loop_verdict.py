@@ -107,7 +107,7 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
             f"{name}: it waits for data at most {most} of {seconds}, while its workers use cores, "
             "too"
         )
-    return f"{name}: no loader can gain more than {most} of {seconds}"
+    return f"{name}: a perfect loader would save at most {most} of {seconds}"
 
 
 def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
