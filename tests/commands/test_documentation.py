@@ -215,8 +215,8 @@ def test_user_pages_speak_of_no_notes_that_a_reader_does_not_have():
     "page", [*PAGES, REPOSITORY / "CONTRIBUTING.md"], ids=lambda page: page.stem
 )
 def test_conditions_of_a_page_do_not_say_where(page):
-    """"Where" is for places: a clause that begins with it, as a condition, has to be read twice.
-    Code and printed output are not judged."""
+    """A condition that begins with "where", which is for places, has to be read twice. Code and
+    printed output are not judged."""
     prose = FENCE.sub("", "\n" + page.read_text())
     pattern = r"[^\n]{0,30}(?:[.;:,(]\s+[Ww]here|\bwhose)\b[^\n]{0,30}|^Where\b[^\n]{0,30}"
     assert re.findall(pattern, prose, re.M) == []
