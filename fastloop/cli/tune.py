@@ -9,7 +9,7 @@ Takes the arguments of `fastloop run` for one job, your present one. It races ot
 loaders and settings against it, each trial in a fresh process and in interleaved
 rounds, and confirms the winner by rounds that took no part in choosing it. It prints
 
-- the gain with its 95 % interval, or that no other configuration is faster;
+- the gain with its 95 % interval, or that nothing is faster beyond noise;
 - the command line, and the folder that `-cd <folder> experiment=tuned` takes;
 - code to paste, if the loader has some.
 
