@@ -178,7 +178,7 @@ UNDERSTOOD = [
     (f"run {FOLDER} --cfg job", "root: photos"),
     ("run --cfg job", "batch_size: 64"),
     ("--version", "fastloop "),
-    ("--help", "list what can be chosen"),
+    ("--help", "list the groups of options"),
     ("list", f"how samples are read and batched ({NUM_LOADERS} options, raw by default)"),
     ("list loader", "DataLoader over the dataset itself"),
     ("list loaders", "DataLoader over the dataset itself"),
