@@ -86,7 +86,7 @@ def main() -> None:
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
-    from fastloop.suite.build_file import build_suite_file, machine_name
+    from fastloop.suite.build_suite_file import build_suite_file, machine_name
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
     from fastloop.suite.suite_file import check_replaceable, save_suite

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastloop.core.number_text import significant
-from fastloop.core.stats import percent
+from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.reporting.page import render_page
 from fastloop.suite.round_agreement import Agreement, find_agreement, groups_of_both
 from fastloop.suite.round_files import LoadedRound, best_of_machines
@@ -194,7 +193,7 @@ def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
         interval="" if interval is None else " to ".join(map(_ratio_text, interval)),
         hue=None if ratio is None else _hue(ratio),
         rate=significant(figures.samples_per_s),
-        share="" if share is None else f"{percent(share)} %",
+        share="" if share is None else show_fine_percent(share),
     )
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from fastloop.core import stats
 from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.limit import typical_origin
-from fastloop.core.number_text import significant
-from fastloop.core.protocols import HasCaveat, HasRowsCaveat
+from fastloop.core.number_text import show_fine_percent, significant
+from fastloop.core.plan import HasRowsCaveat
+from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Attribution, Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
@@ -167,7 +168,7 @@ def _above_limit(result: Result) -> list[str]:
             origins = [measured.limit_origin for measured in measurements(result, name)]
             origin = typical_origin(origins)
             cause = CAUSES[origin.kind if origin else "rows"]
-            share = f"{stats.percent(fraction)} % of it"
+            share = f"{show_fine_percent(fraction)} of it"
             lines.append(f"{name}: above the limit: {share}, probably because {cause}")
     return lines
 
@@ -212,7 +213,7 @@ def _not_cold(result: Result) -> str:
     worst = max(known)
     if worst <= COLD_FRACTION:
         return ""
-    return f"cache=cold: {stats.percent(worst)} % of the data was still in memory"
+    return f"cache=cold: {show_fine_percent(worst)} of the data was still in memory"
 
 
 def _rereads_memory(result: Result) -> str:
