@@ -69,10 +69,7 @@ def try_changes(
     machine_load = load.summary()
     enough = least_minutes(max(each.run_s for each in (baseline, *changed)))
     if not baseline.seconds:
-        raise Unsupported(
-            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough):.1f} or more"
-        )
+        raise _no_time_error(runner, run_s, budget_s, enough)
     chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
     return TriedLoop(
         place=found.facts["place"],
@@ -90,6 +87,16 @@ def try_changes(
         notes=chosen.notes,
         advice=chosen.call.advice,
         machine_load=machine_load,
+    )
+
+
+def _no_time_error(
+    runner: ScriptRunner, run_s: float, budget_s: float, enough_minutes: float
+) -> Unsupported:
+    """The error for a budget in which no round has ended."""
+    return Unsupported(
+        f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
+        f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough_minutes):.1f} or more"
     )
 
 
