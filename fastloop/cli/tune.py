@@ -178,7 +178,6 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 
     begun_ns = process_begun_ns()
     spending = Spending(budget=TuneBudget(seconds=budget_s), begun_ns=begun_ns)
-    end_ns = begun_ns + int(1e9 * budget_s)
     records = make_record_folder()
     try:
         limit_s = script_tuning.FIRST_SHARE * budget_s
@@ -187,6 +186,7 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         found = script_tuning.choose_loop(findings, arguments, late_s)
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
         settings = script_tuning.choose_settings(found)
+        end_ns = begun_ns + int(1e9 * (budget_s - spending.find_ending_s()))
         with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_script_race(
                 found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step

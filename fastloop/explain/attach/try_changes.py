@@ -67,7 +67,7 @@ def try_changes(
 
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
-    enough = least_minutes(max(each.run_s for each in (baseline, *changed)))
+    enough = least_minutes(attempts.longest_run_s)
     if not baseline.seconds:
         raise _no_time_error(runner, run_s, budget_s, enough)
     chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
