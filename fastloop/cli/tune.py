@@ -45,13 +45,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.arguments import (
+from fastloop.cli.script_words import (
     explain_no_script,
     explain_not_python,
     find_command,
+    read_torchrun,
     without_python,
 )
-from fastloop.cli.torchrun_words import read_torchrun
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     compose_all,
@@ -178,7 +178,6 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 
     begun_ns = process_begun_ns()
     spending = Spending(budget=TuneBudget(seconds=budget_s), begun_ns=begun_ns)
-    end_ns = begun_ns + int(1e9 * budget_s)
     records = make_record_folder()
     try:
         limit_s = script_tuning.FIRST_SHARE * budget_s
@@ -187,6 +186,7 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         found = script_tuning.choose_loop(findings, arguments, late_s)
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
         settings = script_tuning.choose_settings(found)
+        end_ns = begun_ns + int(1e9 * (budget_s - spending.find_ending_s()))
         with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_script_race(
                 found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step

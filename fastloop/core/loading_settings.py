@@ -14,6 +14,8 @@ TORCH_PREFETCH = 2
 DEEP_PREFETCH = 8
 """The longer queue that tune tries. explain and attach predict its gain: it hides slow batches that
 come now and then. No measurement speaks for 8 rather than another number."""
+WORKERS_FOR_WAITING = (8, 16, 32)
+"""Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ class LoadingSettings:
 
 
 def _read_declarations() -> Mapping[str, LoadingSetting]:
+    """The declarations from the fields of LoadingSettings, with their names and defaults."""
     hints = get_type_hints(LoadingSettings, include_extras=True)
     declared = {}
     for field in fields(LoadingSettings):  # pyright: ignore[reportArgumentType]
@@ -95,6 +98,7 @@ def _read_declarations() -> Mapping[str, LoadingSetting]:
 DECLARED = _read_declarations()
 """The declaration of each setting, by name."""
 LOADING = tuple(DECLARED)
+"""The names of all settings."""
 DATALOADER = tuple(each.name for each in DECLARED.values() if not each.every_loader)
 """Settings honoured by any loader that is built on torch's DataLoader."""
 

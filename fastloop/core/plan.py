@@ -104,6 +104,15 @@ class PlanChecker(Protocol):
         ...
 
 
+@runtime_checkable
+class HasRowsCaveat(Protocol):
+    """A loader that adds a caveat to its figures."""
+
+    def rows_caveat(self, num_samples: int) -> str:
+        """A line about figures with so many samples; empty without a caveat."""
+        ...
+
+
 def check_honoured(loader: str, plan: Plan, honours: tuple[str, ...]) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 

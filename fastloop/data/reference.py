@@ -89,7 +89,8 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     """Leaves of a batch; raises SamplesDiffer if previous samples have other leaves."""
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
-        raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {leaves}")
+        pair = f"those before {index} are {before}, {index} is {leaves}"
+        raise SamplesDiffer(f"samples differ: {pair}")
     return leaves
 
 
@@ -98,7 +99,7 @@ def _same_tree(before: Any, batch: Tree, index: int) -> Any:
     structure = optree.tree_structure(batch)
     if before is not None and structure != before:
         trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
-        pair = f"up to {index} they are {trees[0]}, from it on {trees[1]}"
+        pair = f"those before {index} are {trees[0]}, {index} is {trees[1]}"
         raise SamplesDiffer(f"samples differ: {pair}")
     return structure
 
