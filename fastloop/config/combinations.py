@@ -33,6 +33,7 @@ from fastloop.config.command_line import (
     expand_homes,
     parse_overrides,
     read_command_line,
+    read_spellings,
 )
 from fastloop.config.expand_sweep import expand_jobs, override_values
 from fastloop.config.foreign_settings import (
@@ -49,6 +50,7 @@ from fastloop.config.foreign_settings import (
 from fastloop.config.help import help_text
 from fastloop.config.hydra_experiments import register_experiments
 from fastloop.config.messages import ConfigError, unknown_setting
+from fastloop.config.user_options import pass_to_own_code
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
@@ -232,7 +234,8 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
     Raises Hydra's exceptions for an invalid name.
     """
-    return expand_homes(OmegaConf.to_container(_compose_unresolved(overrides), resolve=True))
+    cfg = _compose_unresolved(read_spellings(overrides))
+    return expand_homes(OmegaConf.to_container(cfg, resolve=True))
 
 
 def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Combination:
@@ -408,7 +411,7 @@ def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfi
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
         try:
-            return hydra.compose(name, overrides, **options)
+            return hydra.compose(name, [*pass_to_own_code(overrides)], **options)
         except UserWarning as warning:
             path = re.search(r"path=(.*) is not available", str(warning))
             missing = path.group(1) if path else warning

@@ -37,6 +37,8 @@ from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.dataset_paths import refuse_missing_files
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
+from fastloop.config.unknown_settings import refuse_unknown_settings
+from fastloop.config.user_options import check_own_code
 from fastloop.core.types import UsageError
 from fastloop.sweep.forecast import print_once
 from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs
@@ -118,8 +120,10 @@ def _check_and_tell(
     its dataset; then print the line about the work, unless torch is imported already."""
     # The user reads the line while torch is imported, which takes seconds.
     jobs = [combination.values for combination in combinations]
+    refuse_unknown_settings(combinations)
     for job in jobs:
         check_settings({**job})
+    check_own_code(jobs)
     # Other machines, on which a Hydra launcher runs the jobs, may have other files.
     if combinations[0].launcher == BASIC:
         refuse_missing_files(combinations)

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from fastloop.core.protocols import Dataset, RaggedDataset
-from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
+from fastloop.core.types import BadData, Invalid, Leaves, SamplesDiffer, Tree
 from fastloop.data.npy_store import FORMAT_NAME, STRUCTURE, map_array, write_header
 from fastloop.data.rows import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
@@ -28,6 +28,10 @@ from fastloop.fastloader.columns.ragged_rows import RaggedRows
 VARIES = -1
 """Placeholder in a shape for a first dimension that differs between samples."""
 
+LISTS_OF_NUMBERS = "a list of numbers is as many leaves; torch.tensor(list) is one"
+"""What to do with the lists that a tokenizer returns."""
+STORES_RAGGED = "ragged=True stores them with offsets"
+"""The remedy for samples of several lengths that `write_store` refuses."""
 OFFSETS, TEXT = "offsets.npy", "text.npy"
 CHECKED_ROWS = 1 << 20
 """Number of offsets that are checked at a time."""
@@ -68,7 +72,13 @@ class JaggedTensor:
 
 def is_ragged(dataset: Dataset) -> bool:
     """True if the dataset declares that its samples differ in length."""
-    return isinstance(dataset, RaggedDataset) and dataset.ragged
+    # The attribute is None if it is not known yet.
+    return isinstance(dataset, RaggedDataset) and bool(dataset.ragged)
+
+
+def shapes_to_pad(leaves: Leaves) -> Leaves:
+    """The leaves with VARIES as the first dimension of each, as if samples differed in length."""
+    return tuple((dtype, (VARIES, *shape[1:]) if shape else ()) for dtype, shape in leaves)
 
 
 def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tensor]], Any]) -> Tree:
@@ -94,7 +104,7 @@ def collate_jagged(samples: Sequence[Tree]) -> Tree:
     """
     batch = collate_by_leaf(samples, _join)
     if not any(isinstance(leaf, JaggedTensor) for leaf in optree.tree_leaves(batch)):
-        raise ValueError("no leaf of the samples has a dimension")
+        raise ValueError(f"no leaf of the samples has a dimension; {LISTS_OF_NUMBERS}")
     return batch
 
 
@@ -228,7 +238,7 @@ class _LeafFile:
         elif lengths is not None:
             if not is_text and not ragged:
                 pair = f"{lengths.min()} to {lengths.max()} rows"
-                raise SamplesDiffer(f"samples differ: {pair}; ragged=True stores them with offsets")
+                raise SamplesDiffer(f"samples differ: {pair}; {STORES_RAGGED}")
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             name = f"{self.path.stem}.{TEXT if is_text else OFFSETS}"
             np.save(self.path.with_name(name), offsets)

@@ -13,7 +13,7 @@ import torch
 
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import Leaves, SamplesDiffer, Tree
+from fastloop.core.types import Leaves, LengthsDiffer, SamplesDiffer, Tree
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
@@ -23,7 +23,7 @@ from fastloop.data.digest import (
     nbytes_of,
     sample_hashes,
 )
-from fastloop.data.ragged import is_ragged, longest_lengths
+from fastloop.data.ragged import is_ragged, longest_lengths, shapes_to_pad
 from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"
@@ -89,7 +89,8 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     """Leaves of a batch; raises SamplesDiffer if previous samples have other leaves."""
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
-        raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {leaves}")
+        kind = LengthsDiffer if shapes_to_pad(leaves) == shapes_to_pad(before) else SamplesDiffer
+        raise kind(f"samples differ: up to {index} they are {before}, from it on {leaves}")
     return leaves
 
 
