@@ -31,7 +31,7 @@ from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import fetch_samples, is_broken
 from fastloop.data.decode_in_order import decode_in_order
 from fastloop.data.digest import leaves_of, nbytes_of
-from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
+from fastloop.data.ragged import LISTS_OF_NUMBERS, JaggedTensor, collate_jagged, is_ragged
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""
@@ -292,7 +292,10 @@ def _check_leaves(batch: Tree) -> None:
 def _difference_error(message: str, samples: list[tuple[int, Tree]], ragged: bool) -> SamplesDiffer:
     """The error for samples that differ: a LengthsDiffer if they could be padded."""
     could_be_padded = not ragged and not _describe_difference(samples, _signature, ragged=True)
-    return (LengthsDiffer if could_be_padded else SamplesDiffer)(message)
+    if could_be_padded:
+        return LengthsDiffer(message)
+    holds_lists = any(f"[{kind}, {kind}" in message for kind in ("int", "float"))
+    return SamplesDiffer(f"{message}; {LISTS_OF_NUMBERS}" if holds_lists else message)
 
 
 def _describe_difference(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastloop.core.protocols import Dataset
 from fastloop.core.types import BadData, LengthsDiffer, UnusableLeaves
 from fastloop.data.image_size_advice import add_remedy
-from fastloop.data.ragged import LISTS_OF_NUMBERS
 
 OWN_COLLATE = "collate=<module>.<function>"
 CALLERS = "which loader=raw and loader=fastloop call"
@@ -26,8 +25,7 @@ def advise(error: BadData, dataset: Dataset) -> str:
     name = _name_setting(dataset)
     alike = f"a collate of your own, {OWN_COLLATE}, {CALLERS}, may make them alike"
     if not isinstance(error, LengthsDiffer):
-        lists = f"{LISTS_OF_NUMBERS}; " if "[int, int" in line or "[float, float" in line else ""
-        return f"{name}: {line}; {lists}{alike}"
+        return f"{name}: {line}; {alike}"
     ragged = "" if is_declared is None else "dataset.ragged=true "
     pad = f"{ragged}collate=pad benchmark=traversal pads them to the longest of each batch"
     return f"{name}: {line}; {pad}; {alike}"

@@ -74,6 +74,13 @@ class Clips(Squares):
         return {"sound": torch.full((1 + index % 7, 2), float(index)), "label": index % 4}
 
 
+class TokenLists(Squares):
+    """Lists of numbers, as tokenizers return them."""
+
+    def __getitem__(self, index: int) -> dict[str, list[int] | int]:
+        return {"ids": [index] * (2 + index % 3), "label": index % 4}
+
+
 class Uneven(Squares):
     """Samples of several kinds, which no padding makes alike."""
 

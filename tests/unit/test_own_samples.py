@@ -58,6 +58,27 @@ def test_samples_of_several_kinds_are_not_said_to_be_padded(outputs):
     assert "collate=<module>.<function>" in str(error.value)
 
 
+def test_lists_of_numbers_are_told_not_to_be_tensors(outputs):
+    with pytest.raises(
+        BadData, match=r"; a list of numbers is as many leaves; torch\.tensor\(list"
+    ):
+        prepare_user_job("dataset._target_=my_code.TokenLists")
+    with pytest.raises(BadData, match=r"has a dimension; a list of numbers is as many leaves; tor"):
+        prepare_user_job("dataset._target_=my_code.TokenLists", "collate=pad")
+
+
+def test_padded_batches_are_moved_by_recursion_unless_another_way_is_asked_for():
+    placements = [
+        compose_job(CLIPS, *each).placement
+        for each in (("collate=pad",), (), ("collate=pad", "placement=direct"))
+    ]
+    assert [type(each).__name__ for each in placements] == [
+        "RecursivePlacement",
+        "DirectPlacement",
+        "DirectPlacement",
+    ]
+
+
 def test_text_is_told_with_the_dataset_and_the_remedy(outputs):
     with pytest.raises(BadData, match=r"^dataset=my_code\.Words: samples hold str; ") as error:
         prepare_user_job(WORDS)
