@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
@@ -76,8 +77,28 @@ def _read_words(arguments: list[str]) -> AttachWords:
             switches.add(word)
         else:
             allowed = f"{', '.join((*SWITCHES, *NUMBERS))}; then [-m] <script> [its arguments]"
-            raise ValueError(f"attach {word}: allowed: {allowed}")
+            hint = _suggest_flag(word, arguments)
+            raise ValueError(f"attach {word}: {hint}allowed: {allowed}")
     return AttachWords(switches=frozenset(switches), numbers=numbers, script=arguments)
+
+
+def _suggest_flag(word: str, following: Sequence[str]) -> str:
+    """A guess at the flag that a wrong word means; empty if none is like it.
+
+    following: the words after it, the first of which may be its number.
+    """
+    name, _, number = word.partition("=")
+    by_name = {each.rstrip("="): each for each in (*SWITCHES, *NUMBERS)}
+    close = get_close_matches(name, by_name, n=1)
+    if not close:
+        return ""
+    flag = by_name[close[0]]
+    if flag not in NUMBERS:
+        return f"did you mean {flag}? "
+    # `--minutes 2`, as other programs take it.
+    if not number and following and following[0].replace(".", "", 1).isdecimal():
+        number = following[0]
+    return f"did you mean {flag}{number or '<number>'}? "
 
 
 def _check_words(words: AttachWords) -> AttachSettings:

@@ -126,8 +126,8 @@ def _report(line: str) -> None:
 def _write_tried(tried: TriedLoop, folder: Path) -> None:
     """Print the savings of the changes, and write them and the patch, if any, to the folder."""
     from fastloop.core.atomic_files import write_text
-    from fastloop.explain.attach.findings_text import format_tried
     from fastloop.explain.attach.tried_changes import PATCH, TRIED, to_json
+    from fastloop.explain.attach.tried_text import format_tried
 
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)

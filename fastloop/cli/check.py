@@ -58,7 +58,7 @@ from fastloop.config.check_files import (
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
-from fastloop.core.outputs_folder import remove_unused
+from fastloop.core.outputs_folder import hide_from_git, remove_unused
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
@@ -84,7 +84,8 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        with exit_on_system_error(status=CheckStatus.NOT_JUDGED):
+        # CI runs a check in a clone of the repository, whose status should stay clean.
+        with exit_on_system_error(status=CheckStatus.NOT_JUDGED), hide_from_git():
             _run()
     except UsageError as error:
         print(error, file=sys.stderr)

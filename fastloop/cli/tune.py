@@ -10,7 +10,7 @@ races other loaders and settings against it, each trial in a fresh process and i
 interleaved rounds, and confirms the winner by rounds that took no part in choosing
 it. It prints
 
-- the gain with its 95 % interval, or that yours is as good as any;
+- the gain with its 95 % interval, or that nothing is faster beyond noise;
 - the command line, and a file that -cd <folder> experiment=tuned takes;
 - code to paste, if the loader has some.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fastloop.core.atomic_files import remove
+from fastloop.core.atomic_files import remove, write_text
 from fastloop.core.types import UsageError
 
 CLAIM = ".measured"
@@ -52,6 +52,21 @@ def make_sweep_folder(folder: Path) -> None:
         # error.filename is the first parent that could not be made, not the folder itself.
         where = f"{error.strerror}: '{error.filename}'"
         raise UsageError(f"the outputs folder (FASTLOOP_OUTPUTS): {where}") from error
+
+
+@contextmanager
+def hide_from_git() -> Iterator[None]:
+    """Let git ignore the outputs folder, if it is made inside of the context."""
+    # A folder that existed before is left as it is: its owner may track results in it.
+    folder = outputs_folder()
+    existed = folder.exists()
+    try:
+        yield
+    finally:
+        if not existed and folder.is_dir():
+            # The command itself tells of a full disk.
+            with suppress(OSError):
+                write_text(folder / ".gitignore", "# Made by fastloop.\n*\n")
 
 
 def sweep_folders() -> list[Path]:

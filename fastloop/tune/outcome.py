@@ -144,7 +144,8 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
     if len(result.seconds) == 1:
         return "Nothing was tried beside yours: nothing else can run."
     if not is_faster or result.gain is None:
-        text = "Yours is as good as any that was tried"
+        # A gain of a few percent may be hidden by noise, so yours is not called as good as any.
+        text = "No other one that was tried is faster beyond noise, by 2 % or more"
         if result.winner == result.present:
             return f"{text}."
         return f"{text}: {_describe_refutation(result)}."

@@ -29,6 +29,9 @@ ESTIMATE = Estimate(value=0.5, low=0.4, high=0.6, is_interval=True)
 OF_ESTIMATE = {each.name for each in dataclasses.fields(Estimate)}
 VERDICT = Verdict(word=Part.STEP, sentences=("It steps",))
 SHARES = {Part.STEP: ESTIMATE}
+LOAD = LoadSummary(
+    stretches=1, busy=1, cores=2, other_cores=1.0, most_other_cores=1.0, busiest=("make",)
+)
 LINE = StepLine(place="train.py:9", code="step()", share=1.0)
 
 
@@ -92,16 +95,13 @@ def a_loop() -> findings.LoopFindings:
 
 
 def attach_json() -> str:
-    load = LoadSummary(
-        stretches=1, busy=1, cores=2, other_cores=1.0, most_other_cores=1.0, busiest=("make",)
-    )
     found = findings.ScriptFindings(
         command="train.py",
         status=0,
         loops=(a_loop(),),
         begun=("It began",),
         unseen=("DataLoader",),
-        machine_load=load,
+        machine_load=LOAD,
         seconds=2.0,
     )
     return findings.to_json(found)
@@ -120,6 +120,9 @@ def attach_try_json() -> str:
         least_minutes=1.0,
         best="num_workers=2",
         notes=("A note",),
+        minutes=3.0,
+        is_out_of_time=True,
+        machine_load=LOAD,
     )
     return tried_changes.to_json(tried)
 

@@ -37,7 +37,7 @@ from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.script_patch import edit_call, patch_script
-from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
+from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes
 from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_once
 from fastloop.explain.change import Change
@@ -207,6 +207,9 @@ class KnownRunner:
         if change.name not in self.times:
             raise Unsupported("the script ended before batch 40: ValueError: no")
         return [1, 2]
+
+    def run_hashed(self, change, limit_s):
+        return HashedRun(digests=self.digests(change, limit_s), seconds=0.0, once_s=0.0)
 
 
 @dataclass
@@ -540,6 +543,10 @@ def test_samples_that_wait_get_many_workers():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        (["--try", "--minute=2"], "did you mean --minutes=2?"),
+        (["--try", "--minutes", "2"], "did you mean --minutes=2?"),
+        (["--batch=9"], "did you mean --batches=9?"),
+        (["--hang"], "did you mean --hang=<number>?"),
         (["--yes"], "--yes"),
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
@@ -547,7 +554,7 @@ def test_samples_that_wait_get_many_workers():
         (["--try", "--yes", "--minutes=0.4"], "--minutes=0.4"),
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
-        (["--tryy"], "--tryy"),
+        (["--tryy"], "did you mean --try?"),
     ],
 )
 def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, options, named):

@@ -75,6 +75,32 @@ def test_step_that_is_greater_than_the_named_part_is_told(step, decode, of_wait)
     assert ("take 60 % of the time" in reason) is (step > decode)
 
 
+@pytest.mark.parametrize(
+    ("wait", "others", "word", "possible"),
+    [
+        # Half of the cores are taken: steps, or waits, may last twice as long as on a quiet one.
+        (0.08, 1.0, "step", "decode"),
+        (0.08, 0.05, "step", ""),
+        (0.03, 1.0, "step", ""),
+        (0.15, 1.0, "decode", "step"),
+        (0.6, 1.9, "decode", ""),
+    ],
+)
+def test_verdict_on_a_busy_machine_names_the_other_one(monkeypatch, wait, others, word, possible):
+    monkeypatch.setattr("fastloop.explain.attach.loop_verdict.usable_cores", lambda: 2)
+    shares = {
+        Part.STEP: share(1 - wait, 0.999 - wait, 1.001 - wait),
+        Part.DECODE: share(wait, wait - 0.001, wait + 0.001),
+    }
+    verdict = judge_loop(replace(a_loop(0.05), other_cores=others), shares)
+    assert verdict.word == word
+    told = "The verdict may differ on a quiet machine: other programs used"
+    assert (told in verdict.text) is bool(possible)
+    assert (f"{possible} is possible, too" in verdict.text) is bool(possible)
+    assert ("no loader can gain more" in verdict.text) is (word == "step" and not possible)
+    assert len(verdict.sentences) <= 3
+
+
 def lines_of(**shares: float) -> tuple[StepLine, ...]:
     return tuple(
         StepLine(place=f"train.py:{name[1:]}", code=f"code_{name}()", share=value)
@@ -297,8 +323,11 @@ def test_change_without_a_prediction_is_listed_with_the_reason():
 def test_file_has_a_change_by_its_name():
     (loop,) = json.loads(to_json(findings_of(0.3, is_bound=True)))["loops"]
     assert loop["what_ifs"] == [
-        {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "basis": "", "is_native": False}
+        {"change": "num_workers=2", "gain": 0.3, "is_bound": True, "is_least": False}
+        | {"basis": "", "is_native": False}
     ]
+    (loop,) = json.loads(to_json(findings_of(0.3, basis="samples wait")))["loops"]
+    assert loop["what_ifs"][0]["is_least"] is True
 
 
 @pytest.mark.parametrize(

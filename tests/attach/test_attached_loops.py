@@ -47,6 +47,8 @@ def check_picture(folder, lanes):
     drawn = [each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "lane"]
     assert set(drawn) == {"ms", *lanes}
     assert text.index("<svg") < text.index("<table>"), "the picture is first"
+    assert '<div class="scroll picture"' in text, "its edges are shaded where it continues"
+    assert "On a narrow\nscreen the picture scrolls to the right." in text
     hints = [each.text for each in picture.iter(f"{SVG}title")]
     assert any(re.fullmatch(r"step, .* ms, batch \d+", hint) for hint in hints)
     trace = json.loads(page.with_name("timeline.json").read_text())["traceEvents"]

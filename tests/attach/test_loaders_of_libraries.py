@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from commands import run_fastloop
 
+from fastloop.explain.attach.library_files import package_of
 from fastloop.explain.attach.loader_places import place_of_pass
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.change import Change
@@ -135,6 +136,73 @@ def test_wrapped_call_makes_the_fastloader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runner = begin_run(tmp_path, WRAPPED, "type(loader).__name__ == 'FastLoader'")
     assert runner.seconds(Change(is_fastloader=True), 120.0) > 0
+
+
+FIT = """
+from torch.utils.data import DataLoader
+
+def fit(data):
+    loader = DataLoader(data, 4)
+    for _ in range(2):
+        for batch in loader:
+            pass
+"""
+CALL = """
+import torch
+import trainer
+from torch.utils.data import TensorDataset
+
+trainer.fit(TensorDataset(torch.arange(32.0)))
+"""
+
+
+def install(folder, *, has_record):
+    """The library as `pip install --target` installs it, and a script beside it."""
+    (folder / "trainer").mkdir(parents=True)
+    (folder / "trainer" / "__init__.py").write_text(FIT)
+    info = folder / "trainer-1.0.dist-info"
+    info.mkdir()
+    if has_record:
+        (info / "RECORD").write_text("trainer/__init__.py,,\ntrainer-1.0.dist-info/RECORD,,\n")
+    (folder / "mine.py").write_text("")
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, has_record):
+    install(tmp_path, has_record=has_record)
+    assert package_of(f"{tmp_path}/trainer/__init__.py") == "trainer"
+    assert package_of(f"{tmp_path}/mine.py") == ""
+    # A module of one's own in a folder that an installed package also has.
+    own = package_of(f"{tmp_path}/trainer/mine.py")
+    assert own == ("" if has_record else "trainer")
+
+
+@pytest.mark.heavy
+def test_loop_of_a_library_in_a_folder_of_pythonpath_is_the_scripts_call(tmp_path):
+    install(tmp_path / "libs", has_record=True)
+    (tmp_path / "train.py").write_text(CALL)
+    libs = str(tmp_path / "libs")
+    process = run_fastloop("train.py", cwd=tmp_path, command="attach", PYTHONPATH=libs)
+    assert process.returncode == 0, process.stderr
+    (written,) = tmp_path.glob("outputs/attach/*/attach.json")
+    (loop,) = json.loads(written.read_text())["loops"]
+    assert loop["facts"]["place"] == "train.py:6"
+    assert loop["facts"]["made_at"] == f"{libs}/trainer/__init__.py:5"
+
+
+@pytest.mark.heavy
+def test_loop_of_a_library_that_runs_as_a_module_has_the_librarys_line(tmp_path):
+    """No line of the script is running: `python -m` is frozen code of Python's own."""
+    package = tmp_path / "site-packages" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(f"{FIT}\nimport torch\nfit([torch.zeros(1)] * 32)\n")
+    path = str(tmp_path / "site-packages")
+    process = run_fastloop("-m", "trainer", cwd=tmp_path, command="attach", PYTHONPATH=path)
+    assert process.returncode == 0, process.stderr
+    (written,) = tmp_path.glob("outputs/attach/*/attach.json")
+    (loop,) = json.loads(written.read_text())["loops"]
+    assert loop["facts"]["place"] == "__main__.py:7"
+    assert (loop["passes"], loop["batches"]) == (2, 16)
 
 
 @pytest.mark.parametrize(

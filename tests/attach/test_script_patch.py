@@ -18,6 +18,7 @@ from fastloop.core.types import Unsupported
 from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.attach.script_patch import (
     OTHER_ORDER,
+    OTHER_SUMS,
     collect_notes,
     edit_call,
     find_options,
@@ -192,6 +193,29 @@ def test_command_applies_the_patch_below_a_folder_of_the_same_name(tmp_path):
     assert script.read_text() == "import torch\nloader = DataLoader(a, 4, num_workers=0)\n"
 
 
+@pytest.mark.parametrize("link", ["train.py", "link/train.py"])
+def test_patch_of_a_script_behind_a_symbolic_link_is_applied_by_git(tmp_path, link):
+    script = tmp_path / "real" / "train.py"
+    script.parent.mkdir()
+    script.write_text("loader = DataLoader(a)\n")
+    (tmp_path / "train.py").symlink_to(script)
+    (tmp_path / "link").symlink_to(script.parent)
+    patch = patch_script(tmp_path / link, 1, WITHOUT, tmp_path)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.encode(), check=True)
+    assert script.read_text() == "loader = DataLoader(a, num_workers=0)\n"
+    assert (tmp_path / "train.py").is_symlink()
+
+
+def test_code_without_a_file_has_no_patch():
+    """As the cells of a notebook, which exec() runs."""
+    names = {"place_of_call": place_of_call}
+    exec("made_at = place_of_call(None)", names)
+    assert names["made_at"] == "<string>:1"
+    call = patch_call({"made_at": names["made_at"]}, WITHOUT)
+    told = "There is no patch: the code comes from no file. Change the call at <string>:1: "
+    assert (call.patch, call.advice) == ("", f"{told}num_workers=0")
+
+
 def test_script_in_another_encoding_is_told(tmp_path):
     script = tmp_path / "train.py"
     script.write_bytes("# coding: latin-1\nloader = DataLoader('é')\n".encode("latin-1"))
@@ -235,6 +259,34 @@ def test_other_order_of_workers_that_stay_is_told(tmp_path, monkeypatch):
         call = patch_call(facts, change)
         assert call.patch
         assert (OTHER_ORDER in call.notes) is is_told
+
+
+def sum_in_threads(values, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return values.sum().item()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_sums_of_another_number_of_threads_are_told(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    many = [torch.rand(1_000_000) for _ in range(8)]
+    assert any(sum_in_threads(each, 1) != sum_in_threads(each, 2) for each in many)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\nloader = DataLoader(a)\n")
+    places = {
+        f"{tmp_path}/train.py:2": "patch",
+        f"{tmp_path}/absent.py:2": "advice",
+        f"{tmp_path}/site-packages/trainer.py:2": "advice",
+    }
+    for made_at, way in places.items():
+        call = patch_call({"made_at": made_at}, Change(torch_threads=1))
+        assert getattr(call, way)
+        assert call.notes == (OTHER_SUMS,)
+        workers = Change(settings={"num_workers": 1})
+        assert OTHER_SUMS not in patch_call({"made_at": made_at}, workers).notes
 
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"

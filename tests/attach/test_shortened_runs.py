@@ -16,9 +16,7 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
-from fastloop.explain.attach.findings_text import format_tried
-from fastloop.explain.attach.script_runner import AS_IS
-from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
+from fastloop.explain.attach.script_runner import AS_IS, HashedRun
 from fastloop.explain.attach.try_changes import try_changes
 from fastloop.explain.attach.try_rounds import Attempt, Attempts
 from fastloop.explain.change import Change
@@ -85,6 +83,24 @@ def test_time_of_passes_that_the_loop_breaks_off_counts(tmp_path, monkeypatch):
         run.step()
     # Of each pass two waits of a second, and one step of three.
     assert run.end(run.begin()) == pytest.approx(2 * (2 + 3))
+    assert run.loop.result.once_s == pytest.approx(1 + 3), "the first batch, with its step"
+
+
+def test_time_for_hashing_counts_for_no_part_of_the_loop(tmp_path, monkeypatch):
+    run = KnownRun(tmp_path, monkeypatch, batches=2)
+    run.loop.cut = replace(run.loop.cut, hashed=2)
+
+    def hash_slowly(batch):
+        run.now_ns += 100 * SECOND
+        return hash(batch)
+
+    monkeypatch.setattr(cut_run, "_digest", hash_slowly)
+    begun = run.begin()
+    for _ in range(2):
+        run.ask(begun)
+        run.step()
+    assert run.end(begun) == pytest.approx(2 * (1 + 3))
+    assert len(run.loop.result.digests) == 2
 
 
 def test_thread_that_only_calls_next_asks_for_the_loop_that_has_begun_the_pass(
@@ -138,6 +154,21 @@ def test_script_ends_although_its_loop_is_in_a_thread():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert process.stdout == "a line\n"
+
+
+def test_script_that_catches_its_end_ends_all_the_same():
+    """As one that goes on with its next epoch after any error."""
+    program = (
+        "from fastloop.explain.attach.early_stop import end_script\n"
+        "for epoch in range(9):\n"
+        "    try:\n"
+        "        end_script(epoch)\n"
+        "    except BaseException as error:\n"
+        "        print(epoch, type(error).__name__)\n"
+    )
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert process.stdout == "0 SystemExit\n1 SystemExit\n"
 
 
 def test_round_that_the_budget_has_cut_off_is_left_out():
@@ -205,6 +236,9 @@ class QuickRunner:
         self.limits_s.append(limit_s)
         return [1, 2]
 
+    def run_hashed(self, change, limit_s):
+        return HashedRun(digests=self.digests(change, limit_s), seconds=0.0, once_s=0.0)
+
 
 def test_no_run_gets_more_time_than_is_left():
     """Nor do the runs in which the samples are compared, at the end."""
@@ -214,48 +248,6 @@ def test_no_run_gets_more_time_than_is_left():
     tried = try_changes(cast("Any", runner), found, [change], 10.0, lambda _: None)
     assert (tried.best, tried.same_samples) == ("num_workers=2", True)
     assert max(runner.limits_s) <= 10.0
-
-
-def tried_loop(*changes):
-    return TriedLoop(
-        place=LOOP,
-        made_at="/nowhere/train.py:1",
-        batches=40,
-        seconds=10.0,
-        changes=changes,
-        least_minutes=1.0,
-        best=None,
-    )
-
-
-def tried_change(gain=None, name="num_workers=1", **more):
-    known = gain and Estimate(value=gain, low=gain - 0.1, high=gain + 0.1, is_interval=True)
-    return TriedChange(change=name, predicted=None, gain=known, rounds=3, **more)
-
-
-@pytest.mark.parametrize(
-    ("gain", "shown"), [(-0.002, "as long as"), (-0.17, "takes 1.17 [1.07, 1.27] times as long")]
-)
-def test_change_without_an_effect_is_not_said_to_take_one_times_as_long(gain, shown):
-    text = format_tried(tried_loop(tried_change(gain)), None)
-    assert shown in text
-    assert " 1 times" not in text
-
-
-@pytest.mark.parametrize(
-    ("others", "is_told"),
-    [
-        ([], False),
-        ([tried_change(failure="it ended")], False),
-        ([tried_change()], True),
-        ([tried_change(), tried_change(name="num_workers=4")], True),
-    ],
-)
-def test_no_change_helps_only_if_all_were_run(others, is_told):
-    """Changes for which there was no time may help."""
-    answer = " ".join(format_tried(tried_loop(tried_change(-0.17), *others), None).split())
-    assert answer.startswith("No change helps") is not is_told
-    assert ("--minutes=2.3" in answer) is is_told
 
 
 def known_findings(**facts):
@@ -272,45 +264,3 @@ def test_loader_that_no_call_makes_is_told(capsys):
     assert f"no call was seen to make the DataLoader of the loop at {LOOP}" in (
         capsys.readouterr().err
     )
-
-
-def test_gain_of_a_single_round_has_no_bounds():
-    known = Estimate(value=0.068, low=0.068, high=0.068, is_interval=False)
-    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=1)
-    text = " ".join(format_tried(tried_loop(change), None).split())
-    assert "num_workers=1 saves 6.8 % in 1 of" in text
-    assert text.endswith("saves 6.8 % in 1 round")
-
-
-@pytest.mark.parametrize(("low", "is_told"), [(-0.8, True), (-67.0, False)])
-def test_interval_that_says_nothing_is_not_shown(low, is_told):
-    """As on a machine that has much other work in one of three rounds."""
-    known = Estimate(value=0.56, low=low, high=0.71, is_interval=True)
-    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=3)
-    text = " ".join(format_tried(tried_loop(change), None).split())
-    assert text.startswith("No change helps" if is_told else "No answer yet")
-    assert ("56 %" in text) is is_told
-
-
-def test_change_that_was_dropped_for_a_bad_round_is_not_promised_by_more_minutes():
-    """There was time left: more of it would not have run the change again."""
-    known = Estimate(value=0.3, low=-2.5, high=0.94, is_interval=False)
-    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=2)
-    text = " ".join(format_tried(tried_loop(change), None).split())
-    assert text.startswith("No answer yet")
-    assert "a quieter machine" in text
-    assert "--minutes=1.0" not in text
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "saving"),
-    [(0.59, 0.9995, "saves at least 59 %"), (-29.0, -0.5, "takes at least 1.5 times as long")],
-)
-def test_wide_interval_tells_its_end_nearest_to_now(low, high, saving):
-    """A change that certainly saves time was recommended without a figure."""
-    value = 0.67 if low > 0 else -1.0
-    known = Estimate(value=value, low=low, high=high, is_interval=True)
-    change = TriedChange(change="num_workers=1", predicted=None, gain=known, rounds=4)
-    best = change.change if low > 0 else None
-    text = " ".join(format_tried(replace(tried_loop(change), best=best), None).split())
-    assert text.count(saving) == 2

@@ -62,7 +62,7 @@ def recorded(tmp_path_factory):
     git(folder, "init", "-q")
     write_dataset(folder)
     (folder / "fastloop.yaml").write_text(SETTINGS)
-    (folder / ".gitignore").write_text("outputs/\n__pycache__/\n")
+    (folder / ".gitignore").write_text("__pycache__/\n")
     process = check(folder, "record=true")
     assert process.returncode == 0, process.stdout + process.stderr
     assert "recorded: fastloop-base.json" in process.stdout
@@ -76,6 +76,12 @@ def repository(recorded, tmp_path):
     """A fresh clone of it, as CI makes one."""
     git(tmp_path, "clone", "-q", str(recorded), "clone")
     return tmp_path / "clone"
+
+
+def changed_files(folder: Path) -> str:
+    """What `git status` lists."""
+    command = ["git", "status", "--porcelain"]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def change_base(repository: Path, change) -> None:
@@ -100,6 +106,14 @@ def test_unchanged_loader_passes(repository):
     assert "speed: raw" in process.stdout
     assert "SLOWER" not in process.stdout
     assert not (repository / "outputs" / "mlflow.db").exists()
+    assert (repository / "outputs").is_dir()
+    assert changed_files(repository) == ""
+
+
+def test_outputs_folder_that_existed_is_tracked_as_before(repository):
+    (repository / "outputs").mkdir()
+    assert check(repository).returncode == 0
+    assert changed_files(repository) == "?? outputs/\n"
 
 
 @pytest.mark.heavy
@@ -206,6 +220,7 @@ def test_wrong_settings_are_one_line(tmp_path, monkeypatch, settings, arguments,
     assert "hush-hush" not in process.stdout + process.stderr
     assert process.stderr.count("\n") == 1
     assert not (tmp_path / "fastloop-base.json").exists()
+    assert not (tmp_path / "outputs").exists(), "it is told before anything is measured"
 
 
 @pytest.mark.parametrize("base", [[], ["against=HEAD"]])

@@ -235,6 +235,32 @@ def test_default_job_runs_without_arguments(tmp_path, database):
     assert "raw" in process.stdout
 
 
+TELLING = """
+from fastloop.options.tracker.none import NoTracker
+
+
+class Telling(NoTracker):
+    def start(self, result):
+        return "a run"
+
+    def finish(self, result, folder):
+        print("logged")
+"""
+
+
+def test_results_are_logged_and_reported_once_the_table_is_printed(tmp_path):
+    (tmp_path / "mine.py").write_text(TELLING)
+    tracker = "tracker._target_=mine.Telling"
+    process = run_fastloop("loader=raw", *QUICK, tracker, "report=true", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    table, logged, report = (
+        next(number for number, line in enumerate(lines) if line.startswith(begin))
+        for begin in ("raw ", "logged", "report: ")
+    )
+    assert table < logged < report
+
+
 @pytest.mark.heavy
 def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
     process = run_fastloop(

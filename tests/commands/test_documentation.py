@@ -286,3 +286,6 @@ def test_documentation_site_builds_without_warnings(tmp_path):
     assert process.returncode == 0, process.stderr
     for page in PAGES[1:]:
         assert (tmp_path / "html" / "docs" / f"{page.stem}.html").exists()
+    # Names break behind their signs on the width of a phone, not inside of words.
+    options = (tmp_path / "html" / "docs" / "options.html").read_text()
+    assert ">multiprocessing_</span><wbr>" in options

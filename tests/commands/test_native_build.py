@@ -196,7 +196,8 @@ def test_extension_exports_its_entry_point_alone(name):
 
 @pytest.mark.nightly
 def test_variables_choose_the_engine():
-    process = run_python("import fastloop; print(fastloop.has_core())", FASTLOOP_PURE="1")
+    both = {"FASTLOOP_PURE": "1", "FASTLOOP_NATIVE": "1"}
+    process = run_python("import fastloop; print(fastloop.has_core())", **both)
     assert process.stdout == "False\n", process.stderr
     absent = "import sys; sys.modules['fastloop.fastloader._core'] = None; import fastloop;"
     process = run_python(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from commands import QUICK, results, run_fastloop
 
-from fastloop.core.result_io import load, save
+from fastloop.core.result_io import RESULT_FILE, load, save
 
 pytestmark = pytest.mark.slow
 LONG = "x" * 100_000
@@ -58,12 +58,66 @@ def test_long_name_of_a_folder_is_shortened_where_it_fails(tmp_path):
     assert len(process.stderr) < 2000
 
 
-def test_store_root_that_is_a_file_is_named(tmp_path):
+@pytest.mark.parametrize("root", ["file", "/dev/full"])
+def test_store_root_that_is_a_file_is_named(tmp_path, root):
     (tmp_path / "file").write_text("mine")
-    process = run_fastloop("loader=np_memmap", "loader.store.root=file", *QUICK, cwd=tmp_path)
+    process = run_fastloop("loader=np_memmap", f"loader.store.root={root}", *QUICK, cwd=tmp_path)
     assert process.returncode == 1
-    assert process.stderr.splitlines()[-1] == "loader.store.root=file: it is no folder"
+    assert process.stderr.splitlines()[-1] == f"loader.store.root={root}: it is no folder"
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (("hydra.run.dir=mine/here",), "mine/here"),
+        (("-m", "hydra.sweep.dir=mine/sweep"), "mine/sweep"),
+        (("hydra.mode=MULTIRUN", "hydra.sweep.dir=mine/mode"), "mine/mode"),
+    ],
+)
+def test_folder_that_hydra_is_given_has_the_results(tmp_path, given, place):
+    process = run_fastloop(*given, *QUICK, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (path,) = tmp_path.rglob(RESULT_FILE)
+    assert path.is_relative_to(tmp_path / place)
+    assert load(path.parent).status == "FINISHED"
+    assert place in process.stdout
+
+
+ODD_ENVIRONMENT = {
+    "COLUMNS": "abc",
+    "CUDA_VISIBLE_DEVICES": "nope",
+    "OMP_NUM_THREADS": "abc",
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONPATH": "/no/such:\x01",
+}
+
+
+@pytest.mark.heavy
+def test_odd_environment_keeps_no_job_from_its_end(tmp_path):
+    environment = {name: each for name, each in os.environ.items() if name != "HOME"}
+    paths = [*filter(None, [environment.get("PYTHONPATH")]), ODD_ENVIRONMENT["PYTHONPATH"]]
+    odd = ODD_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)}
+    process = subprocess.run(
+        [sys.executable, "-m", "fastloop", "run", "loader=raw", *QUICK],
+        cwd=tmp_path,
+        env=environment | odd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    (result,) = results(tmp_path)
+    assert result.status == "FINISHED"
+
+
+def test_time_limit_that_no_trial_can_keep_is_the_reason_of_a_failed_job(tmp_path):
+    process = run_fastloop("loader=raw", "trial_timeout_s=1e-9", *QUICK, cwd=tmp_path)
+    assert process.returncode == 1
+    (result,) = results(tmp_path)
+    assert result.status_reason.startswith("timeout: ")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the stream")

@@ -59,6 +59,10 @@ def test_short_epoch_is_drawn_whole():
     assert texts(root, "lane") == ["ms", "worker 0", "queue 0", "main"]
     assert texts(root, "tick") == ["0", "5", "10", "15", "20", "25", "30", "35"]
     assert texts(root, "batch").count("2") == 2, "in the worker's row and in the loop's"
+    legend = [hint for *_, hint in boxes(root) if "," not in hint]
+    drawn = {hint.partition(",")[0] for *_, hint in boxes(root)} - {*legend}
+    assert sorted(legend) == ["collate", "decode", "queue", "start", "step", "wait"]
+    assert drawn == set(), "each colour is in the legend"
 
 
 def test_boxes_are_as_wide_as_events_are_long():

@@ -307,4 +307,7 @@ def test_noise_is_that_of_repeated_trials():
 
 def test_gain_below_the_least_that_matters_is_no_winner():
     drawn = Table({PRESENT: 1.0, "other": 1 / (1 + MINIMUM_EFFECT / 2)}, 0, noise=0.0)
-    assert not drawn.race(budget=100).is_faster
+    result = drawn.race(budget=100)
+    assert not result.is_faster
+    answer = "No other one that was tried is faster beyond noise, by 2 % or more"
+    assert verdict_text(result, result.is_faster).startswith(answer)

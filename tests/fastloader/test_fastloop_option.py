@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import optree
 import pytest
 import torch
 from image_samples import crop, jpeg, write_class_folders, write_files
+from my_code import NotedSquares
 from options import compose_job, options
 
 from fastloop.core.types import BadData, Unsupported
@@ -103,6 +105,24 @@ def test_fastloop_loader_rejects_unsupported_settings_early():
     job = compose_job("loader=fastloop", "loader.store=null", "loader.in_memory=true")
     with pytest.raises(Unsupported, match="in_memory=true: without a store"):
         module.FastloopLoader._source(job.loader, None, job.plan(0))
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_as_many_batches_are_read_ahead_as_the_setting_says(prepared_job, ahead):
+    job, prepared = prepared_job(
+        "dataset._target_=my_code.NotedSquares",
+        *("loader=fastloop", "loader.store=null", "loader.num_threads=1", f"loader.ahead={ahead}"),
+        *("batch_size=2", "benchmark=traversal"),
+    )
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        NotedSquares.noted.clear()
+        running = iter(epochs(0))
+        for _ in range(2):
+            next(running)
+        while len(NotedSquares.noted) < 2 * (2 + ahead):
+            time.sleep(0.01)
+        time.sleep(0.2)  # a thread that reads more has the time for it
+        assert len(NotedSquares.noted) == 2 * (2 + ahead)
 
 
 def test_fastloop_loader_accepts_a_list_as_dataset(outputs):

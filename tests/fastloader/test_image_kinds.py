@@ -170,6 +170,14 @@ def test_whole_images_have_the_pixels_of_pillow(kind, decoder):
     assert_near(batch_of([KINDS[kind]], decoder=decoder)[0], expected)
 
 
+@pytest.mark.parametrize("decoder", ["simplejpeg", "torchvision", "pil"])
+def test_whole_png_is_refused_for_what_pillow_refuses(decoder):
+    """A text of 3 MiB, which a few KB hold."""
+    assert batch_of([with_text(100)], decoder=require_decoder(decoder)).shape[1:] == (48, 64, 3)
+    with pytest.raises(ValueError, match=r"too large for PngImagePlugin\.MAX_TEXT_CHUNK"):
+        batch_of([with_text(3 << 20)], decoder=decoder)
+
+
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF"])
 def test_whole_images_are_jpeg_png_or_webp(kind):
     with pytest.raises(ValueError, match=r"^image 0: no JPEG, PNG or WebP file$"):

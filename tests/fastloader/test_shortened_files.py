@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_samples import jpeg, photograph
 
 from fastloop import FastLoader
 
@@ -17,7 +18,7 @@ import os, sys
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from fastloop import FastLoader, Windows, converted, open_store, write_store
+from fastloop import CenterCrop, FastLoader, Images, Windows, converted, open_store, write_store
 
 class Texts(Dataset):
     def __len__(self):
@@ -46,6 +47,14 @@ for name, (mode, make, settings) in cases.items():
         np.save(path, np.zeros((4000, 5000), np.uint8))
         source = make(np.load(path, mmap_mode=mode))
         read(FastLoader(source, 64, num_threads=num_threads, **settings), path)
+with open(sys.argv[2], "rb") as file:
+    photographs = [file.read()] * 400
+for num_threads in (0, 2):
+    for way in (None, CenterCrop(16, 16)):
+        root = f"{folder}/photos"
+        write_store(photographs, root, images="as_is", overwrite=True)
+        images = Images(open_store(root), crop=way)
+        read(FastLoader(images, 16, num_threads=num_threads), f"{root}/0.npy")
 for num_threads in (0, 2):
     root = write_store(Texts(), f"{folder}/ragged", ragged=True, overwrite=True)
     read(FastLoader(open_store(root), 64, num_threads=num_threads), f"{root}/0.npy")
@@ -70,8 +79,10 @@ def read(loader, path):
 
 @pytest.mark.parametrize("pure", ["", "1"], ids=["core", "no core"])
 def test_file_that_becomes_shorter_is_named(tmp_path, pure):
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(jpeg(photograph()))
     process = subprocess.run(
-        [sys.executable, "-c", READ + SCRIPT, str(tmp_path)],
+        [sys.executable, "-c", READ + SCRIPT, str(tmp_path), str(photo)],
         env=os.environ | {"FASTLOOP_PURE": pure, "FASTLOOP_NATIVE": ""},
         capture_output=True,
         text=True,
@@ -79,7 +90,7 @@ def test_file_that_becomes_shorter_is_named(tmp_path, pure):
     )
     lines = process.stdout.splitlines()
     assert process.returncode == 0, f"after {lines[-1]}: {process.stderr}"
-    assert len(lines) == 9 * 2 * 3
+    assert len(lines) == 11 * 2 * 3
     for path, *errors in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         for error in errors:
             assert error.startswith(f"{path}: this file has become shorter than the ")

@@ -37,6 +37,15 @@ def test_loader_delivers_rows_of_any_memory_layout(name, mode):
     assert torch.equal(torch.cat(batches) if batches else expected[:0], expected)
 
 
+def test_tensor_that_is_read_can_not_be_resized():
+    """Its memory would be freed while threads read it."""
+    rows = torch.arange(8.0).view(4, 2)
+    first = next(iter(FastLoader(rows, 2)))
+    with pytest.raises(RuntimeError, match="not resizable"):
+        rows.resize_(1000, 2)
+    assert torch.equal(first, rows[:2])
+
+
 def test_loader_delivers_complex_rows_under_any_default_device():
     rows = torch.arange(6.0).to(torch.complex128)
     with torch.device("meta"):

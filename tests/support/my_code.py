@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +37,16 @@ class Squares(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.full((2, 3), float(index * index)), index % 4
+
+
+class NotedSquares(Squares):
+    """Notes each index that is read in this process."""
+
+    noted: ClassVar[list[int]] = []
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.noted.append(index)
+        return super().__getitem__(index)
 
 
 class TorchThreads(Squares):

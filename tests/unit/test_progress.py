@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from torch.utils.data import DataLoader
 
 from fastloop.core import bars
 from fastloop.sweep import progress
+from fastloop.trial.job_start import start_job
 
 
 class Terminal(io.StringIO):
@@ -128,6 +130,15 @@ def test_bar_is_drawn_while_one_step_lasts(open_terminal):
     assert terminal.getvalue() == after  # nothing is drawn over what is printed then
 
 
+def test_warning_of_torch_does_not_interrupt_the_bar_of_each_epoch(prepared_job):
+    """A note below the table names jobs with more workers than cores."""
+    job, prepared = prepared_job("loader=raw", "num_workers=1000")
+    with pytest.warns(UserWarning, match="This DataLoader will create 1000 worker processes"):
+        DataLoader(range(4), num_workers=1000)  # pyright: ignore[reportArgumentType]
+    start_job(job, prepared, 0)
+    DataLoader(range(4), num_workers=1000)  # pyright: ignore[reportArgumentType]
+
+
 def test_total_follows_what_is_known_of_the_steps(open_terminal):
     terminal = open_terminal()
     with progress.show_progress(2) as command:
@@ -165,6 +176,16 @@ def test_line_that_stays_is_told_on_a_terminal_and_elsewhere(open_terminal, capf
     with progress.show_progress(1) as command:
         command.tell("raw digits, from one trial: traversal 12.0 ms")
     assert "raw digits, from one trial: traversal 12.0 ms\n" in terminal.getvalue()
+
+
+def test_rounds_of_a_call_from_python_are_a_bar_on_a_terminal(open_terminal):
+    """Of bench, bench_all and explain."""
+    terminal = open_terminal()
+    with progress.round_reports(4, "bench") as end_round:
+        end_round()
+        wait_for_drawings(terminal, 2)
+    assert "1/4 [" in terminal.getvalue()
+    assert "bench" in terminal.getvalue()
 
 
 def test_share_of_a_budget_is_a_bar_of_it(open_terminal):

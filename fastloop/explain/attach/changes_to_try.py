@@ -12,6 +12,7 @@ from fastloop.core.number_text import show_time
 from fastloop.core.parts import Part
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
 from fastloop.explain.change import Change
 
@@ -22,7 +23,7 @@ MANY_WORKERS = (8, 16)
 USUAL_S, LEAST_S = 5.0, 3.0
 """Usual and least seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
-FEWEST_BATCHES, MOST_BATCHES = 5, 2000
+FEWEST_BATCHES, MOST_BATCHES = 5, 10_000
 """Bounds of the number of batches in a run."""
 FEWEST_PASSES, MOST_FACTOR = 2, 3
 """A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
@@ -176,7 +177,27 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
     budget_s: of all runs together; outside_s: about the time of a run outside of the loop.
     """
     loop = loop_of_rank(found)
-    batch_s = loop.seconds / loop.batches
+    return _fit_batches(loop, loop.seconds / loop.batches, budget_s, outside_s)
+
+
+def lengthen_runs(
+    found: LoopFindings, batches: int, later_s: float, budget_s: float, outside_s: float
+) -> int:
+    """Number of the loop's batches in each further run: never fewer than the first one had.
+
+    The loop may have been far slower in the observed run, as beside other programs: runs that are
+    too short for the loop's usual time would tell nothing. batches: of the first run; later_s: time
+    of the loop in it after the first batch, which takes longer than others; outside_s: the rest of
+    that run.
+    """
+    if batches < 2 or later_s <= 0:
+        return batches
+    fitting = _fit_batches(loop_of_rank(found), later_s / (batches - 1), budget_s, outside_s)
+    return max(batches, fitting)
+
+
+def _fit_batches(loop: RankLoop, batch_s: float, budget_s: float, outside_s: float) -> int:
+    """Number of batches that take USUAL_S, or two passes, as far as the budget allows it."""
     wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
     of_passes = FEWEST_PASSES * loop.of_pass
     if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
@@ -195,6 +216,12 @@ def minutes_of_all(least: float) -> float:
     """Minutes that suffice to try all changes, if `least` of them suffice for one; rounded up to a
     tenth."""
     return math.ceil(10 * least * PLANNED_RUNS / FEWEST_RUNS) / 10
+
+
+def more_minutes(given: float, enough: float) -> float:
+    """Minutes to ask for if those that were given were too few: `enough` by the runs so far, or
+    twice the given ones if the runs so far would have fitted into them."""
+    return enough if enough > given else 2 * given
 
 
 def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: float) -> None:
@@ -216,13 +243,19 @@ def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: 
 
 def find_prediction(found: LoopFindings, change: Change) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
+    what_if = find_what_if(found, change)
+    return what_if.gain if what_if else None
+
+
+def find_what_if(found: LoopFindings, change: Change) -> LoopWhatIf | None:
+    """The prediction for the change, or for its first setting alone; None if there is none."""
     if change.is_fastloader:
-        return next((each.gain for each in found.what_ifs if each.is_fastloader), None)
+        return next((each for each in found.what_ifs if each.is_fastloader), None)
     # The model does not follow torch's threads.
     if change.torch_threads is not None:
         return None
     for settings in (change.settings, dict([*change.settings.items()][:1])):
         for each in found.what_ifs:
             if each.change.settings == settings:
-                return each.gain
+                return each
     return None

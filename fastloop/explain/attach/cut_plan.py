@@ -28,7 +28,7 @@ class CutRun:
     change: Change
     hashed: int = 0
     """The samples of this many batches, from the first one on, are hashed. The time for hashing
-    counts as time of the loop."""
+    counts for no part of the loop, but workers go on meanwhile."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +37,9 @@ class CutResult:
 
     seconds: float = 0.0
     """Time of the loop's passes: iter(), the waits and the steps of its batches."""
+    once_s: float = 0.0
+    """The part of it until the loop asks for its second batch: it also starts workers, and in the
+    first step libraries."""
     batches: int = 0
     digests: list[int] = field(default_factory=list)
     """A hash of each batch's samples, in any order; empty if they are not hashed."""

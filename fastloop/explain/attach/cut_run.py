@@ -74,6 +74,8 @@ class CutLoop:
         self.cut, self.folder = cut, folder
         self.result = CutResult()
         self.can_hash = True
+        self.ends = 0
+        """Number of times that the script was ended so far."""
         self.has_fastloader = False
         """True once FastLoader is wrapped, too."""
         self.changed: ByIdentity[bool] = ByIdentity()
@@ -205,6 +207,8 @@ class CutLoop:
         if begun.place != self.cut.place:
             return call()
         self._add_time(begun)
+        if self.result.batches == 1 and not self.result.once_s:
+            self.result.once_s = self.result.seconds
         # The loop asks for a batch after the last one, so the step on that one has ended, too.
         if self.result.batches == self.cut.batches:
             self._end_script()
@@ -216,6 +220,7 @@ class CutLoop:
         self.result.batches += 1
         if self.result.batches <= self.cut.hashed and self.can_hash:
             self._hash(batch)
+            begun.reached_ns = now_ns()
         return batch
 
     def _hash(self, batch: Any) -> None:
@@ -240,7 +245,8 @@ class CutLoop:
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(self.result)))
         partial.replace(path)
-        end_script()
+        self.ends += 1
+        end_script(self.ends - 1)
 
 
 def _digest(batch: Any) -> int:

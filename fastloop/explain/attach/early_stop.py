@@ -18,6 +18,8 @@ from fastloop.core.spans import now_ns
 LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
 if a DataLoader is left that no loop has used."""
+MOST_EXITS = 2
+"""Times that a script is ended by SystemExit, so that its own code for the end runs."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -67,6 +69,8 @@ class StopCounter:
     def __init__(self, stop: EarlyStop) -> None:
         self.stop, self.start_ns = stop, now_ns()
         self.loops: dict[tuple[str, str], LoopSteps] = {}
+        self.ends = 0
+        """Number of times that the script was ended so far."""
 
     def count_step(
         self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False
@@ -90,7 +94,8 @@ class StopCounter:
         if self._has_batches(main, has_unused) or (
             stop.seconds is not None and spent_s >= stop.seconds
         ):
-            end_script()
+            self.ends += 1
+            end_script(self.ends - 1)
 
     def _has_batches(self, main: LoopSteps, has_unused: Callable[[], bool]) -> bool:
         """True if the main loop has worked on enough batches."""
@@ -109,9 +114,13 @@ def counter_of(folder: str) -> StopCounter | None:
     return StopCounter(stop) if stop else None
 
 
-def end_script() -> NoReturn:
-    """End the script with status 0, as `sys.exit(0)` does in the main thread."""
-    if threading.current_thread() is threading.main_thread():
+def end_script(earlier: int = 0) -> NoReturn:
+    """End the script with status 0, as `sys.exit(0)` does in the main thread.
+
+    earlier: number of earlier calls after which the script has gone on, as it has caught that.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and earlier < MOST_EXITS:
         sys.exit(0)
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
     # batches for ever. Nothing else ends the process from here; its buffers are written before.

@@ -155,6 +155,7 @@ def to_json(findings: ScriptFindings) -> str:
                 "change": each.change.name,
                 "gain": each.gain,
                 "is_bound": each.is_bound,
+                "is_least": each.is_least,
                 "basis": each.basis,
                 "is_native": each.is_fastloader and bool(loop.facts.get("is_native")),
             }

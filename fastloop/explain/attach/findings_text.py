@@ -1,25 +1,15 @@
-"""The findings about a script, and the changes that were tried, as they are printed."""
+"""The findings about a script, as they are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
-from fastloop.core.number_text import (
-    WIDEST_INTERVAL,
-    show_estimate,
-    show_percent,
-    show_time,
-    significant,
-)
+from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
-from fastloop.core.stats import Estimate
 from fastloop.core.text import align, describe_exit, wrap
-from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
@@ -29,8 +19,6 @@ from fastloop.explain.attach.findings import (
 )
 from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION, rank_rows
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.script_patch import show_command
-from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
@@ -210,119 +198,3 @@ def _note_on_error(loop: LoopFindings, miss: int) -> str:
         f"the predictions may be {wider} % off, {miss} % on a quiet machine: other programs used "
         f"{significant(loop.other_cores, 2)} of {cores} cores, and may use fewer or more next time"
     )
-
-
-def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
-    """The text that is printed: the answer, a row for each change, and the patch."""
-    rows = [("tried", "the loop's time", "predicted to save")]
-    for each in tried.changes:
-        saved = _show_gain(each)
-        # A change that loses much is not run again.
-        if each.gain and each.rounds == 1:
-            saved += " in 1 round"
-        predicted = "" if each.predicted is None else show_percent(each.predicted)
-        rows.append((each.change, saved, predicted))
-    lines = [*wrap([_answer(tried)]), "", *align(rows)]
-    if tried.same_samples is not None:
-        same = "the same samples as" if tried.same_samples else "other samples than"
-        is_fast = tried.best is not None and tried.best.startswith(FASTLOADER)
-        crops = (
-            "; FastLoader decodes images and draws random crops by code of its own"
-            if is_fast
-            else ""
-        )
-        other = "" if tried.same_samples else crops
-        lines += wrap([f"With the change the first pass has {same} without it{other}."])
-    elif tried.best:
-        reason = tried.not_compared
-        lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
-    lines += wrap([f"{note}." for note in tried.notes])
-    if tried.advice:
-        lines += ["", *wrap([f"{tried.advice}."])]
-    if patch_path:
-        lines += ["", show_command(patch_path), "", tried.patch.rstrip("\n")]
-    return "\n".join(lines)
-
-
-def _answer(tried: TriedLoop) -> str:
-    loop = f"the loop at {tried.place}"
-    if tried.best is None:
-        return _answer_without_change(tried, loop)
-    (best,) = [each for each in tried.changes if each.change == tried.best]
-    batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
-    return f"{tried.best} {_show_gain(best)} of the time of {loop}, {batches}."
-
-
-def _answer_without_change(tried: TriedLoop, loop: str) -> str:
-    """The answer if no change is recommended."""
-    known = [each for each in tried.changes if each.gain]
-    left = sum(not each.gain and not each.failure for each in tried.changes)
-    minutes = minutes_of_all(tried.least_minutes)
-    if not known and left:
-        return (
-            f"No answer yet for {loop}: no change was compared in time; "
-            f"--minutes={minutes:.1f} or more will tell."
-        )
-    if not known:
-        return f"No change helps {loop}: none of them runs."
-    first = known[0]
-    # Such a change may have been dropped early for a single bad round, while there was time left.
-    if first.gain and _is_unclear(first.gain):
-        return (
-            f"No answer yet for {loop}: the loop's time with {first.change} differs too much "
-            "from round to round; a quieter machine or more --minutes will tell."
-        )
-    if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
-        least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
-        return (
-            f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; "
-            f"--minutes={tried.least_minutes:.1f} or more will tell."
-        )
-    best = f"for certain: the best, {first.change}, {_show_gain(first)}"
-    if not left:
-        return f"No change helps {loop} {best}."
-    others = "1 other was" if left == 1 else f"{left} others were"
-    return (
-        f"No change that was tried helps {loop} {best}; {others} not run, for which "
-        f"--minutes={minutes:.1f} has time."
-    )
-
-
-def _show_gain(tried: TriedChange) -> str:
-    if tried.gain is None:
-        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
-    if _is_unclear(tried.gain):
-        return "differs too much from round to round"
-    return _show_saving(tried.gain) if tried.gain.value >= 0 else _show_loss(tried.gain)
-
-
-def _show_saving(gain: Estimate) -> str:
-    # A wide interval tells no more than its end nearest to the present time.
-    if _is_wide(gain):
-        return f"saves at least {show_percent(gain.low)}"
-    return f"saves {_show_bounds(gain, show_percent)}"
-
-
-def _show_loss(gain: Estimate) -> str:
-    low, high = 1 - gain.high, 1 - gain.low
-    if _is_wide(gain):
-        return f"takes at least {significant(low)} times as long"
-    longer = replace(gain, value=1 - gain.value, low=low, high=high)
-    if significant(longer.value) == "1":
-        return "takes as long as it does now"
-    return f"takes {_show_bounds(longer, significant)} times as long"
-
-
-def _is_unclear(gain: Estimate) -> bool:
-    """True if the interval is wide, and the change may save time as well as cost some."""
-    return _is_wide(gain) and gain.low <= 0 <= gain.high
-
-
-def _is_wide(gain: Estimate) -> bool:
-    """True if the ends of the loop's time with the change differ by more than WIDEST_INTERVAL."""
-    return 1 - gain.low > WIDEST_INTERVAL * (1 - gain.high)
-
-
-def _show_bounds(gain: Estimate, show: Callable[[float], str]) -> str:
-    """The gain with its bounds; a single round has none."""
-    return show(gain.value) if gain.low == gain.high else show_estimate(gain, show)

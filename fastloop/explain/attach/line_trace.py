@@ -15,7 +15,8 @@ from types import FrameType
 from typing import Any
 
 from fastloop.core.spans import now_ns
-from fastloop.explain.attach.loader_places import frame_in_script, is_library, is_own
+from fastloop.explain.attach.library_files import is_library
+from fastloop.explain.attach.loader_places import frame_in_script, is_own
 
 FIRST = 5
 """Of a loop's steps, the second to this one are traced, and then those of which the number is a

@@ -10,19 +10,17 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fastloop.explain.attach.library_files import is_library, is_standard, package_of
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-LIBRARIES = {"site-packages", "dist-packages"}
-"""Folders of installed packages."""
-STANDARD = os.path.dirname(os.__file__) + os.sep
-"""Beginning of the paths of Python's own modules."""
 OWN_FOLDERS = tuple(
     os.path.join("fastloop", *folder) for folder in (("explain", "attach"), ("observe",), ("tune",))
 )
 """Ends of the folders with the modules that wrap torch's functions."""
-TORCH = tuple(os.sep + os.path.join(folder, "torch", "") for folder in sorted(LIBRARIES))
-"""Parts of the paths of torch's modules."""
+TORCH = "torch"
+"""Name of the package with DataLoader."""
 LOADER_METHODS = "__init__", "__iter__", "__next__"
 """Names of methods of classes that are derived from DataLoader."""
 ANY_NAME = "**"
@@ -57,8 +55,7 @@ def _library_frames() -> Iterator[FrameType]:
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
         # torch's frames, such as those of DataLoader itself, say nothing of the loop.
-        is_torch = any(part in path for part in TORCH)
-        if _is_installed(path) and not is_own(path) and not is_torch:
+        if package_of(path) not in ("", TORCH) and not is_own(path):
             yield frame
 
 
@@ -76,7 +73,9 @@ def place_of_call(loader: DataLoader[Any] | None) -> str:
         # A class derived from DataLoader calls DataLoader.__init__ in its own, and a library may
         # have wrapped it, as Lightning does: such a frame has the loader as its first argument.
         if not is_own(path) and not _is_of(frame, loader):
-            return f"{os.path.abspath(path)}:{frame.f_lineno}"
+            # Code that exec() runs is in no file, and has a name such as <string>.
+            where = path if path.startswith("<") else os.path.abspath(path)
+            return f"{where}:{frame.f_lineno}"
     return ""
 
 
@@ -118,15 +117,6 @@ def is_own(path: str) -> bool:
     return os.path.dirname(path).endswith(OWN_FOLDERS)
 
 
-def is_library(path: str) -> bool:
-    """True for a file of an installed package, or of Python itself."""
-    return path.startswith(STANDARD) or _is_installed(path)
-
-
-def _is_installed(path: str) -> bool:
-    return bool(LIBRARIES & {*path.split(os.sep)})
-
-
 def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
     """True for the frame of a method that has the loader as its first argument."""
     names = frame.f_code.co_varnames
@@ -136,7 +126,8 @@ def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame:
         path = frame.f_code.co_filename
-        # Python's own functions only pass a call on, as `typing` does for DataLoader[int](dataset).
-        if _is_installed(path) or not path.startswith(STANDARD):
+        # Python's own functions only pass a call on, as `typing` does for DataLoader[int](dataset),
+        # and `runpy` for a module that `python -m` runs.
+        if not is_standard(path):
             yield frame
         frame = frame.f_back

@@ -108,7 +108,11 @@ def _threads(loop: Loop) -> list[Cause]:
     )
     # The loop gets the cores that its workers leave; each worker needs one thread.
     left = max(1, int(cores) - usage.workers) if is_in_loop else 1
-    return _tell(CauseName.THREADS, text, f"call torch.set_num_threads({left}) in {where}")
+    # Sums of several threads are added in another order.
+    advice = (
+        f"call torch.set_num_threads({left}) in {where}, which may change the last digits of losses"
+    )
+    return _tell(CauseName.THREADS, text, advice)
 
 
 def _other_threads(facts: Sequence[Fact]) -> float:

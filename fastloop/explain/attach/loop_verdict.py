@@ -4,11 +4,13 @@ rank that holds the others up."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Verdict
+from fastloop.core.machine_load import QUIET_SHARE
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     show_estimate,
@@ -28,6 +30,8 @@ WAITS = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
 """Places in PARTS of the parts in which the loop has no batch."""
 LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention."""
+MOST_SLOWED = 4.0
+"""Other programs are taken to slow steps, or loading, down by this factor at most."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
 apart, unlike a job's."""
@@ -40,6 +44,7 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
     if word is Part.STEP:
         sentences.append(loop.step_lines.describe(loop.facts["place"]))
+    sentences.append(_tell_other_words(loop, word, shares))
     return Verdict(word=word, sentences=tuple(filter(None, sentences)))
 
 
@@ -55,6 +60,51 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     # part is sure only if its interval overlaps no other.
     is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
     return leading if is_sure else Part.UNATTRIBUTED
+
+
+def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -> str:
+    """The sentence on the words that the verdict may have on a quiet machine; empty if it is none
+    but this one, or if there is no answer anyway."""
+    others = _possible_words(loop, shares) - {word}
+    if word is Part.UNATTRIBUTED or not others:
+        return ""
+    used = f"{significant(loop.other_cores, 2)} of {usable_cores()} cores"
+    names = " or ".join(sorted(others - {Part.UNATTRIBUTED})) or "another one"
+    return (
+        f"The verdict may differ on a quiet machine: other programs used {used}, which may slow "
+        f"steps down more than loading, or less; {names} is possible, too"
+    )
+
+
+def _possible_words(loop: Loop, shares: Mapping[Part, Estimate]) -> set[Part]:
+    """The words of the verdict if other programs have slowed down the steps alone, or the waits
+    alone; none on a quiet machine."""
+    cores = usable_cores()
+    if loop.other_cores <= QUIET_SHARE * cores:
+        return set()
+    slowed = cores / max(cores - loop.other_cores, cores / MOST_SLOWED)
+    words = set()
+    for of_steps, of_waits in ((slowed, 1.0), (1.0, slowed)):
+        quicker = _divide_shares(shares, of_steps, of_waits)
+        words.add(_choose_word(wait_share(quicker), quicker))
+    return words
+
+
+def _divide_shares(
+    shares: Mapping[Part, Estimate], of_steps: float, of_waits: float
+) -> dict[Part, Estimate]:
+    """The shares if steps took 1 / of_steps, and waits 1 / of_waits of their time."""
+    factors = {part: of_steps if part in OF_STEPS else of_waits for part in shares}
+    whole = sum(each.value / factors[part] for part, each in shares.items())
+    return {
+        part: replace(
+            each,
+            value=each.value / factors[part] / whole,
+            low=each.low / factors[part] / whole,
+            high=each.high / factors[part] / whole,
+        )
+        for part, each in shares.items()
+    }
 
 
 def _contention(shares: Mapping[Part, Estimate]) -> Estimate:
@@ -107,6 +157,9 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
             f"{name}: it waits for data at most {most} of {seconds}, while its workers use cores, "
             "too"
         )
+    # Other programs may slow the steps down more than loading.
+    if _possible_words(loop, shares) - {Part.STEP}:
+        return f"{name} on this busy machine: it waits for data at most {most} of {seconds}"
     return f"{name}: no loader can gain more than {most} of {seconds}"
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.loader_places import ANY_NAME, is_library
+from fastloop.explain.attach.library_files import is_library
+from fastloop.explain.attach.loader_places import ANY_NAME
 from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
@@ -37,6 +38,10 @@ OTHER_ORDER = (
     "With workers that stay, DataLoader draws a number less from torch's generator in each later "
     "pass, so that a seeded script shuffles those passes otherwise than now, unless its sampler "
     "has a generator of its own"
+)
+OTHER_SUMS = (
+    "With another number of threads torch adds long sums in another order, so that the last digits "
+    "of losses may differ from those of now, even if the samples are the same"
 )
 DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler")
 """torch's samplers that draw from its generator."""
@@ -88,6 +93,8 @@ def patch_script(
     takes: as for `edit_call`. Raises Unsupported if the call can't be found or edited, with the
     reason.
     """
+    # git changes no file through a symbolic link.
+    path, folder = path.resolve(), folder.resolve()
     try:
         shown = path.relative_to(folder).as_posix()
     except ValueError:
@@ -120,33 +127,43 @@ class PatchedCall:
     advice: str = ""
     """A sentence on the call to change by hand."""
     notes: tuple[str, ...] = ()
-    """Sentences on values that the patch replaces."""
+    """Sentences on values that the patch replaces, and on results that differ with it."""
 
 
 def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
     """The change of the call that makes a DataLoader. facts: those that were recorded about it."""
     made_at, takes = facts["made_at"], facts.get("takes")
     path, _, line = made_at.rpartition(":")
+    of_results = _notes_on_results(facts, change)
     if is_library(path):
-        return PatchedCall(advice=_library_advice(Path(path), line, change))
+        return PatchedCall(advice=_library_advice(Path(path), line, change), notes=of_results)
     try:
+        if path.startswith("<"):
+            raise Unsupported("the code comes from no file")
         patch = patch_script(Path(path), int(line), change, Path.cwd(), takes)
         options = find_options(Path(path).read_text("utf-8"), int(line), change, takes)
     except (Unsupported, SyntaxError, OSError) as error:
         advice = f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
-        return PatchedCall(advice=advice)
+        return PatchedCall(advice=advice, notes=of_results)
     notes = tuple(
         f"The call takes {name} from {expression}, which the patch replaces: if the script has an "
         "option for it, that does without a patch"
         for name, expression in options.items()
     )
+    return PatchedCall(patch=patch, notes=(*notes, *of_results))
+
+
+def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ...]:
+    """Sentences on results of the script that the change alters, although its samples are the same
+    in the first pass."""
+    notes: tuple[str, ...] = ()
     # DataLoader draws a seed of its workers as it starts them, from the generator that shuffles.
     begins_to_stay = change.settings.get("persistent_workers") and not facts.get(
         "persistent_workers"
     )
     if begins_to_stay and facts.get("sampler") in DRAWING_SAMPLERS:
         notes += (OTHER_ORDER,)
-    return PatchedCall(patch=patch, notes=notes)
+    return notes if change.torch_threads is None else (*notes, OTHER_SUMS)
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:

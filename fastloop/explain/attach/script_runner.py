@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastloop.core.types import Unsupported
@@ -28,6 +28,19 @@ class ScriptEnded(Unsupported):
     """A further run of the script ended before its loop had received all batches to time."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HashedRun:
+    """The loop in a run in which its samples are hashed."""
+
+    digests: list[int]
+    """Hashes of the samples in the first pass, in ascending order: one of all of its samples, or
+    one of each batch if the pass has more than are hashed. Empty if a batch can't be hashed."""
+    seconds: float
+    """Time of the loop, of the slowest rank if there are several, without the hashing."""
+    once_s: float
+    """The part of it until the loop asks for its second batch."""
+
+
 class ScriptRunner:
     """Runs the script's beginning, with its output in a file."""
 
@@ -38,6 +51,7 @@ class ScriptRunner:
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
+        self.hashed = min(batches, self.of_pass, DIGEST_BATCHES)
         self.notes: dict[str, tuple[str, ...]] = {}
         """Sentences on arguments that have no effect, by the name of the change."""
         # A script in a copy of the working folder makes its loader there, unless it is in a package
@@ -63,15 +77,30 @@ class ScriptRunner:
         )
         return max(each.seconds for each in results)
 
+    def run_hashed(self, change: Change, limit_s: float) -> HashedRun:
+        """The loop with the change, with hashes of its samples. Raises as `seconds` does."""
+        results = self._run(replace(self.cut, change=change, hashed=self.hashed), limit_s)
+        slowest = max(results, key=lambda each: each.seconds)
+        return HashedRun(
+            digests=self._sort_digests([each.digests for each in results]),
+            seconds=slowest.seconds,
+            once_s=slowest.once_s,
+        )
+
     def digests(self, change: Change, limit_s: float) -> list[int]:
-        """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
-        or one of each batch if the pass has more than DIGEST_BATCHES."""
-        hashed = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
-        cut = replace(self.cut, change=change, hashed=hashed)
-        found = [each.digests for each in self._run(cut, limit_s)]
+        """The hashes of HashedRun, by a run that ends after the samples that are hashed."""
+        cut = replace(self.cut, change=change, hashed=self.hashed, batches=self.hashed)
+        return self._sort_digests([each.digests for each in self._run(cut, limit_s)])
+
+    def lengthen(self, batches: int) -> None:
+        """Let further runs end after so many batches; as many as before are hashed."""
+        self.cut = replace(self.cut, batches=batches)
+
+    def _sort_digests(self, found: Sequence[list[int]]) -> list[int]:
+        """The digests of all ranks, as HashedRun has them."""
         if not all(found):
             return []
-        if hashed == self.of_pass:
+        if self.hashed == self.of_pass:
             return sorted(sum(digests) % 2**64 for digests in found)
         return sorted(number for digests in found for number in digests)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from fastloop.core.machine_load import LoadSummary
 from fastloop.core.stats import Estimate
 
 TRIED = "attach_try.json"
@@ -24,6 +25,9 @@ class TriedChange:
     gain: Estimate | None
     """Share of the loop's time that it saves; None: its runs failed."""
     rounds: int
+    is_least: bool = False
+    """True: it was predicted to save at least that share, as the observed run shows only a part of
+    what it saves."""
     failure: str = ""
     """The last line of the run that failed."""
 
@@ -39,8 +43,12 @@ class TriedLoop:
     seconds: float
     """Time of the loop in a run without a change, the median."""
     changes: tuple[TriedChange, ...]
+    minutes: float
+    """The most time that all runs together were given."""
     least_minutes: float
     """Minutes that suffice to try one change, by the longest run so far."""
+    is_out_of_time: bool
+    """True: the rounds ended because the time was over. False: more time would have added none."""
     best: str | None
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None
@@ -55,6 +63,8 @@ class TriedLoop:
     values that the patch replaces."""
     advice: str = ""
     """A sentence on the call to change by hand; empty if there is a patch, or nothing to change."""
+    machine_load: LoadSummary | None = None
+    """The load by other programs during the rounds."""
 
 
 def to_json(tried: TriedLoop) -> str:

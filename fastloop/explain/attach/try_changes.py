@@ -4,15 +4,25 @@ without a change and once with each change in every round."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from fastloop.core import stats
+from fastloop.core.machine_load import LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import COMPARISON_RUNS, find_prediction, least_minutes
+from fastloop.explain.attach.changes_to_try import (
+    COMPARISON_RUNS,
+    MOST_CHANGES,
+    choose_changes,
+    find_what_if,
+    least_minutes,
+    lengthen_runs,
+    more_minutes,
+)
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.script_patch import PatchedCall, patch_call
-from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
+from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_rounds
 from fastloop.explain.change import Change
@@ -39,58 +49,125 @@ def try_changes(
     started_ns = now_ns()
     deadline = deadline_after(budget_s, started_ns)
     # This first run gives the samples to compare with, and shows how long a run takes.
-    digests = runner.digests(AS_IS, budget_s)
-    run_s = seconds_between(started_ns, now_ns())
+    first = runner.run_hashed(AS_IS, budget_s)
+    first_s = seconds_between(started_ns, now_ns())
+    before, run_s = runner.cut.batches, _lengthen_runs(runner, found, first, budget_s, first_s)
+    if (batches := runner.cut.batches) > before:
+        report(f"a run up to batch {before} is too short to tell: further ones end at {batches}")
+        changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     baseline = Attempt(change=AS_IS, run_s=run_s)
     changed = [Attempt(change=each, run_s=run_s) for each in changes]
-    attempts = Attempts(baseline=baseline, changed=changed)
+    attempts, load = Attempts(baseline=baseline, changed=changed), LoadWatch()
 
     def end_round(number: int) -> None:
+        load.end_stretch()
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
 
-    run_rounds(runner, attempts, deadline, limit_s, end_round)
+    is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
+    machine_load = load.summary()
+    enough = least_minutes(max(each.run_s for each in (baseline, *changed)))
     if not baseline.seconds:
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {least_minutes(run_s):.1f} or more"
+            f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough):.1f} or more"
         )
-    best, call, same, reason = attempts.best(), PatchedCall(), None, ""
-    if best:
-        call = patch_call(found.facts, best.change)
-        same, reason = None, "the time was over"
-        if deadline.has_room(COMPARISON_RUNS * baseline.run_s):
-            same, reason = _compare_samples(runner, best.change, digests, deadline, limit_s)
+    chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
         batches=runner.cut.batches,
         seconds=stats.median([*baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
-        least_minutes=least_minutes(max(each.run_s for each in (baseline, *changed))),
-        best=best.change.name if best else None,
+        minutes=budget_s / 60,
+        least_minutes=enough,
+        is_out_of_time=is_out_of_time,
+        best=chosen.name,
+        same_samples=chosen.same_samples,
+        not_compared=chosen.not_compared,
+        patch=chosen.call.patch,
+        notes=chosen.notes,
+        advice=chosen.call.advice,
+        machine_load=machine_load,
+    )
+
+
+def _lengthen_runs(
+    runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
+) -> float:
+    """Let further runs have as many batches as the first run shows to be enough; returns the time
+    that such a run takes. first_s: that of the first run, from its start to its end."""
+    batches, later_s = runner.cut.batches, first.seconds - first.once_s
+    outside_s = max(0.0, first_s - later_s)
+    longer = lengthen_runs(found, batches, later_s, budget_s, outside_s)
+    if longer == batches:
+        return first_s
+    runner.lengthen(longer)
+    return outside_s + later_s * (longer - 1) / (batches - 1)
+
+
+def _add_of_later_passes(
+    changes: Sequence[Change], found: LoopFindings, before: int, batches: int
+) -> Sequence[Change]:
+    """The changes, and first those that runs of so many batches can show, unlike shorter ones."""
+    known = choose_changes(found, before)
+    added = [each for each in choose_changes(found, batches) if each not in known]
+    return [*added, *changes][:MOST_CHANGES]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recommendation:
+    """The recommended change, its patch, and the comparison of its samples."""
+
+    name: str | None = None
+    same_samples: bool | None = None
+    not_compared: str = ""
+    call: PatchedCall = field(default_factory=PatchedCall)
+    notes: tuple[str, ...] = ()
+
+
+def _recommend(
+    runner: ScriptRunner,
+    found: LoopFindings,
+    attempts: Attempts,
+    digests: list[int],
+    deadline: Deadline,
+    limit_s: float,
+) -> _Recommendation:
+    """The recommendation of the best change; an empty one if there is none."""
+    best = attempts.best()
+    if best is None:
+        return _Recommendation()
+    same, reason = None, "the time was over"
+    if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
+        same, reason = _compare_samples(runner, best.change, digests, deadline, limit_s)
+    call, name = patch_call(found.facts, best.change), best.change.name
+    return _Recommendation(
+        name=name,
         same_samples=same,
         not_compared=reason,
-        patch=call.patch,
-        notes=(*runner.notes.get(best.change.name, ()), *call.notes) if best else (),
-        advice=call.advice,
+        call=call,
+        notes=(*runner.notes.get(name, ()), *call.notes),
     )
 
 
 def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedChange, ...]:
     """The changes, the one that saves most first; those without a gain, which have failed or were
     not run, come last."""
-    tried = [
-        TriedChange(
-            change=each.change.name,
-            predicted=find_prediction(found, each.change),
-            gain=attempts.gain(each),
-            rounds=len(each.seconds),
-            failure=each.failure,
+    tried = []
+    for each in attempts.changed:
+        what_if = find_what_if(found, each.change)
+        tried.append(
+            TriedChange(
+                change=each.change.name,
+                predicted=what_if.gain if what_if else None,
+                is_least=what_if is not None and what_if.is_least,
+                gain=attempts.gain(each),
+                rounds=len(each.seconds),
+                failure=each.failure,
+            )
         )
-        for each in attempts.changed
-    ]
     return tuple(sorted(tried, key=lambda each: -each.gain.value if each.gain else 1e9))
 
 

@@ -3,6 +3,7 @@ much of the loop's time each change saves."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -142,17 +143,18 @@ def run_rounds(
     deadline: Deadline,
     limit_s: float,
     end_round: Callable[[int], None],
-) -> None:
+) -> bool:
     """Run rounds until the deadline, each in a random order.
 
     limit_s: time after which a run is killed. end_round: called with the number of each round.
-    Raises Unsupported if the script fails without a change.
+    Returns True if there was no time for a further round. Raises Unsupported if the script fails
+    without a change.
     """
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
         chosen = attempts.choose_round(number, deadline.remaining_s)
         if not chosen:
-            return
+            return bool(attempts.choose_round(number, math.inf))
         order = [attempts.baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
@@ -160,6 +162,7 @@ def run_rounds(
             if attempts.baseline.failure:
                 raise Unsupported(attempts.baseline.failure)
         end_round(number)
+    return deadline.is_over
 
 
 def run_once(

@@ -107,8 +107,10 @@ class FashionMnist:
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
             # torchvision asserts some conditions without a message.
-            lines = str(error).splitlines() or ["wrong header"]
-            raise BadData(self._explain(lines[0])) from error
+            first, *others = str(error).splitlines() or ["wrong header"]
+            # The first line on a failed download names its file, and the last one the reason.
+            reason = f"{first} {others[-1]}" if others and first.endswith(":") else first
+            raise BadData(self._explain(reason)) from error
         # torchvision does not compare the numbers of images and labels: without this check, a
         # truncated file of labels would be noticed only during an epoch.
         if len(samples.data) != len(samples.targets):
