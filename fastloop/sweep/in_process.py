@@ -105,15 +105,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     target = resolve_device(device)
     epoch_of = first_batches(epochs_of(loader), batches)
     samples, leaves = _look_at_epoch(epoch_of)
-    consume = _step_of(step, target, is_even=leaves is not None)
-    cold = LoaderTimer(
-        epochs=epoch_of,
-        consume=consume,
-        num_epochs=epochs,
-        device=target,
-        samples=samples,
-        count=count_rows if leaves is not None else count_samples,
-    )
+    cold = _cold_timer(epoch_of, step, epochs, target, samples, is_even=leaves is not None)
     timer = warm_timer(cold, min_window_s)
     if seconds is None:
         announce_rounds("bench", trials, timer.window_s)
@@ -127,7 +119,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     load = watch.summary()
     # Waits are timed in their own epoch: reading the clock around each batch costs time.
     spans = Spans()
-    epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
+    epoch_s = time_instrumented_epoch(epoch_of, cold.consume, spans, target).seconds
     limit = None
     if step is None and leaves is not None:
         num_batches = len(spans.seconds("wait"))
@@ -200,17 +192,8 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
     samples, is_even = _check_samples(epochs_by_name, same_data)
-    consume = _step_of(step, target, is_even)
-    count = count_rows if is_even else count_samples
     cold = {
-        name: LoaderTimer(
-            epochs=epoch_of,
-            consume=consume,
-            num_epochs=epochs,
-            device=target,
-            samples=samples,
-            count=count,
-        )
+        name: _cold_timer(epoch_of, step, epochs, target, samples, is_even)
         for name, epoch_of in epochs_by_name.items()
     }
     timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
@@ -459,6 +442,24 @@ class LoaderTimer:
                 counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
                 raise Invalid(f"{counts}, {self.samples:,} in the first epoch of all")
         return window.seconds / self.repeats
+
+
+def _cold_timer(
+    epoch_of: Epochs,
+    step: Callable[[Tree], Any] | None,
+    num_epochs: int,
+    device: torch.device,
+    samples: int,
+    is_even: bool,
+) -> LoaderTimer:
+    return LoaderTimer(
+        epochs=epoch_of,
+        consume=_step_of(step, device, is_even),
+        num_epochs=num_epochs,
+        device=device,
+        samples=samples,
+        count=count_rows if is_even else count_samples,
+    )
 
 
 def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
