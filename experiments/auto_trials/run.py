@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.intervals import ranks
 from fastloop.core import stats
-from fastloop.core.alpha_spending import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
+from fastloop.core.auto_trials import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
 from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
 from fastloop.core.serial_noise import CORRELATIONS, PRIOR, correlation_weights
 from fastloop.core.stats import MINIMUM_EFFECT

@@ -21,7 +21,7 @@ from fastloop.core.stats import median, ratio
 from fastloop.data.torch_epochs import torch_epochs
 from fastloop.options.order.random import RandomOrder
 from fastloop.options.placement.direct import DirectPlacement
-from fastloop.trial.window import time_epochs
+from fastloop.trial.window import row_counter, time_epochs
 
 CPU = torch.device("cpu")
 
@@ -40,8 +40,9 @@ def main(pairs: int) -> None:
     place = DirectPlacement(non_blocking=False).to(CPU)
     seconds: dict[str, list[float]] = {"harness": [], "bare": []}
     with torch_epochs(samples, Plan(order=RandomOrder(), seed=0)) as epochs:
+        size_of = row_counter(next(iter(epochs(0))))
         arms = {
-            "harness": lambda: time_epochs(epochs, place, 1, CPU).seconds,
+            "harness": lambda: time_epochs(epochs, place, 1, CPU, size_of).seconds,
             "bare": lambda: bare_seconds(epochs(0), place),
         }
         for arm in arms.values():

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import wait_for_children
 from fastloop.processes.resources import sample

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from experiments.tune.grid import FOLDER
-from fastloop.core.protocols import RankAnswer, RankTask
+from fastloop.core.launcher import RankAnswer, RankTask
 from fastloop.core.types import option
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes.resources import MIB

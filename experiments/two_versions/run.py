@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastloop.core.alpha_spending import LOOKS, MOST_ROUNDS
+from fastloop.core.auto_trials import LOOKS, MOST_ROUNDS
 from fastloop.reporting.version_changes import (
     find_version_changes,
     judge_change,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fastloop.core.passwords import without_passwords
 from fastloop.core.result_io import RESULT_FILE, load_result, save
+from fastloop.core.text import first_line
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep.machine_lock import lock_machine
 
@@ -66,7 +67,7 @@ def _record(folder: Path) -> str:
         tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
     # If the server is unreachable, or is another program, the client may raise anything.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error) or type(error).__name__
         raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error
     save(replace(result, recorded=True), folder)
     return f"{result.name}, {len(result.trials)} trials"

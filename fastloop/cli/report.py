@@ -19,7 +19,7 @@ from fastloop.cli.arguments import parse_settings
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.passwords import without_passwords
 from fastloop.core.result_io import load_results, load_timelines
-from fastloop.core.text import shorten_words
+from fastloop.core.text import first_line, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.reporting.report_files import parse_formats, write_report
 
@@ -103,8 +103,7 @@ def _results_in_mlflow(sweep: str) -> list[Result]:
         results = load_sweep_results(sweep)
     # A server that can't be reached, or is another program, may raise anything.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = without_passwords(reason)
+        reason = without_passwords(first_line(error) or type(error).__name__)
         raise UsageError(f"sweep={sweep}: not in {outputs_folder()}; MLflow: {reason}") from error
     if not results:
         newest = ", ".join("/".join(path.parts[-2:]) for path in sweep_folders()[-3:]) or "none"

@@ -2,7 +2,7 @@
 
     fastloop suite [quick|full] [round=<name>] [machine=<name>] [results=results]
                    [workloads=<name>,...] [loaders=<name>,...] [trials=<number>]
-                   [wait=true|allow_concurrent=true]
+                   [seconds=<number>] [wait=true|allow_concurrent=true]
     fastloop suite claims [the same settings without loaders; workloads names claims]
     fastloop suite verify <file>...
     fastloop suite site [results=results] [page=results/index.html] [code=<address>]
@@ -12,7 +12,8 @@ quick, of ten loaders, takes about six minutes on two cores, and full (the defau
 forty. Each workload is a sweep of its own, kept in the outputs folder: the same command
 goes on with a suite that was ended, and measures nothing twice. The results are written to
 <results>/<round>/<machine>.json after each workload. The default round is the month, the
-default machine the processor and its cores.
+default machine the processor and its cores. No round of a workload begins after seconds=
+(quick 60, full 300, claims 120): with trials= it gives more windows, and narrower intervals.
 
 claims measures the claims of loaders' pages, each by two jobs under the condition that the
 page states, into <results>/<round>/claims/<machine>.json.
@@ -26,6 +27,7 @@ that of the page. list names the workloads, and the claims with their sources.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from fastloop.suite.workloads import Scope
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
-PASSED_ON = {"trials": "", "wait": "", "allow_concurrent": ""}
+PASSED_ON = {"trials": "", "seconds": "", "wait": "", "allow_concurrent": ""}
 """Settings that are those of `fastloop run`."""
 OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
 OF_SUITE = OF_CLAIMS | {"loaders": ""}
@@ -82,7 +84,7 @@ def main() -> None:
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
-    from fastloop.suite.build_file import build_suite_file, machine_name
+    from fastloop.suite.build_suite_file import build_suite_file, machine_name
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
     from fastloop.suite.suite_file import check_replaceable, save_suite
@@ -91,6 +93,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
     round_name = _check_name("round", given["round"] or _month())
     _check_trials(given["trials"])
+    _check_seconds(given["seconds"])
     run = SuiteRun(
         scope=scope,
         folder=outputs_folder() / "suite" / round_name / scope,
@@ -126,6 +129,15 @@ def _check_trials(text: str) -> None:
         raise UsageError(f"trials={text}: allowed: a number from 1 on")
 
 
+def _check_seconds(text: str) -> None:
+    try:
+        is_allowed = not text or 0 < float(text) < math.inf
+    except ValueError:
+        is_allowed = False
+    if not is_allowed:
+        raise UsageError(f"seconds={text}: allowed: a number above 0")
+
+
 def _verify(names: Sequence[str]) -> int:
     """Print what was altered in each of the files; returns the exit status."""
     from fastloop.suite.suite_file import load_suite
@@ -156,7 +168,8 @@ def _write_site(given: dict[str, str]) -> None:
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.core.spans import wall_ms
     from fastloop.suite.claims import render_claims
-    from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_site
+    from fastloop.suite.round_files import CLAIMS_FILES, load_rounds
+    from fastloop.suite.site import render_site
 
     results = Path(given["results"])
     page = Path(given["page"] or results / "index.html")

@@ -45,13 +45,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.arguments import (
+from fastloop.cli.script_words import (
     explain_no_script,
     explain_not_python,
     find_command,
+    read_torchrun,
     without_python,
 )
-from fastloop.cli.torchrun_words import read_torchrun
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import (
     compose_all,

@@ -45,7 +45,8 @@ WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
 
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
-    from fastloop.core.protocols import Launcher, Tracker
+    from fastloop.core.launcher import Launcher
+    from fastloop.core.protocols import Tracker
     from fastloop.processes.environments import environment_for
 
     overrides = combination.overrides

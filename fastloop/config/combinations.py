@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import hydra
 from hydra.conf import HydraConf
-from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.catalogue import overridable_names, resource_folder, settings
-from fastloop.config.combined_choices import combine_choices, parts_that_differ, plain_choices
-from fastloop.config.command_line import (
-    CommandLine,
-    expand_homes,
-    parse_overrides,
-    read_command_line,
-    read_spellings,
-)
+from fastloop.config.catalogue import overridable_names, settings
+from fastloop.config.command_line import CommandLine, expand_homes, parse_overrides
 from fastloop.config.expand_sweep import expand_jobs, override_values
 from fastloop.config.foreign_settings import (
     Concerns,
@@ -47,15 +31,15 @@ from fastloop.config.foreign_settings import (
     name_in,
     override_text,
 )
-from fastloop.config.help import help_text
-from fastloop.config.hydra_experiments import register_experiments
+from fastloop.config.hydra_api import (
+    CONFIG_NAME,
+    VALUE_IN_OPTION,
+    change_values,
+    compose_api,
+    hydra_compose,
+)
 from fastloop.config.messages import ConfigError, unknown_setting
-from fastloop.config.user_options import pass_to_own_code
 
-CONFIG_NAME = "config"
-VERSION_BASE = "1.3"
-VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
-"""Start of an override that changes a value in an option, and chooses no option."""
 ALL_LOADERS = re.compile(r"loader=glob\(")
 RAW = "raw"
 """The loader that reads the dataset itself."""
@@ -95,8 +79,6 @@ def compose_combinations(line: CommandLine) -> Combinations:
     A setting is left out of combinations with an option that lacks it; combinations that are equal
     without it become one. Raises ConfigError and Hydra's exceptions.
     """
-    register_experiments()
-    register_resolvers()
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)
@@ -119,13 +101,11 @@ def compose_help(line: CommandLine) -> str | None:
     """The text of --help, from the template of the composed configuration; None if the template of
     the user's own yaml has names that only Hydra fills in. Raises ConfigError and Hydra's
     exceptions."""
-    # Hydra lists all groups and options before it looks whether the template names them: it reads
-    # the list of all experiments 145 times, which takes seconds.
-    register_experiments()
-    register_resolvers()
+    # Hydra would list all groups and options, which takes seconds, before it looks whether the
+    # template names them.
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
-        cfg = _hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        cfg = hydra_compose(name, list(line.overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
         template = Template(cfg.hydra.help.template)
         return None if template.get_identifiers() else template.substitute()
@@ -164,7 +144,10 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
 def _add_job(
     concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
 ) -> Combination:
-    """The combination without its experiment's settings for other options; `concerns` counts it."""
+    """The combination without the settings of its experiment that its options lack.
+
+    lacking: settings that were left out before; `concerns` gets all of the job's settings.
+    """
     choices, overrides = combination.choices, combination.overrides
     values = deepcopy(combination.values)
     concerns.add_job({**lacking, **leave_out_of_experiment(choices, values, overrides)})
@@ -179,7 +162,7 @@ def _compose_own(
     number: int = 0,
     folder: str | None = None,
 ) -> tuple[DictConfig, tuple[str, ...]]:
-    """The configuration with the settings that the job's options have, and these overrides.
+    """(configuration, overrides) of a job without the settings that its options lack.
 
     lacking: settings that the options are known to lack, with their errors; more are added.
     """
@@ -226,16 +209,7 @@ def _change_settings(
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         cfg.hydra.overrides.task = [*overrides]
-    return _change_values(cfg, parse_overrides(changes))
-
-
-def compose_values(*overrides: str) -> dict[str, Any]:
-    """The resolved configuration of a single job, without Hydra's part.
-
-    Raises Hydra's exceptions for an invalid name.
-    """
-    cfg = _compose_unresolved(read_spellings(overrides))
-    return expand_homes(OmegaConf.to_container(cfg, resolve=True))
+    return change_values(cfg, parse_overrides(changes))
 
 
 def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Combination:
@@ -258,89 +232,6 @@ def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Comb
         folder=folder / ("0" if is_single else str(node.sweep.subdir)),
         sweep_folder=folder,
     )
-
-
-def register_resolvers() -> None:
-    """Register ${fastloop_help:}, the text of --help, with $ escaped for Hydra's help template."""
-    OmegaConf.register_new_resolver(
-        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
-    )
-
-
-@cache
-def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
-    """The configuration of a job before interpolations are resolved."""
-    # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
-    # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
-    register_experiments()
-    line, names = read_command_line(overrides), {each.name for each in settings()}
-    values = [
-        text
-        for text in line.overrides
-        if text.partition("=")[0] in names or VALUE_IN_OPTION.match(text)
-    ]
-    if values:
-        cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
-        # If a value can't be changed, Hydra composes all of it below and reports the error.
-        with suppress(OmegaConfBaseException), compose_api(line):
-            changes = parse_overrides(values)
-            if not any(change.is_sweep_override() for change in changes):
-                return _change_values(cfg, changes)
-    elif (combined := _combine(overrides)) is not None:
-        return combined
-    with compose_api(line):
-        return _hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
-
-
-def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
-    """The configuration, made of those of each choice; None if Hydra has to compose it."""
-    # Hydra takes 0.1 s. Many jobs combine few options: each option is composed once.
-    choices = plain_choices(overrides)
-    if choices is None or len(choices) < 2:
-        return None
-    chosen = {group: _compose_unresolved(of_group) for group, of_group in choices.items()}
-    parts = {group: _parts_of(of_group) | {group} for group, of_group in choices.items()}
-    return combine_choices(_compose_unresolved(()), chosen, parts)
-
-
-@cache
-def _parts_of(overrides: tuple[str, ...]) -> frozenset[str]:
-    """The parts of the default configuration that these overrides change."""
-    return parts_that_differ(_compose_unresolved(()), _compose_unresolved(overrides))
-
-
-def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
-    """The configuration with these values. Raises OmegaConf's errors."""
-    for change in changes:
-        OmegaConf.update(cfg, change.key_or_group, change.value())
-    return cfg
-
-
-@contextmanager
-def compose_api(line: CommandLine) -> Iterator[None]:
-    """Initialize Hydra's Compose API with conf/, or with the folders that the command line
-    names."""
-    if line.config_dir:
-        _add_config_dir(Path(line.config_dir).absolute())
-    folder = Path(line.config_path or resource_folder("conf")).absolute()
-    # Hydra has a global object, which refuses to be initialized twice.
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
-        yield
-
-
-def _add_config_dir(folder: Path) -> None:
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir={folder}: no such folder")
-
-    class ConfigDir(SearchPathPlugin):
-        """Search path plugin that adds the folder of -cd after conf/."""
-
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            anchor = SearchPathQuery(provider="schema")
-            search_path.prepend("command-line", f"file://{folder}", anchor)
-
-    Plugins.instance().register(ConfigDir)
 
 
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
@@ -372,7 +263,7 @@ def _compose(
     sweep_dir: folder of the job's sweep; None: as configured.
     """
     try:
-        cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
+        cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
         if setting := find_foreign_setting(str(error)):
             raise ForeignSetting(_explain_setting(name, overrides, setting), setting) from None
@@ -400,22 +291,9 @@ def _explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
         # overrides may be wrong as well, and are reported later.
         with suppress(HydraException):
             rest = [*leave_out(overrides, setting)]
-            cfg = _hydra_compose(name, rest, return_hydra_config=True)
+            cfg = hydra_compose(name, rest, return_hydra_config=True)
             allowed = describe_settings(setting, cfg.hydra.runtime.choices)
     return unknown_setting(override, overridable_names(), allowed)
-
-
-def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
-    """The composed configuration. Raises ConfigError if Hydra only warns."""
-    # Hydra only warns of a missing folder, and then of options that it would have contained.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
-        try:
-            return hydra.compose(name, [*pass_to_own_code(overrides)], **options)
-        except UserWarning as warning:
-            path = re.search(r"path=(.*) is not available", str(warning))
-            missing = path.group(1) if path else warning
-            raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
 
 
 def _check_sweeper(cfg: DictConfig) -> None:

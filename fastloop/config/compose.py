@@ -23,7 +23,7 @@ from fastloop.config.build_jobs import (
     check_settings,
     requirements_of,
 )
-from fastloop.config.catalogue import overridable_names
+from fastloop.config.catalogue import find_option, option_values, overridable_names
 from fastloop.config.combinations import (
     BASIC,
     Combination,
@@ -31,15 +31,15 @@ from fastloop.config.combinations import (
     compose_combinations,
     compose_each,
     compose_help,
-    compose_values,
 )
 from fastloop.config.command_line import CommandLine, read_command_line
-from fastloop.config.dataset_paths import refuse_missing_files
+from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code
-from fastloop.core.types import UsageError
+from fastloop.core.types import BadData, Unsupported, UsageError
+from fastloop.data.dataset_files import own_path
 from fastloop.sweep.forecast import print_once
 from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs
 
@@ -126,9 +126,41 @@ def _check_and_tell(
     check_own_code(jobs)
     # Other machines, on which a Hydra launcher runs the jobs, may have other files.
     if combinations[0].launcher == BASIC:
-        refuse_missing_files(combinations)
+        _refuse_missing_files(combinations)
     if describe and "torch" not in sys.modules:
         print_once(describe(jobs))
+
+
+def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
+    """Raise ConfigError if none of these jobs finds the files of its dataset.
+
+    If only some jobs lack theirs, the others are measured, and rows of the table have the reasons.
+    """
+    reasons = [_missing_files(each) for each in combinations]
+    if reasons and all(reasons):
+        raise ConfigError("; ".join(dict.fromkeys(reasons)))
+
+
+def _missing_files(combination: Combination) -> str:
+    """The reason why the job's dataset can't find the user's files; empty if it can, and for a
+    Dataset of the user's own."""
+    values, name = combination.values["dataset"], combination.choices.get("dataset", "")
+    option = find_option("dataset", name)
+    if option is None or values.get("_target_") != option_values("dataset", name)["_target_"]:
+        return ""
+    for setting in option.settings:
+        path = values.get(setting.name)
+        # Other settings of this kind may be null: their meaning says what is read then.
+        if not setting.is_own_path or (path is None and setting.explains_null):
+            continue
+        # A value of another kind is refused when the dataset is built.
+        if path is not None and not isinstance(path, str):
+            continue
+        try:
+            own_path(path, f"dataset={name}", setting.meaning, f"dataset.{setting.name}")
+        except (Unsupported, BadData) as error:
+            return str(error)
+    return ""
 
 
 def _tell_concerns(composed: Combinations) -> None:

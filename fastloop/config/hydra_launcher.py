@@ -16,15 +16,14 @@ from omegaconf import DictConfig
 
 from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
-from fastloop.config.combinations import (
+from fastloop.config.combinations import Combination, combination_of
+from fastloop.config.command_line import CommandLine, prepare_completion, quote
+from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,
-    Combination,
-    combination_of,
-    register_resolvers,
+    register_experiments,
+    register_help_text,
 )
-from fastloop.config.command_line import CommandLine, prepare_completion, quote
-from fastloop.config.hydra_experiments import register_experiments
 from fastloop.config.messages import ConfigError
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals
@@ -41,7 +40,7 @@ MeasureHere = Callable[[list[JobRequest]], int]
 def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
     """Run hydra.main: to print information, or to start the processes of its launcher."""
     register_experiments()
-    register_resolvers()
+    register_help_text()
     prepare_completion()
     sys.argv[1:] = line.arguments
     full_error = os.environ.get(FULL_ERROR)

@@ -22,7 +22,7 @@ from fastloop.config.catalogue import groups
 from fastloop.config.suggestions import option_hint, setting_hint
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.passwords import without_passwords
-from fastloop.core.text import printable, shorten_words
+from fastloop.core.text import first_line, printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line, parameter_names
 
@@ -142,7 +142,7 @@ def instantiation_message(group: str, error: InstantiationException) -> str:
 
     match = re.search(r"full_key: (\S+)", str(error))
     setting = ".".join(part for part in (group, match.group(1) if match else "") if part)
-    first = str(error).splitlines()[0]
+    first = first_line(error)
     target = re.search(r"target '([^']+)'", first)
     if isinstance(error.__cause__, ValidationError):
         known = sorted(parameter_names(target[1])) if target else None
@@ -206,7 +206,7 @@ def _own_reason(error: BaseException | None) -> UsageError | None:
 
 def _interpolation_message(error: OmegaConfBaseException) -> str:
     """The message for a value such as ${nope}: the setting, the value, and the reason."""
-    text, node = str(error).splitlines()[0], getattr(error, "child_node", None)
+    text, node = first_line(error), getattr(error, "child_node", None)
     raw = node._value() if isinstance(node, Node) else None
     where = f"{error.full_key or 'the configuration'}" + ("" if raw is None else f"={raw}")
     if own := _own_reason(error):

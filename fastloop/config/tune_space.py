@@ -12,9 +12,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import default_options, groups, resource_folder, settings
-from fastloop.config.combinations import compose_api
 from fastloop.config.command_line import parse_overrides, read_command_line
 from fastloop.config.expand_sweep import override_values
+from fastloop.config.hydra_api import compose_api
 from fastloop.config.messages import ConfigError
 from fastloop.core.loading_settings import DECLARED
 

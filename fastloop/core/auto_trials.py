@@ -1,41 +1,65 @@
-"""`trials=auto`: rounds are run until the ranking of the jobs is decided, or time is up."""
+"""`trials=auto`: the rounds after which the ranking is tested, and how sure each test has to be.
+
+A test after every round at 5 % finds a difference between equal jobs sooner or later. Here the 5 %
+are spent over all looks (alpha spending, Lan and DeMets 1983): each look has a share, and by
+Bonferroni's inequality the shares bound all false claims, however the looks depend on each other.
+Later looks have larger shares (the power family of Kim and DeMets 1987).
+experiments/auto_trials/README.md has the false claims of simulated sweeps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from fastloop.core.alpha_spending import AUTO, LOOKS, MOST_ROUNDS, share_of_look
-from fastloop.core.bounds import Trials
-from fastloop.core.ranking import rank_with_share
+AUTO: Literal["auto"] = "auto"
+"""The value of the setting `trials` with which a sweep goes on until its ranking is decided."""
+AUTO_SECONDS = 120.0
+"""Time in seconds after which such a sweep begins no round; the setting `seconds` overrides it."""
+LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
+"""Rounds after which the trials are tested. None precedes the fourth: after three, too little is
+known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""
+MOST_ROUNDS = LOOKS[-1]
+DIFFERENCES, TIES = 0.03, 0.02
+"""Rates of false claims that all looks together may make, of a difference and of a tie: 5 % in
+sum."""
+SPENDING_POWER = 2
+"""Exponent of the share of false claims that is spent until a round: above 1, a later round adds
+more to it than an earlier one."""
 
-ROUNDS_OF_NO_RANKING = 5
-"""Rounds of a single job, or of jobs that can't be ranked: there is nothing to decide."""
 
-
-def most_trials(trials: Trials) -> int:
+def most_trials(trials: int | Literal["auto"]) -> int:
     """The largest number of trials that the setting allows."""
     return MOST_ROUNDS if trials == AUTO else trials
 
 
-def fewest_trials(trials: Trials) -> int:
+def fewest_trials(trials: int | Literal["auto"]) -> int:
     """The setting may end a sweep only after this many trials."""
     return LOOKS[0] if trials == AUTO else trials
 
 
-def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
-    """True if trials=auto ends with these trials: the first job is surely faster than each other
-    job or surely as fast, or as many rounds as are allowed have run.
+def share_of_look(rounds: int) -> float:
+    """The share of all false claims that a test after so many rounds may make, if more rounds can
+    follow."""
+    look = next((each for each in LOOKS if each >= rounds), MOST_ROUNDS)
+    return _sum_until(look) - _sum_until(_look_before(look))
 
-    seconds: each job's times by its name, aligned by round.
+
+def share_of_last_look(rounds: int) -> float:
+    """The share of a test after so many rounds when time is up, so that no look can follow.
+
+    All shares that are left could be spent, as time does not depend on who is faster. But few
+    rounds show little of noise that wanders, see experiments/auto_trials/README.md. So earlier
+    looks and this one together spend `rounds / MOST_ROUNDS`.
     """
-    rounds = min(map(len, seconds.values()), default=0)
-    if len(seconds) < 2:
-        return rounds >= ROUNDS_OF_NO_RANKING
-    if rounds >= MOST_ROUNDS:
-        return True
-    # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
-    # claims that the looks share.
-    if rounds not in LOOKS:
-        return False
-    ranking = rank_with_share(seconds, share_of_look(rounds))
-    return not ranking.undetermined and not ranking.undecided
+    # Before the first look, too little is known of unequal noise to spend more.
+    if rounds < LOOKS[0]:
+        return share_of_look(rounds)
+    return rounds / MOST_ROUNDS - _sum_until(_look_before(rounds))
+
+
+def _look_before(rounds: int) -> int:
+    return max((each for each in LOOKS if each < rounds), default=0)
+
+
+def _sum_until(rounds: int) -> float:
+    return (rounds / MOST_ROUNDS) ** SPENDING_POWER

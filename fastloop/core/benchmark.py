@@ -1,17 +1,52 @@
-"""The Protocols of benchmarks, which consume the batches of a job, and the inputs of their
-sessions."""
+"""The Protocols of the options that consume the batches of a job: benchmarks, models and
+executions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from fastloop.core.protocols import Execution, Model
-from fastloop.core.types import ExtractPair, Leaves, Tree
+from fastloop.core.types import ExtractPair, Leaves, Step, Tree
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A network that fits the samples."""
+
+    def check(self, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported for samples that don't fit the model.
+
+        num_classes, sample: None: not known yet, as before the data is prepared.
+        """
+        ...
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> torch.nn.Module:
+        """A new module from (batch, *input_shape) to the input of cross_entropy.
+
+        The caller has called torch.manual_seed. num_classes None: the samples have no classes.
+        """
+        ...
+
+
+@runtime_checkable
+class Execution(Protocol):
+    """Runs a model's steps: eagerly, compiled, or as a graph."""
+
+    def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:
+        """Raise Unsupported for benchmarks or settings that it can't run on this machine."""
+        ...
+
+    def forward(self, module: torch.nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
+        """The function to call in place of the module; its first call is part of the warm-up."""
+        ...
+
+    def step(self, step: Step, module: torch.nn.Module) -> Step:
+        """The function to call in place of a whole step; its first call is part of the warm-up."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 
 MOST_THREADS = 1024
 MOST_BATCHES = 1024

@@ -1,10 +1,10 @@
-"""The indices of an epoch, all at once or batch by batch."""
+"""Batches of a plan: of the indices of an epoch, or of samples that come as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Sampler
@@ -12,6 +12,8 @@ from torch.utils.data import Sampler
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order
 from fastloop.core.torch_threads import iterate_single_threaded
+
+T = TypeVar("T")
 
 
 def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
@@ -32,6 +34,18 @@ def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Te
         remainder = indices[whole:]
     if len(remainder) and not plan.loading.drop_last:
         yield remainder
+
+
+def group_samples(samples: Iterable[T], plan: Plan) -> Iterator[list[T]]:
+    """The samples in lists of batch_size; with drop_last, without a shorter list at the end."""
+    batch: list[T] = []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == plan.loading.batch_size:
+            yield batch
+            batch = []
+    if batch and not plan.loading.drop_last:
+        yield batch
 
 
 def num_batches(plan: Plan, num_samples: int) -> int:

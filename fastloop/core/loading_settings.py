@@ -83,6 +83,7 @@ class LoadingSettings:
 
 
 def _read_declarations() -> Mapping[str, LoadingSetting]:
+    """The declarations from the fields of LoadingSettings, with their names and defaults."""
     hints = get_type_hints(LoadingSettings, include_extras=True)
     declared = {}
     for field in fields(LoadingSettings):  # pyright: ignore[reportArgumentType]
@@ -95,6 +96,7 @@ def _read_declarations() -> Mapping[str, LoadingSetting]:
 DECLARED = _read_declarations()
 """The declaration of each setting, by name."""
 LOADING = tuple(DECLARED)
+"""The names of all settings."""
 DATALOADER = tuple(each.name for each in DECLARED.values() if not each.every_loader)
 """Settings honoured by any loader that is built on torch's DataLoader."""
 

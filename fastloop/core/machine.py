@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import re
-import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import psutil
 import torch
 from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
-from fastloop.core.fingerprints import fingerprint
 from fastloop.core.optional_libraries import version_of
+from fastloop.core.source_fingerprint import code_version, git_commit
 
-PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "fastloop",
     "torch",
@@ -56,6 +51,7 @@ PACKAGES = (
     "simplejpeg",
     "opencv-python-headless",
 )
+"""The packages that may matter for a result, by their names for pip."""
 
 
 @cache
@@ -76,99 +72,6 @@ def describe_machine() -> dict[str, Any]:
         "git_commit": git_commit(),
         "code": code_version(),
     }
-
-
-def load_average() -> float | None:
-    """Mean number of runnable processes in the last minute; None if the system does not report
-    it."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def oom_kills() -> int:
-    """Number of processes killed by the kernel for lack of memory; 0 if it is not reported."""
-    try:
-        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
-    except OSError:
-        match = None
-    return int(match.group(1)) if match else 0
-
-
-def process_cpu_seconds() -> float:
-    """User and system time of this process so far, without its children."""
-    times = psutil.Process().cpu_times()
-    return times.user + times.system
-
-
-def cpu_seconds() -> float:
-    """User and system time so far of this process and all its descendants, running and ended."""
-    current, total = psutil.Process(), 0.0
-    for process in (current, *current.children(recursive=True)):
-        # A process that ends while it is asked is in its parent's children_user the next time.
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
-class MemoryMapping(NamedTuple):
-    """A range of mapped addresses of a process."""
-
-    start: int
-    stop: int
-    is_file: bool
-    """True if they are mapped to a file on a disk."""
-
-
-def memory_mappings() -> list[MemoryMapping] | None:
-    """All mapped addresses of this process, ascending; None if unknown."""
-    try:
-        text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-    # Paths that begin like these have no file on a disk: they are shared memory of POSIX, of torch,
-    # of memfd_create and of System V.
-    in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
-    mappings = []
-    # A path may hold characters at which splitlines would break it; its line ends are escaped.
-    for line in filter(None, text.split("\n")):
-        # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks.
-        row = line.split(maxsplit=5)
-        start, stop = row[0].split("-")
-        path = row[5] if len(row) == 6 else ""
-        is_file = path.startswith("/") and not path.startswith(in_memory)
-        mappings.append(MemoryMapping(int(start, 16), int(stop, 16), is_file))
-    return mappings
-
-
-@cache
-def code_version() -> str:
-    """Fingerprint of the names and texts of all .py, .c and .h files in fastloop's folder.
-
-    An installed wheel has the native core as compiled only, which is not read; nor are yaml files,
-    of which each job has the settings.
-    """
-    sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
-    return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
-
-
-@cache
-def git_commit() -> str:
-    """Commit of the checkout, with -dirty if its files differ; `unknown` outside a checkout."""
-    # An environment inside the checkout of another project is in a repository, too: only one that
-    # tracks these files is fastloop's.
-    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return "unknown"
-    dirty = _git("diff-index", "--quiet", "HEAD") is None
-    return (_git("rev-parse", "HEAD") or "unknown") + ("-dirty" if dirty else "")
-
-
-def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(PACKAGE), *arguments]
-    try:
-        process = subprocess.run(command, capture_output=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return process.stdout.decode(errors="replace").strip()
 
 
 def _cpu_model() -> str:

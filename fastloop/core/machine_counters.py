@@ -1,4 +1,5 @@
-"""Readings of the system's counters: CPU time of all cores and of each process, and pressure."""
+"""Readings of the system's counters: CPU time of all cores and of each process, pressure, load, and
+processes that were killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -91,6 +92,38 @@ def read_counters(
         waited_s=_read_pressure(proc),
         processes=processes,
     )
+
+
+def load_average() -> float | None:
+    """Mean number of runnable processes in the last minute; None if the system does not report
+    it."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def oom_kills() -> int:
+    """Number of processes killed by the kernel for lack of memory; 0 if it is not reported."""
+    try:
+        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
+    except OSError:
+        match = None
+    return int(match.group(1)) if match else 0
+
+
+def process_cpu_seconds() -> float:
+    """User and system time of this process so far, without its children."""
+    times = psutil.Process().cpu_times()
+    return times.user + times.system
+
+
+def cpu_seconds() -> float:
+    """User and system time so far of this process and all its descendants, running and ended."""
+    current, total = psutil.Process(), 0.0
+    for process in (current, *current.children(recursive=True)):
+        # A process that ends while it is asked is in its parent's children_user the next time.
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:

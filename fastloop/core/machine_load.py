@@ -27,6 +27,7 @@ from fastloop.core.machine_counters import (
     seconds_spent,
     shows_kernel,
 )
+from fastloop.core.number_text import show_fine_percent
 
 QUIET_SHARE = 0.05
 """Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
@@ -124,8 +125,8 @@ class LoadSummary:
         # A machine may be busy for want of memory alone, with hardly any CPU time of others.
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:
-            share = stats.percent(self.memory_pressure)
-            memory = f" Memory was short: processes waited for it up to {share} % of the time."
+            share = show_fine_percent(self.memory_pressure)
+            memory = f" Memory was short: processes waited for it up to {share} of the time."
         if self.is_quiet:
             return (
                 f"The machine was quiet except in {self.busy} of {self.stretches} {stretches}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,6 +89,16 @@ def show_percent(share: float) -> str:
         return f"{100 * share:.0f} %"
     # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * share, 1) + 0.0:.1f} %"
+
+
+def show_fine_percent(share: float) -> str:
+    """A share in percent with at least two significant digits: 0.42 %, 4.2 %, 42 %, 420 %."""
+    value = 100 * share
+    # With two significant digits, 99.5 and more would be shown as 1e+02.
+    if abs(value) >= 99.5:
+        return f"{value:.0f} %"
+    # Small numbers have an exponent as a float, but none as a Decimal.
+    return f"{Decimal(f'{value:.2g}'):f} %"
 
 
 def show_duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fastloop.core.alpha_spending import DIFFERENCES, TIES
+from fastloop.core.auto_trials import DIFFERENCES, TIES
 from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
@@ -46,7 +46,7 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
 def significant_at_look(logs: np.ndarray, share: float) -> np.ndarray:
     """True for each pair of jobs that differs, after a round at which trials=auto looks.
 
-    share: the share of this look, see core/alpha_spending.py. Of the campaigns in which all jobs
+    share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
     are equal, at most 3 % have a pair that is told apart at any look.
     """
     return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * share)

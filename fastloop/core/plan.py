@@ -104,6 +104,15 @@ class PlanChecker(Protocol):
         ...
 
 
+@runtime_checkable
+class HasRowsCaveat(Protocol):
+    """A loader that adds a caveat to its figures."""
+
+    def rows_caveat(self, num_samples: int) -> str:
+        """A line about figures with so many samples; empty without a caveat."""
+        ...
+
+
 def honours_collate(honours: tuple[str, ...], collate: Collate) -> bool:
     """True if a loader with these honoured settings calls the collate."""
     return "collate" in honours or f"{collate.takes} collate" in honours

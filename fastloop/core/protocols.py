@@ -1,23 +1,23 @@
-"""Protocols of the options of a job.
+"""Protocols of the options of a job, each with the Protocols of what only some of its options have.
 
 An option satisfies a Protocol structurally: there is no base class and no registry. Hydra's
 `_target_` is the registry; `conf/<group>/<option>.yaml` mirrors
-`fastloop/options/<group>/<option>.py`. Optional attributes of options are in traits.py,
-the Protocols of loaders in plan.py, those of benchmarks in benchmark.py.
+`fastloop/options/<group>/<option>.py`. Optional attributes of options are in traits.py. Three
+modules have the Protocols that need types of their own: plan.py those of loaders, benchmark.py
+those of benchmarks, models and executions, and launcher.py those of launchers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 
-from fastloop.core.result import Resources, Result
-from fastloop.core.types import Leaves, Step, Tree
+from fastloop.core.result import Result
+from fastloop.core.types import Tree
 
 if TYPE_CHECKING:
     import numpy as np
@@ -242,15 +242,6 @@ class RandpermOrder(Protocol):
 
 
 @runtime_checkable
-class HasRowsCaveat(Protocol):
-    """A loader that adds a caveat to its figures."""
-
-    def rows_caveat(self, num_samples: int) -> str:
-        """A line about figures with so many samples; empty without a caveat."""
-        ...
-
-
-@runtime_checkable
 class HasCaveat(Protocol):
     """A collate or a model that adds a caveat to its figures."""
 
@@ -268,97 +259,6 @@ class Placement(Protocol):
 
         Return a plain function: it is called for every batch inside the timed window, and a partial
         with the device as keyword argument takes 0.26 us more per batch.
-        """
-        ...
-
-
-@runtime_checkable
-class Model(Protocol):
-    """A network that fits the samples."""
-
-    def check(self, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported for samples that don't fit the model.
-
-        num_classes, sample: None: not known yet, as before the data is prepared.
-        """
-        ...
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> torch.nn.Module:
-        """A new module from (batch, *input_shape) to the input of cross_entropy.
-
-        The caller has called torch.manual_seed. num_classes None: the samples have no classes.
-        """
-        ...
-
-
-@runtime_checkable
-class Execution(Protocol):
-    """Runs a model's steps: eagerly, compiled, or as a graph."""
-
-    def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:
-        """Raise Unsupported for benchmarks or settings that it can't run on this machine."""
-        ...
-
-    def forward(self, module: torch.nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
-        """The function to call in place of the module; its first call is part of the warm-up."""
-        ...
-
-    def step(self, step: Step, module: torch.nn.Module) -> Step:
-        """The function to call in place of a whole step; its first call is part of the warm-up."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankTask:
-    """A call that every rank of a job makes at the same time."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    command: Mapping[str, Any] = field(default_factory=dict)
-    """The call as JSON, for ranks that have composed the same jobs, see trial/tasks.py."""
-    answer_type: Any = None
-    """Type of the returned value, by which pydantic converts it to and from JSON."""
-    title: str = ""
-    """The name of the call in messages, such as `trial 2 of raw digits`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankAnswer:
-    """Return value and resources of one rank's call."""
-
-    value: Any
-    resources: Resources | None
-    """The resources that the process used; None if it was not monitored."""
-    left_running: tuple[str, ...] = ()
-    """Commands that the rank has left running on this node, which were then ended."""
-
-
-@runtime_checkable
-class Launcher(Protocol):
-    """Starts the processes of a job."""
-
-    environment: Path | None
-    """Folder of the environment from which the processes start; None: the one of this process."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes that run a trial together."""
-        ...
-
-    def check(self, device: torch.device) -> None:
-        """Raise Unsupported if this machine can't run these processes on the device."""
-        ...
-
-    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
-        """Return function(*args), called in one new process. Raises JobFailed."""
-        ...
-
-    def call_ranks(
-        self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
-    ) -> list[RankAnswer]:
-        """The answers of all ranks, in order, each from a new process. Raises JobFailed.
-
-        observed: sample the resources of each process while it works.
         """
         ...
 

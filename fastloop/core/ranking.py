@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastloop.core.alpha_spending import AUTO, share_of_last_look, share_of_look
+from fastloop.core.auto_trials import AUTO, LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
 from fastloop.core.bounds import Trials
 from fastloop.core.number_text import significant
 from fastloop.core.pair_tests import (
@@ -24,6 +24,9 @@ FEWEST_FOR_RANKING = 3
 """Jobs with fewer trials have no ranks: two trials hardly show the noise of a difference."""
 NO_RANK = "-"
 """Printed in place of a rank if there is no other job, or too few trials for ranks."""
+ROUNDS_OF_NO_RANKING = 5
+"""Rounds with trials=auto of a single job, or of jobs that can't be ranked: there is nothing to
+decide."""
 FEWEST_FOR_INTERVALS = 5
 """With at least this many trials, the interval of a pair's ratio has to confirm the pair's test.
 With fewer trials the interval is less certain than the test, because it uses the noise of this pair
@@ -57,14 +60,14 @@ class Ranking:
     the medians."""
     share: float | None = None
     """The share of all false claims that this ranking may make with trials=auto, see
-    core/alpha_spending.py; None with a fixed number of trials."""
+    core/auto_trials.py; None with a fixed number of trials."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
     """Rank jobs by median seconds, with ties; the lists are aligned by round.
 
     in_looks: the rounds went on until the ranking was decided or time was up (trials=auto); see
-    core/alpha_spending.py.
+    core/auto_trials.py.
 
     The rank of a job is one more than the number of jobs that are surely faster, directly or
     through a third job. Surely faster means that the paired ratio of the two is at least 1.02
@@ -76,16 +79,35 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
     {'a': 1, 'b': 2, 'c': 2}
     """
     if not in_looks:
-        return rank_with_share(seconds, None)
+        return _rank_with_share(seconds, None)
     rounds = min(map(len, seconds.values()), default=0)
-    ranking = rank_with_share(seconds, share_of_look(rounds))
+    ranking = _rank_with_share(seconds, share_of_look(rounds))
     # These trials don't decide the ranking, so it was time that ended the rounds.
     if ranking.undecided:
-        return rank_with_share(seconds, share_of_last_look(rounds))
+        return _rank_with_share(seconds, share_of_last_look(rounds))
     return ranking
 
 
-def rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
+def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
+    """True if trials=auto ends with these trials: the first job is surely faster than each other
+    job or surely as fast, or as many rounds as are allowed have run.
+
+    seconds: each job's times by its name, aligned by round.
+    """
+    rounds = min(map(len, seconds.values()), default=0)
+    if len(seconds) < 2:
+        return rounds >= ROUNDS_OF_NO_RANKING
+    if rounds >= MOST_ROUNDS:
+        return True
+    # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
+    # claims that the looks share.
+    if rounds not in LOOKS:
+        return False
+    ranking = _rank_with_share(seconds, share_of_look(rounds))
+    return not ranking.undetermined and not ranking.undecided
+
+
+def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
     """The ranking by tests that may make this share of the 5 % of false claims; None: all."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]

@@ -1,4 +1,8 @@
-"""Seeds that are made of several numbers, by splitmix64, which scrambles every bit of them."""
+"""Seeds of epochs and samples, and random numbers that are functions of a seed and an index.
+
+Both are outputs of splitmix64 (Steele, Lea, Flood, 2014): each bit of its state affects all bits of
+the output.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 MASK = (1 << 64) - 1
-INCREMENT = 0x9E3779B97F4A7C15
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, rounded to an odd number: its multiples modulo 2^64 are spread
 evenly and take all values."""
 SEED_FACTOR = 0xD1342543DE82EF95
@@ -26,25 +30,27 @@ def mix_seed(*numbers: int) -> int:
     """A number of 63 bits that depends on all of these integers and on their sequence."""
     mixed = 0
     for number in numbers:
-        mixed = scramble(mixed ^ scramble(number & MASK))
+        mixed = splitmix64(mixed ^ splitmix64(number & MASK))
     # torch, numpy and random all take 63 bits, a non-negative int64, as they are.
     return mixed >> 1
 
 
-def scramble(state: int) -> int:
-    """The next output of splitmix64 (Steele, Lea, Flood, 2014): a permutation of 64-bit numbers."""
-    return _mix((state + INCREMENT) & MASK)
+def splitmix64(state: int, number: int = 0) -> int:
+    """Output `number`, a 64-bit integer, of a generator that begins with this state.
+
+    native/splitmix.h is the same in C.
+    """
+    return _output((state + (number + 1) * GOLDEN_GAMMA) & MASK)
 
 
-def splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
-    """uint64 pseudo-random numbers, each a function of the seed and an index: output `index` of a
-    generator that begins with a state derived from the seed."""
-    begin = (seed * SEED_FACTOR + INCREMENT) & MASK
-    return _mix(indices.astype(np.uint64) * np.uint64(INCREMENT) + np.uint64(begin))
+def random_bits(indices: np.ndarray, seed: int) -> np.ndarray:
+    """A pseudo-random uint64 for each index, which is a function of the seed and the index."""
+    begin = (seed * SEED_FACTOR + GOLDEN_GAMMA) & MASK
+    return _output(indices.astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + np.uint64(begin))
 
 
-def _mix(bits: Bits) -> Bits:
-    """The function by which splitmix64 makes its outputs; native/splitmix.h is the same in C."""
+def _output(bits: Bits) -> Bits:
+    """The output of splitmix64 for these bits of its state, a permutation of 64-bit numbers."""
     # Python's integers grow with the product; those of an array are modulo 2^64 already.
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
@@ -52,5 +58,6 @@ def _mix(bits: Bits) -> Bits:
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:
-    """The key that a sample's columns draw by, in this epoch of a FastLoader with this seed."""
-    return int(splitmix64(np.array([index]), mix_seed(seed, epoch))[0])
+    """The number on which all random draws for a sample depend, in this epoch of a FastLoader with
+    this seed."""
+    return int(random_bits(np.array([index]), mix_seed(seed, epoch))[0])

@@ -1,10 +1,12 @@
-"""Fingerprints of source code: of an option, and of the user's modules that it imports."""
+"""Versions of source code: fingerprints of an option with the user's modules that it imports, and
+of fastloop itself, with its commit."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import site
+import subprocess
 import sys
 import sysconfig
 from functools import cache
@@ -13,8 +15,8 @@ from types import ModuleType
 
 from fastloop.core.fingerprints import fingerprint
 
-PACKAGE = Path(__file__).parents[1]
-"""fastloop's folder; its code has its own version, see machine.code_version."""
+PACKAGE = Path(__file__).resolve().parents[1]
+"""fastloop's folder; its code has its own version, see `code_version`."""
 INSTALLED_IN = {"site-packages", "dist-packages"}
 """Names of the folders to which installers write packages; Debian's is the second."""
 
@@ -38,6 +40,37 @@ def source_fingerprint(thing: object) -> str:
         if name in files
     ]
     return fingerprint(*texts) if texts else ""
+
+
+@cache
+def code_version() -> str:
+    """Fingerprint of the names and texts of all .py, .c and .h files in fastloop's folder.
+
+    An installed wheel has the native core as compiled only, which is not read; nor are yaml files,
+    of which each job has the settings.
+    """
+    sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
+    return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
+
+
+@cache
+def git_commit() -> str:
+    """Commit of the checkout, with -dirty if its files differ; `unknown` outside a checkout."""
+    # An environment inside the checkout of another project is in a repository, too: only one that
+    # tracks these files is fastloop's.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return "unknown"
+    dirty = _git("diff-index", "--quiet", "HEAD") is None
+    return (_git("rev-parse", "HEAD") or "unknown") + ("-dirty" if dirty else "")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    try:
+        process = subprocess.run(command, capture_output=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return process.stdout.decode(errors="replace").strip()
 
 
 def _module_of(target: str) -> str:

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache
 
 import numpy as np
@@ -83,16 +82,6 @@ def std(values: Sequence[float]) -> float | None:
     """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two
     values."""
     return statistics.stdev(values) if len(values) > 1 else None
-
-
-def percent(fraction: float) -> str:
-    """A fraction in percent with at least two significant digits: 0.0042, 0.42, 4.2, 42, 420."""
-    value = 100 * fraction
-    # With two significant digits, 99.5 and more would be shown as 1e+02.
-    if abs(value) >= 99.5:
-        return f"{value:.0f}"
-    # Small numbers have an exponent as a float, but none as a Decimal.
-    return f"{Decimal(f'{value:.2g}'):f}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -176,7 +165,7 @@ def log_interval(
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/alpha_spending.py; None with a fixed number of trials. With a share, the interval is
+    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is
     wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
     values are correlated in time.
     trials_a_round: each value is the mean of so many successive trials.

@@ -1,12 +1,10 @@
-"""Text for people: text made safe to print, lines for a terminal, and tables for a notebook."""
+"""Text for a terminal: made safe to print, shortened, wrapped and aligned."""
 
 from __future__ import annotations
 
 import re
-import signal
 import textwrap
 from collections.abc import Iterable, Sequence
-from html import escape
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and newline, and halves of surrogate pairs: a terminal would obey
@@ -46,6 +44,15 @@ def encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def first_line(text: object) -> str:
+    """The first line of an error's message, or of another text; empty if it has none.
+
+    >>> first_line(ValueError("no header\\n\\nat line 3"))
+    'no header'
+    """
+    return (str(text).strip().splitlines() or [""])[0]
+
+
 def shorten_words(text: str) -> str:
     """The text, with words of more than LONGEST_WORD characters cut off and their length added."""
     return re.sub(
@@ -73,42 +80,3 @@ def align(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def wrap(lines: Iterable[str], width: int = LINE_WIDTH) -> list[str]:
     """The lines, each broken between words at the width; names with hyphens stay whole."""
     return [piece for line in lines for piece in textwrap.wrap(line, width, break_on_hyphens=False)]
-
-
-def notebook_html(
-    answer: str,
-    rows: Sequence[Sequence[str]],
-    notes: Iterable[str] = (),
-    first: Iterable[str] = (),
-) -> str:
-    """The answer as a paragraph, then the rows as a table, then the notes as a list.
-
-    rows: cells; the first row is the head of the table. first: paragraphs before the answer.
-
-    >>> notebook_html("a < b", [("loader",), ("a",)])
-    '<p>a &lt; b</p><table><thead><tr><th>loader</th></tr></thead>...'
-    """
-    head, *body = [[escape(cell) for cell in row] for row in rows]
-    table_head = "".join(f"<th>{cell}</th>" for cell in head)
-    table_body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
-    table = f"<table><thead><tr>{table_head}</tr></thead><tbody>{table_body}</tbody></table>"
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    paragraphs = "".join(f"<p>{escape(text)}</p>" for text in (*first, answer))
-    return f"{paragraphs}{table}" + (f"<ul>{items}</ul>" if items else "")
-
-
-def describe_exit(status: int | None) -> str:
-    """Words for the end of a process, such as "killed by SIGKILL" or "exit status 3".
-
-    status: the exit code as multiprocessing and subprocess report it: minus the number of the
-    signal if a signal ended the process; None: it is not known.
-    """
-    if status is None:
-        return "exit status unknown"
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        # Real-time signals have numbers, but no names.
-        return f"killed by signal {-status}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -53,6 +53,12 @@ def read_bytes(tree: Tree) -> int:
         flat[words:].sum()
         nbytes += len(flat)
     return nbytes
+
+
+def stack_leaves(structure: Any, samples: Iterable[Sequence[torch.Tensor]]) -> Tree:
+    """The batch of samples, of which each is given by its leaves. structure: of a sample's tree."""
+    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def is_packed(node: Any) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from fastloop.core.text import first_line
 from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
 
 LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
@@ -180,7 +181,7 @@ def error_line(error: BaseException) -> str:
     it, those of the worker's error."""
     if of_worker := worker_error_line(error):
         return of_worker
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def worker_error_line(error: BaseException) -> str | None:
@@ -194,9 +195,9 @@ def worker_error_line(error: BaseException) -> str | None:
     found = IN_A_WORKER.search(text.partition("\n")[0])
     if found is None:
         return None
-    first_line = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
+    raised = re.compile(rf"^(?:\w+\.)*({found[1]}(?::.*)?)$", re.M)
     # The error is after its last traceback, unless its own message quotes a further one.
-    own = first_line.search(text, max(0, text.rfind(TRACEBACK))) or first_line.search(text)
+    own = raised.search(text, max(0, text.rfind(TRACEBACK))) or raised.search(text)
     return own[1] if own else text.splitlines()[-1]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -11,7 +14,7 @@ from typing import Any
 
 import optree
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 from tqdm import tqdm
 
 from fastloop.core.cgroup import usable_cores
@@ -25,13 +28,14 @@ from fastloop.core.types import (
     LengthsDiffer,
     SamplesDiffer,
     Tree,
+    Unsupported,
     UnusableLeaves,
 )
 from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import fetch_samples, is_broken
-from fastloop.data.decode_in_order import decode_in_order
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import LISTS_OF_NUMBERS, JaggedTensor, collate_jagged, is_ragged
+from fastloop.processes.parent_death import tie_worker_to_parent
 
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""
@@ -93,7 +97,7 @@ class ChunkedReader:
             return collate_chunks(self.samples, size, num_workers, self.tolerant, ragged)
         items = IndexedSamples(self.samples, self.tolerant, as_fetched=True)
         collate_fn = partial(collate_each, collate=self.collate)
-        return iter(decode_in_order(items, size, collate_fn, num_workers))
+        return iter(_decode_in_order(items, size, collate_fn, num_workers))
 
 
 def rows_per_chunk(batch_of_one: Tree) -> int:
@@ -111,6 +115,41 @@ def _decoding_processes(samples: Samples) -> int:
     sample_s = seconds_between(start_ns, now_ns()) / count
     slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
     return usable_cores() if slow and _is_picklable(samples) else 0
+
+
+def _decode_in_order(
+    samples: Samples, batch_size: int, collate_fn: Callable[[list], Any], num_workers: int
+) -> Iterable[Any]:
+    """Batches of all samples in order, decoded in num_workers processes with a bounded number of
+    batches in flight. Raises Unsupported if those processes could not import the samples' class.
+    """
+    context = _decoding_context() if num_workers else None
+    # The server imports torch and the dataset's module once, instead of every process.
+    if context == "forkserver":
+        preloaded = ["__main__", "torch", type(samples).__module__]
+        multiprocessing.get_context(context).set_forkserver_preload(preloaded)
+    return DataLoader(
+        samples,  # pyright: ignore[reportArgumentType]
+        batch_size=batch_size,
+        collate_fn=collate_fn,
+        num_workers=num_workers,
+        multiprocessing_context=context,
+        worker_init_fn=tie_worker_to_parent,
+    )
+
+
+def _decoding_context() -> str:
+    """The start method of processes that decode."""
+    # A new process imports the classes of the dataset. Those that a notebook, `python -c` or a
+    # script read from stdin defines can't be imported: only a fork has them, which is also
+    # DataLoader's default on Linux.
+    methods = multiprocessing.get_all_start_methods()
+    if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
+        return "forkserver" if "forkserver" in methods else "spawn"
+    if sys.platform != "linux":
+        reason = "other processes can't import what a notebook defines"
+        raise Unsupported(f"num_workers: {reason}; put it in a module, or use num_workers=0")
+    return "fork"
 
 
 def _is_picklable(samples: Samples) -> bool:
@@ -163,7 +202,7 @@ def collate_chunks(
     ragged: the first dimension of a leaf may differ between samples.
     """
     collate = partial(collate_chunk, ragged=ragged, tolerant=tolerant)
-    yield from decode_in_order(IndexedSamples(samples, tolerant), chunk, collate, num_workers)
+    yield from _decode_in_order(IndexedSamples(samples, tolerant), chunk, collate, num_workers)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fastloop.core.seeds import splitmix64
+from fastloop.core.seeds import random_bits
 from fastloop.core.traits import DecoderTraits, traits_of
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.data.cropping import Cropping
@@ -42,7 +42,7 @@ class CropColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write these images' crops to `out`; raises BadData that names the file."""
-        keys, rows = splitmix64(indices, self.seed), self.spec.view_tensor(out)
+        keys, rows = random_bits(indices, self.seed), self.spec.view_tensor(out)
         for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
             row.copy_(self.samples.make(index, key)[0])
 

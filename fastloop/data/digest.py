@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.seeds import INCREMENT
+from fastloop.core.seeds import GOLDEN_GAMMA
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Leaves, Tree, UnevenBatches
 from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
@@ -271,7 +271,7 @@ def _to_int16(values: np.ndarray) -> np.ndarray:
     if not values.size or (values.min() >= -INT16 and values.max() < INT16):
         return values.astype(np.int16)
     is_outside = ~(np.abs(values) < INT16)
-    mixed = (values[is_outside].view(np.uint64) * np.uint64(INCREMENT)) >> np.uint64(49)
+    mixed = (values[is_outside].view(np.uint64) * np.uint64(GOLDEN_GAMMA)) >> np.uint64(49)
     values[is_outside] = mixed.astype(np.float64) - INT16
     return values.astype(np.int16)
 

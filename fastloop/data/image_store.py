@@ -32,14 +32,15 @@ from fastloop.data.npy_store import (
     ALTERNATIVE,
     FORMAT_NAME,
     IMAGES,
+    OFFSETS,
     STRUCTURE,
     check_is_store,
     open_npy,
+    open_ragged,
     other_data_error,
     spread_indices,
     write_header,
 )
-from fastloop.data.ragged import OFFSETS, open_ragged
 from fastloop.data.rows import array_of, structure_text
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded

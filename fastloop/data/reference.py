@@ -89,8 +89,9 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     """Leaves of a batch; raises SamplesDiffer if previous samples have other leaves."""
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
+        pair = f"those before {index} are {before}, {index} is {leaves}"
         kind = LengthsDiffer if shapes_to_pad(leaves) == shapes_to_pad(before) else SamplesDiffer
-        raise kind(f"samples differ: up to {index} they are {before}, from it on {leaves}")
+        raise kind(f"samples differ: {pair}")
     return leaves
 
 
@@ -99,7 +100,7 @@ def _same_tree(before: Any, batch: Tree, index: int) -> Any:
     structure = optree.tree_structure(batch)
     if before is not None and structure != before:
         trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
-        pair = f"up to {index} they are {trees[0]}, from it on {trees[1]}"
+        pair = f"those before {index} are {trees[0]}, {index} is {trees[1]}"
         raise SamplesDiffer(f"samples differ: {pair}")
     return structure
 

@@ -1,4 +1,5 @@
-"""The sources of `write_store`: trees of arrays, datasets with indices, and streams of samples."""
+"""The sources of `write_store`: trees of arrays, datasets with indices, and streams of samples.
+Texts in samples are stored as bytes, or left out."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fastloop.core.types import Tree
+from fastloop.core.types import BadData, Tree
 from fastloop.core.user_code import is_iterable
 from fastloop.data.chunked_reader import MOST_ROWS, collate_chunk, collate_chunks, rows_per_chunk
-from fastloop.data.sample_texts import convert_texts, find_texts
 from fastloop.fastloader.columns.column import ColumnList
+
+TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SampleSource:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Tree:
-        return convert_texts(self.dataset[index], self.strings, index == 0)
+        return _convert_texts(self.dataset[index], self.strings, index == 0)
 
     @property
     def count(self) -> int:
@@ -64,7 +66,7 @@ class SampleSource:
     def texts(self) -> list[bool]:
         """True for each leaf of a sample that is a text."""
         keeps = self.strings == "keep" and len(self) > 0
-        return find_texts(self.dataset[0]) if keeps else []
+        return _find_texts(self.dataset[0]) if keeps else []
 
     def chunks(self) -> Iterator[Tree]:
         """Yield all samples in batches of about 2 MiB."""
@@ -105,8 +107,8 @@ class StreamSource:
         """Yield the samples as they are stored."""
         for number, sample in enumerate(self.samples):
             if not number and self.strings == "keep":
-                self.texts = find_texts(sample)
-            yield convert_texts(sample, self.strings, number == 0)
+                self.texts = _find_texts(sample)
+            yield _convert_texts(sample, self.strings, number == 0)
 
 
 StoreSource = TreeSource | SampleSource | StreamSource
@@ -153,3 +155,43 @@ def _collate(numbered: list[tuple[int, Tree]], may_differ: bool) -> Tree:
     """The batch of samples, each with its index, which a message names."""
     # Each item has its error as the third part; these samples have none.
     return collate_chunk([(*each, "") for each in numbered], may_differ).batch
+
+
+def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
+    """The sample with its texts as uint8 tensors, or without them.
+
+    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text in the first
+    sample if it is None.
+    """
+    if strings == "leave_out":
+        return _without_texts(sample)
+    if strings == "keep":
+        return pytree.tree_map(_encode_text, sample)
+    # Texts are searched for in the first sample only, because a search in each would take time.
+    for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
+        if isinstance(leaf, str):
+            raise BadData(f"sample{pytree.keystr(path)} is a text: {TEXTS_ALLOWED}")
+    return sample
+
+
+def _find_texts(sample: Tree) -> list[bool]:
+    """True for each leaf of the sample that is a text."""
+    return [isinstance(leaf, str) for leaf in pytree.tree_leaves(sample)]
+
+
+def _encode_text(leaf: Any) -> Any:
+    if not isinstance(leaf, str):
+        return leaf
+    return torch.from_numpy(np.frombuffer(leaf.encode(), np.uint8).copy())
+
+
+def _without_texts(sample: Tree) -> Tree:
+    if isinstance(sample, dict):
+        return {key: _without_texts(value) for key, value in _others(sample.items())}
+    if type(sample) in (list, tuple):
+        return type(sample)(_without_texts(value) for _, value in _others(enumerate(sample)))
+    return sample
+
+
+def _others(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    return ((key, value) for key, value in items if not isinstance(value, str))

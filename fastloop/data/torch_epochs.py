@@ -1,21 +1,23 @@
-"""Epochs of torch's DataLoader, for loaders, stores and references."""
+"""Epochs of torch's DataLoader: over samples, and over streams of batches that loaders read from
+shards, with the checks that a stream can follow a job's plan."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from fastloop.core.index_batches import IndexBatches
 from fastloop.core.open_iterators import OpenIterators
+from fastloop.core.order_parts import OrderPrefix, order_of_all_ranks
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
-from fastloop.core.types import Batches, Epochs, Tree
-from fastloop.data.batch_stream import BatchStream
+from fastloop.core.types import Batches, Epochs, Tree, Unsupported, name_of
 from fastloop.data.dataset_samples import is_not_empty, wrap_samples
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.parent_death import tie_worker_to_parent
@@ -87,19 +89,6 @@ def torch_epochs(
 
 
 @contextmanager
-def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
-    """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
-
-    batches: yields the batches of an epoch, in a worker those of the shards that it reads.
-    """
-    stream = BatchStream(batches, plan)
-    settings = plan.loading.as_arguments() | {"batch_size": None, "drop_last": False}
-    loader = DataLoader(stream, worker_init_fn=tie_worker_to_parent, **settings)
-    with closing(stream), _epochs_of(loader, stream) as epochs:
-        yield epochs
-
-
-@contextmanager
 def _epochs_of(
     loader: DataLoader, sampler: EpochSampler | IndexBatches | BatchStream
 ) -> Iterator[Epochs]:
@@ -128,3 +117,85 @@ class DataLoaderEpoch:
     def __iter__(self) -> Iterator[Tree]:
         self.sampler.epoch = self.epoch
         return self.started.start(self.loader)
+
+
+class BatchStream(IterableDataset):
+    """Whole batches for a DataLoader with batch_size=None.
+
+    `epoch` selects the epoch, also for workers that have started already.
+    """
+
+    def __init__(self, batches: Callable[[int], Batches], plan: Plan) -> None:
+        self._batches = batches
+        context = multiprocessing.get_context(plan.loading.multiprocessing_context)
+        # Shared memory stays open until this process ends. Only workers need it.
+        self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
+        self._own = 0
+        self._started = OpenIterators()
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next iterator has."""
+        return self._own if self._shared is None else self._shared.value
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        if self._shared is None:
+            self._own = epoch
+        else:
+            self._shared.value = epoch
+
+    def __iter__(self) -> Iterator[Tree]:
+        return self._started.start(self._batches(self.epoch))
+
+    def close(self) -> None:
+        """Close the shards that iterators of this process have opened."""
+        self._started.close()
+
+
+@contextmanager
+def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
+    """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
+
+    batches: yields the batches of an epoch, in a worker those of the shards that it reads.
+    """
+    stream = BatchStream(batches, plan)
+    settings = plan.loading.as_arguments() | {"batch_size": None, "drop_last": False}
+    loader = DataLoader(stream, worker_init_fn=tie_worker_to_parent, **settings)
+    with closing(stream), _epochs_of(loader, stream) as epochs:
+        yield epochs
+
+
+def check_stream(loader: str, plan: Plan, world_size: int) -> None:
+    """Raise Unsupported for a plan that a loader of shards can't follow.
+
+    loader: its name. world_size: number of ranks that will share the plan.
+    """
+    order, loading = order_of_all_ranks(plan), plan.loading
+    if isinstance(order, OrderPrefix):
+        raise Unsupported(f"batches: loader={loader} shuffles the samples itself")
+    if name_of(order) not in ("random", "sequential"):
+        reason = f"loader={loader} reads the stored order, or shuffles it itself"
+        raise Unsupported(f"order={name_of(order)}: {reason}")
+    readers = world_size * max(1, loading.num_workers)
+    if readers == 1:
+        return
+    setting = _setting_of_readers(plan, world_size)
+    if name_of(order) == "sequential":
+        raise Unsupported(f"{setting}: order=sequential of loader={loader} needs a single reader")
+    if loading.drop_last:
+        reason = f"each of {readers} readers of loader={loader} would drop samples of its own"
+        raise Unsupported(f"{setting} with drop_last=true: {reason}")
+
+
+def check_shards(plan: Plan, num_shards: int) -> None:
+    """Raise Unsupported if there are so few shards that a worker of some rank would get none."""
+    readers = plan.world_size * max(1, plan.loading.num_workers)
+    if readers > num_shards:
+        setting = _setting_of_readers(plan, plan.world_size)
+        raise Unsupported(f"{setting}: {readers} readers of {num_shards} shards; see num_shards")
+
+
+def _setting_of_readers(plan: Plan, world_size: int) -> str:
+    """The setting that makes several processes read the shards."""
+    return f"num_workers={plan.loading.num_workers}" if world_size == 1 else "launcher=torchrun"

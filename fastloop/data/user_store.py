@@ -20,19 +20,15 @@ from fastloop.data.npy_store import (
     check_is_store,
     check_lengths,
     open_npy,
+    open_ragged,
     other_data_error,
+    select_rows,
     spread_indices,
     store_folder,
     write_npy,
-)
-from fastloop.data.ragged import (
-    STORES_RAGGED,
-    JaggedTensor,
-    open_ragged,
-    select_rows,
-    shapes_to_pad,
     write_ragged,
 )
+from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, shapes_to_pad
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
 from fastloop.data.store_sources import (
@@ -241,7 +237,7 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
         kinds = structure, tuple((str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves)
         first = first or kinds
         if kinds != first:
-            pair = f"up to {done} they are {first[1]}, from it on {kinds[1]}"
+            pair = f"those before {done} are {first[1]}, {done} is {kinds[1]}"
             could_be_padded = structure == first[0] and shapes_to_pad(kinds[1]) == shapes_to_pad(
                 first[1]
             )

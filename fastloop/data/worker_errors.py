@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from fastloop.core.machine import oom_kills
+from fastloop.core.exit_status import describe_exit
+from fastloop.core.machine_counters import oom_kills
 from fastloop.core.protocols import Samples
-from fastloop.core.text import describe_exit
 from fastloop.core.types import BadData, Unsupported
 from fastloop.core.user_code import error_line, worker_error_line
 from fastloop.processes.parent_death import tie_worker_to_parent

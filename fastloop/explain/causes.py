@@ -1,24 +1,10 @@
-"""The most common causes of a slow loop, each found, not found or not known, with the evidence.
-
-Part of the evidence is the job's surroundings: its threads, its cores, and files in memory.
-"""
+"""The most common causes of a slow loop, each found, not found or not known, with the evidence."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-import torch
-
-from fastloop.core.cgroup import (
-    MOST_THROTTLED,
-    QuotaPeriods,
-    count_periods,
-    cpu_quota,
-    usable_cores,
-)
+from fastloop.core.cgroup import MOST_THROTTLED
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
@@ -29,92 +15,15 @@ from fastloop.explain.cause_names import (
     describe_quota,
 )
 from fastloop.explain.change import LEAST_GAIN
-from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.proposed_changes import LEAST_WARM_SHARE
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import reads_images, uses_dataloader
+from fastloop.explain.surroundings import Surroundings
 from fastloop.trial.job import Job
-from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
 """Least number of workers that is proposed for samples that wait."""
-MOST_FILES = 1000
-"""Number of files that are asked for their cached pages, spread evenly over all files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """The threads, cores and page cache of a job."""
-
-    torch_threads: int
-    visible_cores: int
-    """Number of cores by affinity, without a quota."""
-    quota: float | None
-    """Number of cores by the cgroup's CPU quota; None: there is no quota."""
-    throttled: float
-    """Share of the quota's periods in which it stopped this job."""
-    in_memory: float | None
-    """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
-    gain_without_quota: float | None
-    """Share of an epoch that all visible cores would save, by the model; None: no prediction."""
-    machine_cores: int
-    """Number of the machine's cores, whether the job may use them or not."""
-    load_cpu_share: float
-    """CPU time of making a batch in the loop, as a share of its time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """Facts about the surroundings that passes change, so they are read before any pass."""
-
-    in_memory: float | None
-    periods: QuotaPeriods
-
-
-def look_before(files: Sequence[Path]) -> Beginning:
-    """The state before any pass: cached pages of these files, and the counters of the quota."""
-    paths = files_below(files)
-    # -(-a // b) rounds up, so that at most MOST_FILES are left; without files the step is 1.
-    looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
-    return Beginning(in_memory=resident_fraction(looked_at), periods=count_periods())
-
-
-def look_after(
-    job: Job, beginning: Beginning, measured: Measured | None, without_workers: BatchTimes
-) -> Surroundings:
-    """The surroundings of a job after its passes.
-
-    measured: None if the model misses the job, so that it predicts nothing. without_workers: the
-    times of its batches without workers.
-    """
-    quota, visible = cpu_quota(), _visible_cores()
-    has_less = quota is not None and quota < visible
-    return Surroundings(
-        torch_threads=job.torch_threads or torch.get_num_threads(),
-        visible_cores=visible,
-        quota=quota,
-        throttled=count_periods().since(beginning.periods).share_throttled,
-        in_memory=beginning.in_memory,
-        gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
-        machine_cores=os.cpu_count() or visible,
-        load_cpu_share=without_workers.load_cpu_share,
-    )
-
-
-def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
-    """Share of an epoch that all visible cores would save; None: no prediction."""
-    # A quota below one core slows down even a single thread, so no measured time is free of it.
-    if (cpu_quota() or 0) < 1:
-        return None
-    return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)
-
-
-def _visible_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return usable_cores()
 
 
 def find_causes(
@@ -151,7 +60,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
     threads = surroundings.torch_threads
     if threads == 1:
         return Cause(name=CauseName.THREADS, is_found=False, text="there is one")
-    known = f"{threads} threads for {significant(_cores(surroundings))} cores"
+    known = f"{threads} threads for {significant(surroundings.usable_cores)} cores"
     return _by_gain(CauseName.THREADS, what_ifs, _is_change("torch_threads="), known)
 
 
@@ -220,18 +129,13 @@ def _by_gain(
     concerns: true for these changes. otherwise: the text if none has a gain.
     """
     known = [each for each in what_ifs if concerns(each)]
-    tried = [each for each in known if each.realised_gain]
-    predicted = [each for each in known if each.predicted_gain]
-    # A realised gain is worth more than any prediction.
-    if tried:
-        best = max(tried, key=lambda each: each.realised_gain.value if each.realised_gain else 0)
-        gain, verb = best.realised_gain, "saves"
-    elif predicted:
-        best = max(predicted, key=lambda each: each.predicted_gain.value)  # pyright: ignore
-        gain, verb = best.predicted_gain, "is predicted to save"
-    else:
+    tried = [(each, gain) for each in known if (gain := each.realised_gain)]
+    predicted = [(each, gain) for each in known if (gain := each.predicted_gain)]
+    if not tried and not predicted:
         return Cause(name=name, is_found=None, text=otherwise)
-    assert gain is not None
+    # A realised gain is worth more than any prediction.
+    best, gain = max(tried or predicted, key=lambda pair: pair[1].value)
+    verb = "saves" if tried else "is predicted to save"
     text = f"{best.change} {verb} {show_estimate(gain, show_percent)}"
     # A prediction can exclude a cause, but never prove one.
     is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN
@@ -242,7 +146,3 @@ def _by_gain(
 
 def _is_change(*starts: str) -> Callable[[WhatIf], bool]:
     return lambda what_if: what_if.change.startswith(starts)
-
-
-def _cores(surroundings: Surroundings) -> float:
-    return min(surroundings.visible_cores, surroundings.quota or surroundings.visible_cores)

@@ -25,7 +25,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
-from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
+from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
@@ -44,6 +44,7 @@ from fastloop.explain.prediction_input import (
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
+from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.verdict import add_threads, judge, tells_too_little
 from fastloop.explain.what_ifs import (
     ChangedJob,
@@ -268,6 +269,7 @@ def _measure_for_changes(
     passes: _JobPasses,
     costs: PartCosts,
 ) -> Measured:
+    """The measurements from which the model predicts the changes that were found."""
     jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.

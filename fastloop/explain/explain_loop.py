@@ -18,7 +18,7 @@ from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.text import notebook_html, wrap
+from fastloop.core.text import wrap
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
@@ -37,6 +37,7 @@ from fastloop.explain.rung_passes import END
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
+from fastloop.reporting.page import notebook_html
 from fastloop.sweep.in_process import (
     check_no_dataset,
     check_numbers,

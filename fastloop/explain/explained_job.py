@@ -10,10 +10,10 @@ from typing import TypeVar
 from fastloop.core import stats
 from fastloop.core.index_batches import num_batches
 from fastloop.core.interleave import rounds
+from fastloop.core.launcher import Launcher
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Launcher
 from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of

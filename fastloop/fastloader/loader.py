@@ -21,7 +21,6 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
-from fastloop.fastloader.dataset_source import CollateFn
 from fastloop.fastloader.epoch_engines import open_reading
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_attributes import EpochBatches, EpochIndices, collation
@@ -38,6 +37,7 @@ from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.recognise_image_folders import log_once
+from fastloop.fastloader.thread_access import CollateFn
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)

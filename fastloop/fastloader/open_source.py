@@ -28,18 +28,12 @@ from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.chunked import ChunkedColumn, is_library_array
 from fastloop.fastloader.columns.column import Column, ColumnList, Tree
 from fastloop.fastloader.columns.ragged_rows import RaggedRows, RaggedTree, is_ragged_tree
-from fastloop.fastloader.dataset_source import (
-    BatchSource,
-    CollateFn,
-    DatasetSource,
-    Parts,
-    share,
-    take_turns,
-)
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.recognise_image_arrays import recognise_arrays
 from fastloop.fastloader.recognise_image_folders import log_once, recognise_images
+from fastloop.fastloader.thread_access import CollateFn, Parts, share, take_turns
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64

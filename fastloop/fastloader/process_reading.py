@@ -24,8 +24,8 @@ import numpy as np
 import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
-from fastloop.core.fork import inherit_no_garbage
-from fastloop.core.text import describe_exit
+from fastloop.core.exit_status import describe_exit
+from fastloop.core.fork_garbage import leave_garbage_to_parent
 from fastloop.fastloader.anonymous_file import receive_memory
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
@@ -414,7 +414,7 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
     arguments = there, settings, (*others, here) if is_fork else ()
     process = context.Process(target=run_reader, args=arguments, daemon=True)
     try:
-        with inherit_no_garbage():
+        with leave_garbage_to_parent():
             process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(_describe(context, settings, error)) from error

@@ -25,7 +25,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.anonymous_file import send_file
-from fastloop.fastloader.dataset_source import DatasetSource, Parts, share
+from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.failed_batch import describe_samples
 from fastloop.fastloader.sample_draws import (
     COLLATE,
@@ -35,6 +35,7 @@ from fastloop.fastloader.sample_draws import (
     make_seeded,
 )
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain
+from fastloop.fastloader.thread_access import Parts, share
 
 PARENT_S = 5.0
 """A process without work looks after this time whether its parent still lives."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from fastloop.core.seeds import mix_seed, splitmix64
+from fastloop.core.seeds import mix_seed, random_bits
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.recognise_image_folders import (
     UnrecognisedError,
@@ -82,7 +82,7 @@ class RandomMoves:
 
 def _draw(indices: np.ndarray, seed: int, number: int) -> np.ndarray:
     """Numbers from 0 to 1, without 1: of 53 random bits, as torch draws doubles."""
-    return (splitmix64(indices, mix_seed(seed, number)) >> np.uint64(11)) * 2.0**-53
+    return (random_bits(indices, mix_seed(seed, number)) >> np.uint64(11)) * 2.0**-53
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ UNFINISHED: Any = object()
 Part = Callable[[], Any]
 """Makes a part of an item. Returns the item's result, or UNFINISHED."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
+"""The maps with threads that may still run."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def _close_all() -> None:
 
 
 def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any, None, None]:
+    """Yield work(item) for each item, made when it is asked for."""
     for item in items:
         try:
             result = work(item)
@@ -129,7 +131,7 @@ def _map_by_threads(
     """Start the threads, then yield each item's result. They begin at most `most` items ahead."""
     tasks: SimpleQueue[tuple[int, Part] | None] = SimpleQueue()
     results: SimpleQueue[tuple[int, Any, int]] = SimpleQueue()
-    arguments = _run, tasks, results, limit
+    arguments = _make_parts, tasks, results, limit
     # Each thread has a copy of the loop's context variables, such as those of np.errstate.
     threads = [
         Thread(target=copy_context().run, args=arguments, daemon=True) for _ in range(num_threads)
@@ -212,7 +214,8 @@ def _end(threads: list[Thread], tasks: SimpleQueue, limit: BytesAhead | None) ->
             patience = 0
 
 
-def _run(tasks: SimpleQueue, results: SimpleQueue, limit: BytesAhead | None) -> None:
+def _make_parts(tasks: SimpleQueue, results: SimpleQueue, limit: BytesAhead | None) -> None:
+    """The work of a thread: make parts until a None comes, and put the results of whole items."""
     while (task := tasks.get()) is not None:
         number, part = task
         if limit is not None and not limit.begin(number):

@@ -17,8 +17,9 @@ from multiprocessing.process import BaseProcess, _children  # pyright: ignore[re
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.machine import oom_kills
-from fastloop.core.text import describe_exit
+from fastloop.core.exit_status import describe_exit
+from fastloop.core.machine_counters import oom_kills
+from fastloop.core.text import first_line
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.core.user_code import worker_error_line
 from fastloop.processes.child_log import ChildLog, write_log
@@ -33,6 +34,7 @@ KINDS = {
     Invalid: FailureKind.INVALID,
     TimeLimit: FailureKind.TIMEOUT,
 }
+"""Class of an error -> the kind of failure; any other error is of kind ERROR or OUT_OF_MEMORY."""
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|error: out of memory"
 )
@@ -120,6 +122,7 @@ class Child:
         return self.log.stack_of(pid, self.process.sentinel)
 
     def _exit_failure(self) -> Failure:
+        """The failure of a process that has ended, or closed its pipe, without an answer."""
         # The pipe closes shortly before the exit status is known.
         self.process.join(timeout=EXIT_TIMEOUT_S)
         code = self.process.exitcode
@@ -177,7 +180,7 @@ def start_child(
             yield child
         finally:
             release.close()
-            _end(process, child.has_answered)
+            _end_group(process, child.has_answered)
             receiver.close()
             log.close()
             if known is not None:
@@ -218,11 +221,12 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
 
 
 def _failure_of(error: Exception, details: str) -> Failure:
-    lines = str(error).strip().splitlines() or [""]
+    """The failure of a call that raised this error. details: its traceback."""
+    reason = first_line(error)
     for cls, kind in KINDS.items():
         if isinstance(error, cls):
-            return Failure(kind=kind, message=lines[0], details=details)
-    message, source = f"{type(error).__name__}: {lines[0]}", ""
+            return Failure(kind=kind, message=reason, details=details)
+    message, source = f"{type(error).__name__}: {reason}", ""
     if of_worker := worker_error_line(error):
         message, source = of_worker, " (in a DataLoader worker)"
     if OUT_OF_MEMORY.search(message):
@@ -231,7 +235,8 @@ def _failure_of(error: Exception, details: str) -> Failure:
     return Failure(kind=FailureKind.ERROR, message=message + source, details=details)
 
 
-def _end(process: BaseProcess, has_answered: bool) -> None:
+def _end_group(process: BaseProcess, has_answered: bool) -> None:
+    """Wait for the process if it has answered, then kill it and its group."""
     # The process could not be started.
     if process.pid is None:
         return

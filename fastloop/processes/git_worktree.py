@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fastloop.core.atomic_files import remove
+from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
@@ -47,7 +48,7 @@ def explain_no_repository(folder: Path) -> str:
         done = _call(folder, "rev-parse", "--show-toplevel", variables={"LC_ALL": "C"})
     except OSError:
         return "git is not installed"
-    reason = (done.stderr.strip().splitlines() or [""])[0].removeprefix("fatal: ")
+    reason = first_line(done.stderr).removeprefix("fatal: ")
     return "" if not done.returncode or reason.startswith("not a git repository") else reason
 
 

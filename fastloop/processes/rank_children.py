@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.result import Resources
 from fastloop.core.types import Failure
 from fastloop.processes.child_process import Call, Child, Outcome, start_child
@@ -37,14 +37,16 @@ class RankWork:
     ranks: int
     """Number of ranks that each process starts."""
     timeout_s: float | None
+    """Time limit of the call; None: no limit."""
     observed: bool
+    """True: the resources of each rank are sampled while it works."""
     environment: Path | None = None
     """Folder of the environment in which the ranks run; None: the one of this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPosition:
-    """The position in the code of a rank that has not answered."""
+    """A rank that has not answered, and its position in the code."""
 
     rank: int
     location: str = NO_STACK

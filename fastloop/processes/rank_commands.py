@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.machine import code_version
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
+from fastloop.core.source_fingerprint import code_version
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
 from fastloop.processes.child_process import Child, Outcome
 from fastloop.processes.rank_children import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
-from fastloop.core.protocols import RankAnswer
+from fastloop.core.launcher import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.processes.child_process import Call, Child
 from fastloop.processes.rank_children import (

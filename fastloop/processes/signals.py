@@ -40,7 +40,7 @@ _arrived: list[int] = []
 """Signals for which a SignalExit was raised."""
 
 
-def handle_signals(describe: Callable[[], str] = str) -> None:
+def handle_signals(describe: Callable[[], str] = lambda: "") -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
     describe: called on a signal for the text after its name in the message. Modules are to be
@@ -104,11 +104,11 @@ def defer_signals() -> Iterator[None]:
     A signal mask would not do: another thread may receive the signal, and Python then runs the
     handler in the main thread all the same.
     """
-    handlers = {number: signal.getsignal(number) for number in ENDINGS}
-    if threading.current_thread() is not threading.main_thread():
-        handlers = {}
+    # Python lets only the main thread set signal handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    found = {number: signal.getsignal(number) for number in ENDINGS} if is_main else {}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
     arrived: list[int] = []
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, lambda number, _: arrived.append(number))
     try:

@@ -12,13 +12,13 @@ import socket
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TID251 - a length of time, no clock
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from threading import Thread
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.processes.torchrun_env import StoreAddress
 
 JOIN_TIMEOUT_S = 300.0
@@ -63,7 +63,7 @@ def connect(address: StoreAddress, within_s: float) -> Store:
     while reason := _refusal(address):
         if seconds_between(start_ns, now_ns()) > within_s:
             raise ConnectionError(f"{address}: {reason}; gave up after {within_s:g} s")
-        wait([], RETRY_S)
+        pause(RETRY_S)
     try:
         return PrefixStore(address.prefix, _client(address).result(min(within_s, HANDSHAKE_S)))
     except (RuntimeError, TimeoutError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastloop.core.auto_trials import ROUNDS_OF_NO_RANKING, is_decided
+from fastloop.core.ranking import ROUNDS_OF_NO_RANKING, is_decided
 from fastloop.core.result import Measurement, Result, world_size
 from fastloop.core.user_code import LOADER_DATA
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 from fastloop.core.machine_load import Load, summarize_loads
 from fastloop.core.result import Result
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fastloop.core import stats
 from fastloop.core.limit import LimitOrigin
+from fastloop.core.number_text import show_fine_percent
 from fastloop.reporting.summary import Comparison
 
 MACHINE = "what the machine can do"
@@ -38,7 +38,7 @@ def describe_origin(origin: LimitOrigin) -> str:
     """Kind and engine of a limit, and its share of a sequential copy, in a few words."""
     engine = f" by {origin.engine}" if origin.engine else ""
     share = origin.memcpy_fraction
-    memcpy = "" if share is None else f", {stats.percent(share)} % of memcpy"
+    memcpy = "" if share is None else f", {show_fine_percent(share)} of memcpy"
     return f"{origin.kind}{engine}{memcpy}"
 
 

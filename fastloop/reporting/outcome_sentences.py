@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastloop.core import stats
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     TimeUnit,
+    show_fine_percent,
     show_time,
     significant,
     unit_of,
@@ -175,7 +175,7 @@ def _limit(comparison: Comparison) -> str:
     first = comparison.rows[0]
     if len(comparison.rows) == 1 or first.limit_fraction is None:
         return ""
-    share = f"{stats.percent(first.limit_fraction)} % of {describe_work(first.limit_origin)}"
+    share = f"{show_fine_percent(first.limit_fraction)} of {describe_work(first.limit_origin)}"
     return f"{first.label} reaches {share}."
 
 
@@ -188,7 +188,7 @@ def _time(row: Row) -> str:
     time = f"{show_time(row.median)} a trial{bounds}"
     if row.limit_fraction is None:
         return time
-    return f"{time}, {stats.percent(row.limit_fraction)} % of {describe_work(row.limit_origin)}"
+    return f"{time}, {show_fine_percent(row.limit_fraction)} of {describe_work(row.limit_origin)}"
 
 
 def _bounds(ratio: Ratio, is_sure: bool) -> str:

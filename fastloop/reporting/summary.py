@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core import stats
-from fastloop.core.alpha_spending import AUTO
+from fastloop.core.auto_trials import AUTO
 from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.alpha_spending import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
+from fastloop.core.auto_trials import DIFFERENCES, LOOKS, MOST_ROUNDS, share_of_look
 from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fastloop.core import stats
 from fastloop.reporting.page import render_page
-from fastloop.suite.site import LoadedRound
+from fastloop.suite.round_files import LoadedRound
 from fastloop.suite.suite_file import Cell, SuiteFile
 from fastloop.suite.workloads import SuiteRow, SuiteWorkload
 
@@ -63,7 +63,7 @@ class JudgedClaim:
     factor: stats.Ratio | None
     """Seconds of `slow` / seconds of `fast`, paired by round; None if they can't be compared."""
     reason: str = ""
-    """The reason why there is no factor; empty if there is one."""
+    """The reason why the claim is undecided or was not measured; empty if it holds or does not."""
 
 
 def _row(loader: str, *overrides: str) -> SuiteRow:
@@ -282,7 +282,11 @@ def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
         outcome = "holds"
     elif factor.is_interval and factor.high < claim.least:
         outcome = "does not hold"
-    return JudgedClaim(claim=claim, outcome=outcome, factor=factor)
+    elif factor.is_interval:
+        reason = f"the interval of {len(slow.seconds)} windows includes {claim.least:g}"
+    else:
+        reason = f"{len(slow.seconds)} windows have no interval"
+    return JudgedClaim(claim=claim, outcome=outcome, factor=factor, reason=reason)
 
 
 def describe_judgement(judged: JudgedClaim) -> str:
@@ -291,20 +295,38 @@ def describe_judgement(judged: JudgedClaim) -> str:
     if factor is None:
         return f"{claim.name}: {judged.outcome}: {judged.reason}"
     measured = f"{factor.estimate:.2f} times as fast ({factor.low:.2f} to {factor.high:.2f})"
+    reason = f"; {judged.reason}" if judged.reason else ""
     return (
-        f"{claim.name}: {judged.outcome}: {measured}, claimed: {claim.least:g} or more: "
+        f"{claim.name}: {judged.outcome}: {measured}{reason}, claimed: {claim.least:g} or more: "
         f"{claim.says}"
     )
 
 
 def render_claims(rounds: list[LoadedRound], page: str = "index.html") -> str:
-    """The page of claims: the newest round of each machine.
+    """The page of claims. For each machine, a claim is judged by the newest round that has it.
 
-    page: the name of the page of loaders beside it; empty without one.
+    rounds: oldest first. page: the name of the page of loaders beside it; empty without one.
     """
-    newest = {each.machine: each for each in rounds}
-    judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
-    return render_page(TEMPLATE, judged=judged, machines=[*newest.values()], page=page)
+    machines = [*dict.fromkeys(each.machine for each in rounds)]
+    judged = [
+        (loaded, judge(claim, loaded.document))
+        for machine in machines
+        for claim in CLAIMS
+        for loaded in [_newest_with(claim, [each for each in rounds if each.machine == machine])]
+    ]
+    used = {(loaded.machine, loaded.round): loaded for loaded, _ in judged}
+    return render_page(
+        TEMPLATE, judged=judged, rounds=[*used.values()], machines=machines, page=page
+    )
+
+
+def _newest_with(claim: Claim, rounds: list[LoadedRound]) -> LoadedRound:
+    """The newest round that has a cell of the claim; the newest of all if none has."""
+    # A round that was ended early, or that measures some claims again, lacks the others.
+    having = [
+        each for each in rounds if any(cell.workload == claim.name for cell in each.document.cells)
+    ]
+    return (having or rounds)[-1]
 
 
 def _why_null(cell: Cell | None) -> str:

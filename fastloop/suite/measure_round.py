@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from fastloop.config.catalogue import options_of, options_with_store
 from fastloop.config.command_line import quote
 from fastloop.config.compose import compose_requests, usage_errors
-from fastloop.config.hydra_experiments import register_experiments
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_result
-from fastloop.core.text import printable
+from fastloop.core.text import first_line, printable
 from fastloop.core.types import UsageError
 from fastloop.suite.workloads import (
     WORKLOADS,
@@ -135,7 +134,7 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
     for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
             return {}
-        reasons[row] = f"{UNSUPPORTED}{printable(reason.splitlines()[0])}"
+        reasons[row] = f"{UNSUPPORTED}{printable(first_line(reason))}"
     return reasons
 
 
@@ -194,8 +193,6 @@ def _compose(
 ) -> dict[SuiteRow, JobRequest]:
     """The request of each row's job with these changes. Raises UsageError for a wrong override."""
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
-    # The transform of bytes_to_floats is one that experiments/peers adds.
-    register_experiments()
     with usage_errors():
         requests = compose_requests(jobs, folder) if jobs else []
     return dict(zip(rows, requests, strict=True))

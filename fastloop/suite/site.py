@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastloop.core.number_text import significant
-from fastloop.core.stats import percent
+from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.reporting.page import render_page
-from fastloop.suite.suite_file import Cell, Figures, SuiteFile, load_suite
-from fastloop.suite.verify_file import check_file
+from fastloop.suite.round_agreement import Agreement, find_agreement, groups_of_both
+from fastloop.suite.round_files import LoadedRound, best_of_machines
+from fastloop.suite.suite_file import Cell, Figures
 
 TEMPLATE = Path(__file__).with_name("loaders.html.jinja")
-ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
-"""Patterns of the files in the folder of results."""
 YEAR_MS = 365 * 24 * 3600 * 1000
 """A cell that was measured longer ago is grey."""
 WORST_RATIO = 30.0
@@ -26,12 +24,13 @@ BEST_HUE, WORST_HUE = 150, 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedRound:
-    """A file of a round, by its names."""
+class TwoRounds:
+    """Two complete rounds of a machine, and how far they agree."""
 
-    round: str
     machine: str
-    document: SuiteFile
+    before: LoadedRound
+    now: LoadedRound
+    agreement: Agreement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,48 +68,56 @@ class ShownCell:
         return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
 
 
-def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
-    """The verified files <results>/<round>/<machine>.json, oldest round first.
-
-    pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if one was altered.
-    """
-    rounds = []
-    for path in sorted(results.glob(pattern)):
-        document = load_suite(path)
-        check_file(document, str(path))
-        name = path.relative_to(results).parts[0]
-        rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
-    return rounds
-
-
 def render_site(
     rounds: list[LoadedRound], now_ms: int, code_url: str, has_claims: bool = False
 ) -> str:
-    """The page. A cell is the newest of its machine, workload and row, even if it has no figures.
-    Cells of different rounds are not ranked together.
+    """The page. A cell is the newest of its machine, workload and row, even if it has no figures;
+    one with a rank is kept. Cells of different rounds are not ranked together.
 
-    now_ms: the present, in milliseconds since 1970. code_url: address before the path of code.
-    has_claims: True if there is a page of claims beside it.
+    rounds: oldest first. now_ms: the present, in milliseconds since 1970. code_url: address before
+    the path of code. has_claims: True if there is a page of claims beside it.
     """
     titles: dict[str, str] = {}
     for each in rounds:
         titles |= {workload.name: workload.title for workload in each.document.workloads}
-    newest = {
-        (each.machine, cell.workload, cell.label): _show(each, cell, now_ms, code_url)
-        for each, cell in _cells_to_show(rounds)
-    }
-    cells = sorted(newest.values(), key=lambda shown: _sort_key(shown, [*titles]))
-    machines = {each.machine: each for each in rounds}
+    chosen: dict[tuple[str, str, str], ShownCell] = {}
+    for each, cell in _cells_to_show(rounds):
+        place = (each.machine, cell.workload, cell.label)
+        if not _is_kept(chosen.get(place), cell):
+            chosen[place] = _show(each, cell, now_ms, code_url)
+    cells = sorted(chosen.values(), key=lambda shown: _sort_key(shown, [*titles]))
     return render_page(
         TEMPLATE,
         cells=cells,
         titles=titles,
-        machines=[*machines.values()],
+        machines=[*best_of_machines(rounds).values()],
+        agreements=[*_agreements(rounds)],
         labels=sorted({shown.cell.label for shown in cells}),
         by_place={(each.machine, each.cell.label, each.cell.workload): each for each in cells},
         filled=sum(each.cell.figures is not None for each in cells),
         has_claims=has_claims,
     )
+
+
+def _is_kept(before: ShownCell | None, cell: Cell) -> bool:
+    """True if the older cell stays: a later round of some loaders would take away its rank."""
+    if before is None or not before.rank or before.is_old:
+        return False
+    return cell.figures is not None and cell.figures.rank is None
+
+
+def _agreements(rounds: list[LoadedRound]) -> Iterator[TwoRounds]:
+    """The agreement of the newest two complete rounds of each machine that has two."""
+    complete = [each for each in rounds if each.document.scope == "full" and each.document.complete]
+    for machine in dict.fromkeys(each.machine for each in complete):
+        newest = [each for each in complete if each.machine == machine][-2:]
+        if len(newest) < 2:
+            continue
+        before, now = newest
+        # Rounds of other workloads have no row in common.
+        if groups := groups_of_both([before.document, now.document]):
+            agreement = find_agreement([*groups.values()])
+            yield TwoRounds(machine=machine, before=before, now=now, agreement=agreement)
 
 
 def _cells_to_show(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cell]]:
@@ -182,12 +189,19 @@ def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
     return replace(
         shown,
         rank="" if figures.rank is None else f"{figures.rank}{tie}",
-        ratio="" if ratio is None else f"{ratio:.2f}",
-        interval="" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+        ratio="" if ratio is None else _ratio_text(ratio),
+        interval="" if interval is None else " to ".join(map(_ratio_text, interval)),
         hue=None if ratio is None else _hue(ratio),
         rate=significant(figures.samples_per_s),
-        share="" if share is None else f"{percent(share)} %",
+        share="" if share is None else show_fine_percent(share),
     )
+
+
+def _ratio_text(ratio: float) -> str:
+    """A ratio with two decimals at most: 1.02, 15.1, 2,583."""
+    # 9.996 would be 10.00, and 99.96 would be 100.0.
+    decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{ratio:,.{decimals}f}"
 
 
 def _hue(ratio: float) -> int:

@@ -32,6 +32,13 @@ def find_problems(document: SuiteFile) -> list[str]:
     return [*map(printable_line, problems)]
 
 
+def check_file(document: SuiteFile, name: str) -> None:
+    """Raise UsageError, with the first altered field, unless the file is as it was written."""
+    if problems := find_problems(document):
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UsageError(f"{name}: {problems[0]}{more}")
+
+
 def _wrong_figures(document: SuiteFile) -> list[str]:
     """A line for each figure that does not follow from the windows."""
     problems: list[str] = []
@@ -48,13 +55,6 @@ def _wrong_figures(document: SuiteFile) -> list[str]:
         path = f"cells[{cell_name(given)}].figures"
         problems += _compare_figures(path, given.figures, computed.figures)
     return problems
-
-
-def check_file(document: SuiteFile, name: str) -> None:
-    """Raise UsageError, with the first altered field, unless the file is as it was written."""
-    if problems := find_problems(document):
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UsageError(f"{name}: {problems[0]}{more}")
 
 
 def _broken_seals(document: SuiteFile) -> list[str]:

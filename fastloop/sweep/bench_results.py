@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
-from fastloop.core.number_text import TimeUnit, significant, unit_of, unit_of_all
+from fastloop.core.number_text import TimeUnit, show_fine_percent, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
-from fastloop.core.text import notebook_html, wrap
+from fastloop.core.text import wrap
+from fastloop.reporting.page import notebook_html
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -120,8 +121,8 @@ class BenchResult:
         first, *waits = self._waits_ms()
         limit = ""
         if self.limit_fraction is not None:
-            share = stats.percent(self.limit_fraction)
-            limit = f", {share} % of what this machine can gather from memory"
+            share = show_fine_percent(self.limit_fraction)
+            limit = f", {share} of what this machine can gather from memory"
         lines = [
             *describe_load(self.machine_load),
             self._describe_trials(),

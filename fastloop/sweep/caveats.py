@@ -13,8 +13,9 @@ import numpy as np
 from fastloop.core import stats
 from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.limit import typical_origin
-from fastloop.core.number_text import significant
-from fastloop.core.protocols import HasCaveat, HasRowsCaveat
+from fastloop.core.number_text import show_fine_percent, significant
+from fastloop.core.plan import HasRowsCaveat
+from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Attribution, Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
@@ -161,7 +162,7 @@ def _above_limit(result: Result) -> list[str]:
             origins = [measured.limit_origin for measured in measurements(result, name)]
             origin = typical_origin(origins)
             cause = CAUSES[origin.kind if origin else "rows"]
-            lines.append(f"{name}: above the limit: {stats.percent(fraction)} %, as {cause}")
+            lines.append(f"{name}: above the limit: {show_fine_percent(fraction)}, as {cause}")
     return lines
 
 

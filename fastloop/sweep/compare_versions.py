@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fastloop.core.alpha_spending import MOST_ROUNDS
+from fastloop.core.auto_trials import MOST_ROUNDS
 from fastloop.core.interleave import rounds
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fastloop.core.protocols import Dataset, Launcher, StreamingDataset
+from fastloop.core.launcher import Launcher
+from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.text import plain_reason
 from fastloop.core.traits import CollateTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.core.types import (
@@ -32,7 +33,7 @@ from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import find_model_input
+from fastloop.trial.model_input import find_model_input
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "

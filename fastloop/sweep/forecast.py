@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.alpha_spending import AUTO, AUTO_SECONDS
+from fastloop.core.auto_trials import AUTO, AUTO_SECONDS
 from fastloop.core.number_text import show_about
 
 START_S, LAUNCHED_S = 5.0, 0.15

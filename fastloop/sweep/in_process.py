@@ -16,13 +16,12 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
-from fastloop.core.alpha_spending import AUTO, AUTO_SECONDS
-from fastloop.core.auto_trials import is_decided, most_trials
+from fastloop.core.auto_trials import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.time_limits import within
 from fastloop.core.trees import read_bytes, tree_leaves
@@ -211,7 +210,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
                 watch.end_stretch()
             order.append(names)
             end_round()
-            # is_decided() tests only after certain numbers of rounds, see core/alpha_spending.py.
+            # is_decided() tests only after certain numbers of rounds, see core/auto_trials.py.
             if is_auto and is_decided(trial_s):
                 break
     return _summarize(trial_s, order, samples, watch.summary(), epochs=epochs, in_looks=is_auto)
@@ -424,7 +423,7 @@ class LoaderTimer:
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
-    count: Callable[[Tree], int] = count_rows
+    size_of: Callable[[Tree], int] = count_rows
     """The number of samples of a batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
@@ -436,7 +435,7 @@ class LoaderTimer:
         # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
         # too few in a later epoch would seem fast.
         num_epochs = self.num_epochs * self.repeats
-        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.count)
+        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.size_of)
         for epoch, sizes in enumerate(window.sizes):
             if sum(sizes) != self.samples:
                 counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
@@ -458,7 +457,7 @@ def _cold_timer(
         num_epochs=num_epochs,
         device=device,
         samples=samples,
-        count=count_rows if is_even else count_samples,
+        size_of=count_rows if is_even else count_samples,
     )
 
 
@@ -468,14 +467,14 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
     and no window is run to find out how often.
     """
-    count, start_ns = cold.count, now_ns()
+    size_of, start_ns = cold.size_of, now_ns()
     # The quickest function that counts such batches is found here, outside of the windows.
     for batch in cold.epochs(0):
-        count = row_counter(batch) if count is count_rows else count
+        size_of = row_counter(batch) if size_of is count_rows else size_of
         cold.consume(batch)
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
-    timer = replace(cold, count=count, window_s=cold.num_epochs * warm_s)
+    timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
     # One window tells how long an epoch takes without the warm-up. After a long warm-up it would
     # only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:

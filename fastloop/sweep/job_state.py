@@ -9,9 +9,9 @@ from pathlib import Path
 from fastloop.core.atomic_files import remove, write_text
 from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
+from fastloop.core.launcher import Launcher
 from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Launcher
 from fastloop.core.result import Result, Status
 from fastloop.core.result_io import save
 from fastloop.core.types import Failure, FailureKind

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastloop.core import stats
+from fastloop.core.launcher import RankAnswer
 from fastloop.core.limit import merge_origins
-from fastloop.core.protocols import RankAnswer
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from fastloop.core.launcher import Launcher
 from fastloop.core.machine import describe_machine
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Launcher, StreamingDataset
+from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.same_crops import COMPARED_CROPS

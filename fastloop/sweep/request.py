@@ -13,7 +13,8 @@ from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
 # torch takes seconds to import: --cfg, --help and completion must not wait for it.
 if TYPE_CHECKING:
-    from fastloop.core.protocols import Launcher, Tracker
+    from fastloop.core.launcher import Launcher
+    from fastloop.core.protocols import Tracker
     from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from fastloop.core.alpha_spending import AUTO_SECONDS
+from fastloop.core.auto_trials import AUTO_SECONDS
 from fastloop.core.interleave import rounds
 from fastloop.core.limit import Limit
 from fastloop.core.machine_load import load_between, read_counters

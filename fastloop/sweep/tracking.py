@@ -13,6 +13,7 @@ from tqdm import tqdm
 from fastloop.core.passwords import without_passwords
 from fastloop.core.protocols import Tracker
 from fastloop.core.result import Result
+from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 
@@ -61,7 +62,7 @@ class SweepTracker:
             yield
         except Exception as error:
             self.is_lost = True
-            message = (str(error).strip().splitlines() or [""])[0]
+            message = first_line(error)
             # A UsageError names the setting, and needs no class.
             named = not isinstance(error, UsageError)
             reason = without_passwords(f"{type(error).__name__}: {message}" if named else message)

@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
 
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
-from fastloop.core.text import describe_exit
 from fastloop.core.types import UsageError
 
 PROGRAM = Path(__file__).parents[1] / "cli" / "serve_version.py"

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fastloop.core.limit import Limit, LimitOrigin
-from fastloop.core.seeds import splitmix64
+from fastloop.core.seeds import random_bits
 from fastloop.core.spans import now_ns
 from fastloop.core.types import name_of
 from fastloop.data.crop_columns import CropColumn, native_crops
@@ -54,7 +54,7 @@ class DecodedCrops:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write these files' crops to `out`; raises BadData."""
         images, cropping = self.samples.images, self.samples.cropping
-        keys, rows = splitmix64(indices, self.samples.seed), self.spec.view_tensor(out)
+        keys, rows = random_bits(indices, self.samples.seed), self.spec.view_tensor(out)
         for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
             pixels = images.decode_file(self.files[index])
             cut = draw_cut(cropping.crop, cropping.flip, key, *pixels.shape[:2])

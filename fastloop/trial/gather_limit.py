@@ -49,7 +49,10 @@ class Gatherer:
     out: np.ndarray
 
     def run(self, stop_ns: int, reads: bool) -> int:
-        """Gather until `stop_ns`, and return the number of rows; reads: read each byte again."""
+        """Gather until `stop_ns`, and return the number of rows.
+
+        reads: read each gathered byte.
+        """
         # Summing machine words is the fastest way to read. Up to 7 bytes at the end are left out.
         words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
         num_rows = 0
@@ -72,9 +75,9 @@ def gather_limit(
 ) -> Limit:
     """Rows per second that this machine can gather.
 
-    reads: read every gathered byte once more, as the step does if bytes of batches may be unread.
-    Measuring takes about window_s, but at least 0.05 and at most 1 s. It needs at
-    most 256 MiB for the rows, and the memory of a batch for each core.
+    reads: read every gathered byte once more, as the step does if bytes of batches may be
+    unread. Measuring takes about window_s, but at least 0.05 and at most 1 s. It needs at most
+    256 MiB for the rows, and the memory of a batch for each core.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
@@ -101,6 +104,7 @@ def conversion_limit(
 
 
 def _source(num_rows: int, row_nbytes: int) -> np.ndarray:
+    """The rows to gather: a matrix of bytes, all of them ones."""
     # Ones, not zeros: np.zeros maps all pages to the same page of the kernel, which stays in cache.
     return np.ones((max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes)), row_nbytes), np.uint8)
 

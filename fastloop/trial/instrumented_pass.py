@@ -6,8 +6,7 @@ import torch
 
 from fastloop.core.benchmark import Session
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.machine import cpu_seconds
-from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.machine_counters import LEAST_SECONDS, cpu_seconds
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Attribution
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize

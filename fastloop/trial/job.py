@@ -5,22 +5,12 @@ from __future__ import annotations
 import multiprocessing
 from dataclasses import replace
 
-from fastloop.core.alpha_spending import AUTO
-from fastloop.core.auto_trials import most_trials
-from fastloop.core.benchmark import Benchmark
+from fastloop.core.auto_trials import AUTO, most_trials
+from fastloop.core.benchmark import Benchmark, Execution, Model
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.order_parts import OrderPrefix
 from fastloop.core.plan import Loader, Plan
-from fastloop.core.protocols import (
-    Collate,
-    Dataset,
-    Decoder,
-    Execution,
-    Model,
-    Order,
-    Placement,
-    Transform,
-)
+from fastloop.core.protocols import Collate, Dataset, Decoder, Order, Placement, Transform
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.prepare_dataset import DataRequest

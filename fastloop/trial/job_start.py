@@ -1,15 +1,13 @@
-"""The start of a job in a fresh process: support checks, threads, the rank's plan, the setup
-with the model's input and target."""
+"""The start of a job in a fresh process: support checks, threads, the rank's plan, and the setup of
+its benchmarks."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,19 +21,17 @@ from fastloop.core.parts import Part
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
-from fastloop.core.trees import tree_leaves
-from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree, Unsupported
+from fastloop.core.types import BadData, Epochs, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
-from fastloop.data.digest import leaves_of
 from fastloop.data.random_samples import make_repeatable
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.job_probe import Probe
-from fastloop.options.model._inputs import describe_sample
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.delivery import full_delivery, loader_opener, with_sample_lengths
 from fastloop.trial.job import Job
+from fastloop.trial.model_input import find_model_input
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
 from fastloop.trial.unread_batches import UnreadBatches, may_be_unread
@@ -201,84 +197,3 @@ def _rank_threads() -> int | None:
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return max(1, usable_cores() // local_world_size())
-
-
-def find_model_input(job: Job, num_classes: int | None, batch: Tree) -> tuple[Leaves, ExtractPair]:
-    """dtype and shape of each leaf of a sample, and a function that selects (input, target).
-
-    If a model runs, the leaves are its input and target only. Raises Unsupported if a benchmark of
-    the job can't use the sample.
-    """
-    benchmarks = job.benchmark
-
-    def check(sample: Leaves) -> None:
-        for benchmark in benchmarks.values():
-            benchmark.check(job.model, num_classes, sample)
-
-    with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
-    if with_model:
-        return find_pair(with_model[0], batch, check)
-    sample = leaves_of(batch)
-    check(sample)
-    return sample, tuple
-
-
-def find_pair(
-    benchmark: str, batch: Tree, check: Callable[[Leaves], None]
-) -> tuple[Leaves, ExtractPair]:
-    """dtype and shape of a sample's (input, target), and a function that selects both from a batch.
-
-    check: raises Unsupported for samples that the model can't take. find_pair raises this error if
-    no field fits as the input, and Unsupported if both fields do.
-    """
-    # The first element of a tuple or list of two is the input. In a mapping or a dataclass a name
-    # may mean anything, so the input is the field that the model can take.
-    errors, pairs = [], []
-    for select in _candidate_pairs(batch):
-        leaves = leaves_of(select(batch))
-        try:
-            check(leaves)
-        except Unsupported as error:
-            errors.append(error)
-        else:
-            pairs.append((leaves, select))
-    if not pairs:
-        raise errors[0]
-    leaves, select = pairs[0]
-    if len(pairs) == 1 and len(leaves) == 2:
-        return leaves, select
-    got = describe_sample(leaves)
-    if len(pairs) > 1:
-        names = _describe_fields(batch)
-        got = f"{names} of {got}, either of which may be the input; in a tuple it is the first"
-    needs = f"benchmark={benchmark} needs (input, target), got {got}"
-    raise Unsupported(f"{needs}; benchmark=traversal takes any")
-
-
-def _candidate_pairs(batch: Tree) -> list[ExtractPair]:
-    """Functions that select (input, target): one per possible order, or a single one if the order
-    is known or the batch is not a pair."""
-    count = len(tree_leaves(batch))
-    if isinstance(batch, tuple | list) and len(batch) == count == 2:
-        return [tuple if all(isinstance(leaf, torch.Tensor) for leaf in batch) else tree_leaves]
-    if count != 2:
-        return [tree_leaves]
-    names = [name for name, value in _fields(batch).items() if isinstance(value, torch.Tensor)]
-    if len(names) != 2:
-        return [tree_leaves, lambda batch: tree_leaves(batch)[::-1]]
-    take = itemgetter if isinstance(batch, Mapping) else attrgetter
-    return [take(*names), take(*reversed(names))]
-
-
-def _fields(batch: Tree) -> dict[str, object]:
-    """Top-level values of a mapping or a dataclass by name; empty for other batches."""
-    if isinstance(batch, Mapping):
-        return {name: batch[name] for name in batch.keys()}  # noqa: SIM118 - a TensorDict iterates over its rows
-    if not dataclasses.is_dataclass(batch):
-        return {}
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-
-
-def _describe_fields(batch: Tree) -> str:
-    """Type and field names of a batch, for an error message."""
-    return f"{type(batch).__name__}({', '.join(map(str, _fields(batch)))})"

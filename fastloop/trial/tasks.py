@@ -13,8 +13,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from fastloop.core.launcher import RankTask
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Dataset, RankTask
+from fastloop.core.protocols import Dataset
 from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.trial.earlier_trials import Earlier

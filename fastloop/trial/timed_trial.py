@@ -8,7 +8,7 @@ import torch
 
 from fastloop.core.benchmark import Session, Setup
 from fastloop.core.limit import Limit
-from fastloop.core.machine import load_average
+from fastloop.core.machine_counters import load_average
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
@@ -172,10 +172,10 @@ def _time_windows(
         tried.append(repeats)
         consume, losses = session.start(deliver)
         cached = set_cache_state(job.cache, context.prepared.files, loader)
-        count_rows = row_counter(opened.batch)
+        size_of = row_counter(opened.batch)
         with context.join_uneven_ranks(session):
             window = time_epochs(
-                loader.epochs, consume, job.epochs * repeats, context.device, count_rows
+                loader.epochs, consume, job.epochs * repeats, context.device, size_of
             )
         # The time of the slowest rank counts, so that all ranks decide alike.
         seconds = max(all_gather(window.seconds, float))

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from fastloop.core.machine import MemoryMapping, memory_mappings
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree
 
@@ -47,6 +48,36 @@ def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
     if any(type(leaf) is not torch.Tensor for leaf in leaves):
         return True
     return any(mappings.is_of_file(leaf.data_ptr()) for leaf in leaves)
+
+
+class MemoryMapping(NamedTuple):
+    """A range of mapped addresses of a process."""
+
+    start: int
+    stop: int
+    is_file: bool
+    """True if they are mapped to a file on a disk."""
+
+
+def memory_mappings() -> list[MemoryMapping] | None:
+    """All mapped addresses of this process, ascending; None if unknown."""
+    try:
+        text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    # Paths that begin like these have no file on a disk: they are shared memory of POSIX, of torch,
+    # of memfd_create and of System V.
+    in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
+    mappings = []
+    # A path may hold characters at which splitlines would break it; its line ends are escaped.
+    for line in filter(None, text.split("\n")):
+        # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks.
+        row = line.split(maxsplit=5)
+        start, stop = row[0].split("-")
+        path = row[5] if len(row) == 6 else ""
+        is_file = path.startswith("/") and not path.startswith(in_memory)
+        mappings.append(MemoryMapping(int(start, 16), int(stop, 16), is_file))
+    return mappings
 
 
 class _Mappings:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
-from fastloop.core.text import notebook_html, wrap
+from fastloop.core.text import wrap
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device
+from fastloop.reporting.page import notebook_html
 from fastloop.sweep.in_process import (
     LoaderLike,
     check_seconds,

@@ -14,7 +14,12 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import LINE_WIDTH
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, to_json
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    do_workers_pay,
+    to_json,
+)
 from fastloop.explain.attach.findings_text import describe_nothing, format_findings, what_if_rows
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
@@ -295,7 +300,15 @@ def test_predictions_say_that_workers_would_share_cores(monkeypatch, gains, step
 
 @pytest.mark.parametrize(
     ("others", "told"),
-    [(0.0, "may be 20 % off"), (0.1, "may be 20 % off"), (1.0, "may be 70 % off, 20 % on a quiet")],
+    [
+        (0.0, "may be 20 % off"),
+        (0.1, "may be 20 % off"),
+        (1.0, "may be 70 % off, 20 % on a quiet"),
+        (
+            1.8,
+            "tell little, as other programs used 1.8 of 2 cores; on a quiet machine they may be 20",
+        ),
+    ],
 )
 def test_error_of_predictions_grows_with_the_load(monkeypatch, others, told):
     monkeypatch.setattr("fastloop.explain.attach.findings_text.usable_cores", lambda: 2)
@@ -304,6 +317,30 @@ def test_error_of_predictions_grows_with_the_load(monkeypatch, others, told):
     text = " ".join(format_findings(replace(found, loops=(loop,))).split())
     assert told in text
     assert ("other programs used 1 of 2 cores" in text) == (others == 1)
+
+
+def test_command_is_shown_without_characters_that_a_terminal_executes():
+    found = replace(findings_of(), command="train.py 'a\nb\033[2J'")
+    assert format_findings(found).splitlines()[0] == "fastloop: train.py 'a b?[2J'"
+
+
+@pytest.mark.parametrize(
+    ("present", "numbers", "pays"),
+    [
+        (0, [], False),
+        (0, [2], True),
+        (1, [], True),
+        (1, [4, 0], True),
+        (1, [0, 4], False),  # "use num_workers=2" beside "num_workers=0: 49 %"
+    ],
+)
+def test_more_workers_are_advised_only_if_the_predictions_agree(present, numbers, pays):
+    what_ifs = tuple(
+        LoopWhatIf(change=Change(settings={"num_workers": count}), gain=0.5 - 0.1 * place)
+        for place, count in enumerate(numbers)
+    )
+    assert do_workers_pay(a_loop(0.05, present), 1.0, what_ifs) is pays
+    assert do_workers_pay(a_loop(0.05, present), 9.0, what_ifs) is True
 
 
 def test_change_without_a_prediction_is_listed_with_the_reason():

@@ -183,6 +183,17 @@ def test_round_that_the_budget_has_cut_off_is_left_out():
     assert attempts.choose_round(3, remaining_s=0.0) == []
 
 
+def test_minutes_are_those_of_changes_that_would_run_again():
+    """A change that was killed, or that takes 35 times as long, asked for 25 minutes."""
+    baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 5.0})
+    runs = [({1: 4.0}, 9.0, ""), ({}, 12.0, ""), ({1: 50.0}, 60.0, ""), ({}, 60.0, "killed")]
+    changed = [
+        Attempt(change=Change(settings={"num_workers": n}), run_s=run_s, seconds=s, failure=failure)
+        for n, (s, run_s, failure) in enumerate(runs)
+    ]
+    assert Attempts(baseline=baseline, changed=changed).longest_run_s == 12.0
+
+
 @pytest.mark.parametrize(("changed_s", "is_run"), [([9.0, 4.0, 12.0], True), (3 * [5.0], False)])
 def test_time_for_comparing_samples_is_used_for_rounds_while_no_change_is_sure(changed_s, is_run):
     baseline = Attempt(change=AS_IS, run_s=10.0, seconds={1: 10.0, 2: 10.2, 3: 9.9})

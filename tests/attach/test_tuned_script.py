@@ -15,7 +15,7 @@ from commands import run_fastloop
 from interrupts import interrupt_after
 from torch.utils.data import DataLoader
 
-from fastloop.cli.torchrun_words import read_torchrun
+from fastloop.cli.script_words import read_torchrun
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change

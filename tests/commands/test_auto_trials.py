@@ -8,7 +8,7 @@ import pytest
 from commands import results, run_fastloop, run_until_killed
 from options import SUPPORT
 
-from fastloop.core.alpha_spending import LOOKS
+from fastloop.core.auto_trials import LOOKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 AUTO = (

@@ -9,17 +9,20 @@ import socket
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from commands import results, run_fastloop
 from options import REPOSITORY, skip_or_fail
-from suite_files import claimed_file, document_of, measured_cell
+from suite_files import FAST, NOW_MS, claimed_file, document_of, example, measured_cell
 
 from fastloop.core.tracked_metrics import metrics
 from fastloop.suite.claims import CLAIMS, render_claims
-from fastloop.suite.site import LoadedRound
+from fastloop.suite.round_files import LoadedRound
+from fastloop.suite.site import render_site
+from fastloop.suite.suite_file import with_figures
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
@@ -149,6 +152,111 @@ def test_claims_are_read_on_a_phone_without_scrolling_sideways(tmp_path, phone):
     )
     ((needed, given),) = phone.execute_script(widths)
     assert needed <= given
+
+
+def loaders_page() -> str:
+    """A page of two machines: rows that are tied, tuned, older than a year, and without figures."""
+    code = "fastloop/options/loader/raw.py"
+    tuned = {"loader": "raw", "configuration": "tuned", "overrides": ["num_workers=2"]}
+    cells = [*example().cells, measured_cell("raw num_workers=2", [2.0] * 5, code=code, **tuned)]
+    cells += [measured_cell(name, FAST, workload="tokens") for name in ("raw", "fastloop")]
+    one = document_of(*cells)
+    (rows,) = one.workloads
+    one = with_figures(replace(one, workloads=[rows, replace(rows, name="tokens", title="Tokens")]))
+    old = document_of(measured_cell("dali", FAST, measured_ms=NOW_MS - 2 * 365 * 86_400_000))
+    return render_site(
+        [
+            LoadedRound(round="2024-11", machine="older", document=old),
+            LoadedRound(round="2026-11", machine="box", document=one),
+        ],
+        NOW_MS,
+        "https://code.example",
+    )
+
+
+SHOWN = """
+return [...document.querySelectorAll("#cells tbody tr")].filter(row => !row.hidden).map(
+    row => [row.dataset.machine, row.dataset.workload, row.dataset.loader])
+"""
+SET = """
+const [name, value] = arguments, field = document.querySelector(`#filters [name=${name}]`)
+field.type === "checkbox" ? field.checked = Boolean(value) : field.value = value
+field.dispatchEvent(new Event("input", {bubbles: true}))
+"""
+
+
+def test_cells_of_loaders_are_filtered_and_sorted(tmp_path, browser):
+    page = tmp_path / "index.html"
+    page.write_text(loaders_page())
+    browser.get(page.as_uri())
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    browser.save_screenshot(str(SCREENSHOTS / "loaders.png"))
+    every = [tuple(each) for each in browser.execute_script(SHOWN)]
+    filters = {
+        ("workload", "tokens"): lambda machine, workload, loader: workload == "tokens",
+        ("configuration", "tuned"): lambda machine, workload, loader: "=" in loader,
+        ("machine", "older"): lambda machine, workload, loader: machine == "older",
+        ("loader", "SPD"): lambda machine, workload, loader: "spd" in loader,
+        ("filled", "yes"): lambda machine, workload, loader: loader != "ffcv",
+    }
+    for (name, value), is_wanted in filters.items():
+        browser.execute_script(SET, name, value)
+        shown = [tuple(each) for each in browser.execute_script(SHOWN)]
+        assert shown == [each for each in every if is_wanted(*each)], name
+        assert 0 < len(shown) < len(every)
+        browser.execute_script(SET, name, "")
+    browser.execute_script(SET, "loader", "no such loader")
+    assert browser.execute_script(SHOWN) == []
+    assert browser.find_element("id", "none").is_displayed()
+    browser.execute_script(SET, "loader", "")
+    head = {
+        button.text: button for button in browser.find_elements("css selector", "#cells button")
+    }
+    for sign in (1, -1):
+        head["ratio"].click()
+        rows = browser.find_elements("css selector", "#cells tbody tr")
+        cells = [row.find_elements("css selector", "td") for row in rows]
+        numbers = [float(tds[3].text) for tds in cells if len(tds) > 3]
+        assert numbers == sorted(numbers, reverse=sign < 0)
+        # A row without figures is last in both directions.
+        assert "ffcv" in rows[-1].text
+
+
+def test_cells_of_loaders_show_ties_age_reasons_and_code(tmp_path, browser):
+    page = tmp_path / "index.html"
+    page.write_text(loaders_page())
+    browser.get(page.as_uri())
+    rows = {
+        (row.get_attribute("data-workload"), row.get_attribute("data-loader")): row
+        for row in browser.find_elements("css selector", "#cells tbody tr")
+    }
+    for name in ("grain", "spdl"):
+        assert "1 =" in rows["small_rows", name].text
+    assert "1 =" not in rows["small_rows", "raw"].text
+    assert "needs" in rows["small_rows", "ffcv"].text
+    assert "300" in rows["tokens", "raw"].text  # MiB
+    assert "250" in rows["tokens", "raw"].text  # ms until the first batch
+    colours = {key: row.value_of_css_property("color") for key, row in rows.items()}
+    grey = colours.pop(("small_rows", "dali"))
+    assert grey not in colours.values()
+    for (_, name), row in rows.items():
+        link = row.find_element("css selector", "a").get_attribute("href")
+        loader = name.partition(" ")[0]
+        assert link == f"https://code.example/fastloop/options/loader/{loader}.py"
+
+
+def test_loaders_are_read_on_a_phone_without_a_page_that_scrolls_sideways(tmp_path, phone):
+    page = tmp_path / "index.html"
+    page.write_text(loaders_page())
+    phone.get(page.as_uri())
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    phone.save_screenshot(str(SCREENSHOTS / "loaders-phone.png"))
+    # The tables scroll inside of their own boxes.
+    assert phone.execute_script("return document.documentElement.scrollWidth") == PHONE_WIDTH
+    boxes = phone.execute_script(
+        "return [...document.querySelectorAll('.scroll')].map(e => e.getBoundingClientRect().right)"
+    )
+    assert max(boxes) <= PHONE_WIDTH
 
 
 @pytest.mark.nightly

@@ -86,6 +86,10 @@ def test_slower_working_folder_is_found_and_leaves_no_worktree(repository):
     base, new = (load_results(folder / side, "side") for side in ("base", "new"))
     assert base[0].content == new[0].content != ""
     assert base[0].fingerprint != new[0].fingerprint
+    # One clock is read by both: trial after trial, each version has its turn.
+    trials = [trial for result in (*base, *new) for trial in result.trials]
+    turns = sorted(trials, key=lambda trial: trial.benchmarks["traversal"].start_ns)
+    assert [trial.number for trial in turns] == [n for n in range(len(trials) // 2) for _ in "12"]
     assert "is slower than" in (repository / "comment.md").read_text()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import fork_server
 import pytest
+import yaml
 from options import REPOSITORY
 
 import fastloop
@@ -238,6 +239,20 @@ def test_options_that_have_never_been_run_are_those_that_say_unverified():
             if any("unverified" in each.meaning for each in option.settings):
                 marked += [name, *(e.name for e in option.settings if "unverified" in e.meaning)]
     assert sorted(set(listed)) == sorted(set(marked))
+
+
+def test_workflow_for_pull_requests_is_yaml_with_settings_of_check():
+    blocks = [each[2] for each in FENCE.findall((REPOSITORY / "docs" / "commands.md").read_text())]
+    (text,) = [each for each in blocks if "pull_request" in each]
+    workflow = yaml.safe_load(text)
+    steps = workflow["jobs"]["check"]["steps"]
+    (command,) = [each["run"] for each in steps if "fastloop check" in each.get("run", "")]
+    names = {word.partition("=")[0] for word in shlex.split(command)[2:]}
+    assert names == {"against", "markdown"}
+    # All commits are needed: the base is one of them.
+    assert steps[0]["with"]["fetch-depth"] == 0
+    comments = [each for each in steps if "comment.md" in each.get("run", "")]
+    assert len(comments) == 2
 
 
 def test_choosing_page_has_every_loader_dataset_and_decoder():

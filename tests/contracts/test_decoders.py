@@ -16,6 +16,7 @@ from image_samples import BROKEN, IMAGES, PHOTOGRAPHS, png
 from options import compose_job, options
 from PIL import Image, features
 
+from fastloop.config.catalogue import groups
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, Unsupported
 from fastloop.fastloader.columns.decoders import cmyk_to_rgb
@@ -89,6 +90,14 @@ def test_decoder_is_picklable_and_names_its_library_version(decoder):
     instance = build_decoder(decoder)
     assert pickle.loads(pickle.dumps(instance)) == instance
     assert any(letter.isdigit() for letter in instance.library())
+
+
+def test_list_of_decoders_tells_which_one_is_deprecated_and_what_replaces_it():
+    (decoders,) = [group for group in groups() if group.name == "decoder"]
+    told = {option.name: option.meaning for option in decoders.options}
+    assert "deprecated" in told.pop("torchvision")
+    assert "replaces torchvision" in told["torchcodec"]
+    assert not any("deprecated" in meaning for meaning in told.values())
 
 
 def test_pil_decoder_names_its_libjpeg_turbo_version():

@@ -14,7 +14,7 @@ import pytest
 import torch
 from batches import child_processes, collate_all, has_planned_order, rows, sizes
 from child_processes import command_line
-from options import MYDATASET, compose_job, options, rejects_settings
+from options import MYDATASET, compose_job, options, rejects_settings, require_library
 from torch.utils.data import default_collate
 
 from fastloop.core.index_batches import IndexBatches, epoch_indices, index_batches
@@ -22,6 +22,7 @@ from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
+from fastloop.data.sample_order import shuffling_of
 from fastloop.suite.workloads import READ_SAMPLES
 from fastloop.trial.support import check_support
 
@@ -284,6 +285,52 @@ def test_check_support_rejects_settings_that_a_loader_ignores(prepared_job, load
         Unsupported, match=r"has no such setting|has no uint8 images|is not fork-safe"
     ):
         check_support(job)
+
+
+@pytest.mark.parametrize(
+    ("loader", "buffer", "one_shard"),
+    [
+        ("webdataset", "shuffle_buffer", "loader.store.num_shards=1"),
+        ("hf_iterable", "buffer_size", "loader.num_shards=1"),
+    ],
+)
+def test_buffer_of_a_loader_sets_how_far_samples_move(prepared_job, loader, buffer, one_shard):
+    data = ("dataset=integers", "dataset.count=400", "benchmark=traversal", f"batch_size={BATCH}")
+    distances = []
+    for size in (1, 50, 400):
+        settings = (f"loader={loader}", f"loader.{buffer}={size}", one_shard)
+        job, prepared = prepared_job(*settings, *data)
+        check_support(job)
+        with job.loader.open(prepared, job.plan(0)) as epochs:
+            places = torch.cat(optree.tree_leaves([*epochs(0)])).numpy()
+        shuffling = shuffling_of({0: places}, 400, BATCH)
+        assert shuffling.each_sample_once
+        distances.append(shuffling.distance)
+    assert distances[0] == 0
+    assert 0 < distances[1] < 0.5 < distances[2]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("order", "is_once"), [("blocks", True), ("random", False)])
+def test_parquet_decodes_each_row_group_once_an_epoch_if_they_are_the_blocks(
+    prepared_job, monkeypatch, order, is_once
+):
+    file, decoded = require_library("pyarrow.parquet").ParquetFile, []
+    read = file.read_row_group
+    monkeypatch.setattr(
+        file,
+        "read_row_group",
+        lambda self, number, **settings: decoded.append(number) or read(self, number, **settings),
+    )
+    data = ("dataset=integers", "dataset.count=400", "benchmark=traversal", f"batch_size={BATCH}")
+    groups = ("loader.store.row_group_rows=20", "loader.groups_in_memory=3", f"order={order}")
+    blocks = ("order.block_size=20",) if is_once else ()
+    job, prepared = prepared_job("loader=parquet", *data, *groups, *blocks)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        decoded.clear()
+        assert sum(sizes(epochs(0))) == 400
+    assert (len(decoded) == 20) == is_once
+    assert {*decoded} == {*range(20)}
 
 
 @pytest.mark.parametrize("loader", READ_SAMPLES)

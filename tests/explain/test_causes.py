@@ -10,7 +10,8 @@ from options import compose_job
 from fastloop.core.explanation import Ladder, Verdict, WhatIf
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.causes import Surroundings, find_causes
+from fastloop.explain.causes import find_causes
+from fastloop.explain.surroundings import Surroundings
 
 AROUND = Surroundings(
     torch_threads=2,

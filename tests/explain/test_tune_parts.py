@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from fastloop.config.combinations import compose_each, compose_values
+from fastloop.config.combinations import compose_each
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
+from fastloop.config.composed_values import compose_values
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine_counters import process_begun_ns

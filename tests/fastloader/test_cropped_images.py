@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from fastloop import CenterCrop, FastLoader, Images, RandomResizedCrop, has_jpeg
-from fastloop.core.seeds import splitmix64
+from fastloop.core.seeds import random_bits
 from fastloop.fastloader.columns.crops import FLIP_DRAW, draw, draw_cut
 from fastloop.fastloader.columns.decoders import load_jpeg
 
@@ -59,7 +59,7 @@ def by_pillow(data: bytes, cut) -> np.ndarray:
 def expected(images: list[bytes], way, flip: float, seed: int = 0) -> np.ndarray:
     column = Images(images, crop=way, flip=flip)
     loader = FastLoader(column, 4, seed=seed)
-    keys = splitmix64(np.arange(len(images)), _epoch_seed(loader))
+    keys = random_bits(np.arange(len(images)), _epoch_seed(loader))
     samples = []
     for data, key in zip(images, keys.tolist(), strict=True):
         width, height = Image.open(io.BytesIO(data)).size
@@ -213,7 +213,7 @@ def test_crops_are_distributed_as_those_of_torchvision(size, settings):
     reference = Reference(224, **settings)
     torch.manual_seed(0)
     drawn = [Reference.get_params(image, reference.scale, reference.ratio) for _ in range(count)]
-    cuts = [way.cut(int(key), *size) for key in splitmix64(np.arange(count), 5)]
+    cuts = [way.cut(int(key), *size) for key in random_bits(np.arange(count), 5)]
     ours = [(c.rows.start, c.columns.start, c.rows.length, c.columns.length) for c in cuts]
     for theirs, own in zip(np.array(drawn).T, np.array(ours).T, strict=True):
         values = np.union1d(theirs, own)
@@ -222,7 +222,7 @@ def test_crops_are_distributed_as_those_of_torchvision(size, settings):
 
 
 def test_flips_have_their_probability():
-    keys = splitmix64(np.arange(4000), 3)
+    keys = random_bits(np.arange(4000), 3)
     share = np.mean([draw(int(key), FLIP_DRAW) < 0.25 for key in keys])
     assert abs(share - 0.25) < 0.03
 

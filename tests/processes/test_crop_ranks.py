@@ -7,7 +7,7 @@ import rank_functions
 from image_samples import jpeg, photograph, write_files
 from options import compose_job
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.spans import now_ns
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.trial.timed_trial import run_trial

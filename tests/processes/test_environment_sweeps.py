@@ -34,6 +34,7 @@ requirements: ["pins_demo=={version}"]   # what it imports
 OF_FILES = ("test_loaders", "test_stores", "test_formats")
 CONTRACTS = {
     "loader=tf_data": OF_FILES,
+    "loader=dali": ("test_loaders",),
     "loader=ffcv": OF_FILES,
     "loader=mosaic_streaming": OF_FILES,
     "placement=jax": ("test_placements",),

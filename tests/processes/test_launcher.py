@@ -21,9 +21,9 @@ import torch
 from child_processes import is_for_trials
 from options import SUPPORT
 
+from fastloop.core.launcher import RankTask
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
-from fastloop.core.protocols import RankTask
 from fastloop.core.types import Invalid, JobFailed, Unsupported
 from fastloop.data.torch_epochs import torch_epochs
 from fastloop.options.launcher.single import SingleLauncher

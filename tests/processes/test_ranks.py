@@ -19,10 +19,10 @@ from torch.utils.data import DistributedSampler
 from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.index_batches import epoch_indices, index_batches
+from fastloop.core.launcher import RankAnswer, RankTask
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.order_parts import order_of_all_ranks
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import RankAnswer, RankTask
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns

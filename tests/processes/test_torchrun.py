@@ -21,7 +21,7 @@ from options import MYDATASET, require_library
 from rank_commands import run_two_ranks
 from shared_memory import mapped_names
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.types import JobFailed
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.processes.rank_group import barrier, rank, world_size

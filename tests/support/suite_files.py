@@ -9,6 +9,9 @@ from fastloop.suite.claims import Claim
 from fastloop.suite.suite_file import Cell, SuiteFile, WorkloadRecord, seal, with_figures
 
 NOW_MS = 1_800_000_000_000
+REASON = "unsupported: <b>needs</b> a library"
+FAST, EQUAL, SLOW = [1.0, 1.01, 1.0, 1.02, 1.0], [1.0, 1.01, 1.01, 1.0, 1.0], [3.0, 3.1, 3, 3, 3]
+"""Seconds of five windows: those of FAST and EQUAL are tied."""
 
 
 def measured_cell(label: str, seconds: list[float], **changes) -> Cell:
@@ -39,6 +42,17 @@ def measured_cell(label: str, seconds: list[float], **changes) -> Cell:
         caveats=["unstable"],
     )
     return replace(cell, **changes)
+
+
+def null_cell(label: str) -> Cell:
+    empty = {"windows": {}, "measured_ms": None, "content": "", "first_batch_s": None}
+    return measured_cell(label, [], null_reason=REASON, peak_pss_mib=None, **empty)
+
+
+def example() -> SuiteFile:
+    """A file of two rows that are tied, a slow one, and one without figures."""
+    cells = measured_cell("raw", SLOW), measured_cell("grain", FAST), measured_cell("spdl", EQUAL)
+    return document_of(*cells, null_cell("ffcv"))
 
 
 def document_of(*cells: Cell) -> SuiteFile:

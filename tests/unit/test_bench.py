@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastloop
 from fastloop.core import spans, time_limits
-from fastloop.core.alpha_spending import LOOKS
+from fastloop.core.auto_trials import LOOKS
 from fastloop.core.types import Invalid
 from fastloop.explain.explain_loop import explain_loop
 from fastloop.trial import window

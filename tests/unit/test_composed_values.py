@@ -10,8 +10,9 @@ from omegaconf import OmegaConf
 
 from fastloop.config.build_jobs import build_option
 from fastloop.config.catalogue import default_options, options_of
-from fastloop.config.combinations import _hydra_compose, compose_api, compose_values
 from fastloop.config.command_line import read_command_line, read_spelling
+from fastloop.config.composed_values import compose_values
+from fastloop.config.hydra_api import compose_api, hydra_compose
 
 parse = OverridesParser.create().parse_override
 
@@ -19,7 +20,7 @@ parse = OverridesParser.create().parse_override
 def compose_by_hydra(overrides):
     line = read_command_line(overrides)
     with compose_api(line):
-        return OmegaConf.to_container(_hydra_compose("config", list(line.overrides)), resolve=True)
+        return OmegaConf.to_container(hydra_compose("config", list(line.overrides)), resolve=True)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_decoded_crops_are_those_of_the_dataset(tmp_path):
     out = np.empty((3, own.spec.nbytes), np.uint8)
     indices = np.array([4, 0, 4])
     own.fill(indices, out)
-    keys = limit_module.splitmix64(indices, 5).tolist()
+    keys = limit_module.random_bits(indices, 5).tolist()
     for row, index, key in zip(own.spec.view_tensor(out), indices.tolist(), keys, strict=True):
         assert np.array_equal(row, samples.make(index, key)[0])
 

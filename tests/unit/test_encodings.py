@@ -13,8 +13,8 @@ from commands import QUICK, spawn_fastloop
 from known_results import result_of
 
 from fastloop.core.atomic_files import write_text
-from fastloop.core.machine import memory_mappings
 from fastloop.core.result_io import load, save
+from fastloop.trial.unread_batches import memory_mappings
 
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 """Variables by which Python reads and writes text as ASCII, as no locale has UTF-8."""

@@ -9,7 +9,7 @@ from subprocess import run
 import psutil
 import pytest
 
-from fastloop.config.combinations import compose_values
+from fastloop.config.composed_values import compose_values
 from fastloop.core.number_text import show_about, show_duration
 from fastloop.sweep.forecast import describe_explanation, describe_plan, forecast_seconds
 

@@ -9,16 +9,16 @@ import pytest
 
 from experiments.auto_trials.run import MARGIN, false_claims, run_sweeps, sweeps
 from fastloop.core import stats
-from fastloop.core.alpha_spending import (
+from fastloop.core.auto_trials import (
     DIFFERENCES,
     LOOKS,
     TIES,
+    most_trials,
     share_of_last_look,
     share_of_look,
 )
-from fastloop.core.auto_trials import is_decided, most_trials
 from fastloop.core.pair_tests import pair_p_values
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import is_decided, rank_jobs
 
 
 def named(rows):

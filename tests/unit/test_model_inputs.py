@@ -12,7 +12,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare_dataset import prepare
 from fastloop.trial.instrumented_pass import run_instrumentation
-from fastloop.trial.job_start import find_pair
+from fastloop.trial.model_input import find_pair
 from fastloop.trial.profiling import run_profiling
 from fastloop.trial.support import check_support
 from fastloop.trial.timed_trial import run_trial

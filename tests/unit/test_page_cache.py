@@ -13,7 +13,8 @@ import own_files
 import pytest
 from options import compose_job, disk_only, options
 
-from fastloop.core.protocols import HasFiles, RankTask
+from fastloop.core.launcher import RankTask
+from fastloop.core.protocols import HasFiles
 from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.result_io import load, save
 from fastloop.core.spans import now_ns

@@ -366,7 +366,7 @@ def test_prepare_names_samples_whose_trees_differ(outputs, usual, odd, message):
     assert re.search(message, str(error.value))
     assert "\n" not in str(error.value)
     if not isinstance(odd, list):  # collated lists and tuples are equal
-        with pytest.raises(BadData, match=r"^samples differ: up to 1024 they are .*, from it on "):
+        with pytest.raises(BadData, match=r"^samples differ: those before 1024 are .*, 1024 is "):
             prepare(Odd(usual, odd, range(1024, 1500)), None)
 
 

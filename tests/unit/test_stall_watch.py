@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastloop.core.protocols import RankTask
+from fastloop.core.launcher import RankTask
 from fastloop.core.types import JobFailed
 from fastloop.processes import stall_watch
 from fastloop.processes.rank_children import RankWork

@@ -5,31 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from options import REPOSITORY, compose_job
-from suite_files import NOW_MS, claimed_file, document_of, measured_cell
+from options import compose_job
+from suite_files import FAST, SLOW, document_of, example, measured_cell
 
 from fastloop.cli import suite
-from fastloop.config.catalogue import options_of, options_with_store
+from fastloop.config.catalogue import options_of
 from fastloop.core import result_io
 from fastloop.core.types import UsageError
-from fastloop.suite.claims import CLAIMS, describe_judgement, judge, render_claims
-from fastloop.suite.site import (
-    CLAIMS_FILES,
-    ROUNDS,
-    LoadedRound,
-    load_rounds,
-    render_site,
-)
+from fastloop.suite.claims import CLAIMS
 from fastloop.suite.suite_file import (
     FILE,
     SCHEMA_FILE,
-    Cell,
-    SuiteFile,
     check_replaceable,
     load_suite,
     save_suite,
@@ -37,22 +27,6 @@ from fastloop.suite.suite_file import (
 )
 from fastloop.suite.verify_file import find_problems
 from fastloop.suite.workloads import QUICK_LOADERS, READ_SAMPLES, TUNED, WORKLOADS, rows_of
-
-REASON = "unsupported: <b>needs</b> a library"
-OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
-
-
-def null_cell(label: str) -> Cell:
-    empty = {"windows": {}, "measured_ms": None, "content": "", "first_batch_s": None}
-    return measured_cell(label, [], null_reason=REASON, peak_pss_mib=None, **empty)
-
-
-FAST, EQUAL, SLOW = [1.0, 1.01, 1.0, 1.02, 1.0], [1.0, 1.01, 1.01, 1.0, 1.0], [3.0, 3.1, 3, 3, 3]
-
-
-def example() -> SuiteFile:
-    cells = measured_cell("raw", SLOW), measured_cell("grain", FAST), measured_cell("spdl", EQUAL)
-    return document_of(*cells, null_cell("ffcv"))
 
 
 def leaves(node, path=()):
@@ -158,6 +132,15 @@ def test_a_removed_part_is_missed(tmp_path, part):
     assert part in complaints(plain, tmp_path)
 
 
+def test_a_removed_or_added_window_is_told_by_its_number(tmp_path):
+    plain = FILE.dump_python(example(), mode="json")
+    windows = plain["cells"][0]["windows"]
+    for key, others in (("2", {}), ("7", {"7": windows["2"]})):
+        kept = {number: each for number, each in windows.items() if number != key} | others
+        told = complaints(change(plain, ("cells", 0, "windows"), kept), tmp_path)
+        assert f"cells[small_rows raw].windows.{key}: altered, added or removed" in told
+
+
 def test_a_password_that_is_a_word_of_the_file_does_not_alter_it(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "fastloop")
     save_suite(example(), tmp_path / "a.json")
@@ -185,7 +168,17 @@ def test_a_file_is_not_replaced_by_one_that_has_less(tmp_path, there, scope, is_
 
 
 @pytest.mark.parametrize(
-    "setting", ["trials=auto", "trials=0", "trials=3,5", "round=..", "machine=my box"]
+    "setting",
+    [
+        "trials=auto",
+        "trials=0",
+        "trials=3,5",
+        "seconds=0",
+        "seconds=nan",
+        "seconds=1h",
+        "round=..",
+        "machine=my box",
+    ],
 )
 def test_wrong_settings_end_the_suite_before_it_measures(monkeypatch, tmp_path, setting):
     monkeypatch.chdir(tmp_path)
@@ -278,102 +271,9 @@ def test_words_of_a_strangers_file_are_printed_in_one_printable_line(tmp_path):
     assert all(line.isprintable() for line in told.split("\n"))
 
 
-def test_the_page_of_claims_names_a_page_of_loaders_only_if_there_is_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for place, page, links in (("claims", "", 0), ("", "all.html", 1)):
-        save_suite(example(), tmp_path / "results" / "2026-11" / place / "box.json")
-        given = [f"page={tmp_path / page}"] if page else []
-        monkeypatch.setattr("sys.argv", ["fastloop suite", "site", *given])
-        suite.main()
-        written = (tmp_path if page else tmp_path / "results") / "claims.html"
-        assert written.read_text().count(f'href="{page or "index.html"}"') == links
-
-
 def test_the_schema_files_are_those_of_the_classes():
     assert SCHEMA_FILE.read_text() == schema_text()
     assert result_io.SCHEMA_FILE.read_text() == result_io.schema_text()
-
-
-class Cells(HTMLParser):
-    """The rows of the table of all cells, by (workload, label), with their text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: dict[tuple, dict] = {}
-        self.now: dict | None = None
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        if tag == "tr" and "data-configuration" in values:
-            self.now = {"class": values.get("class", ""), "text": "", "links": []}
-            self.rows[values["data-workload"], values["data-loader"]] = self.now
-        elif tag == "a" and self.now is not None:
-            self.now["links"].append(values["href"])
-
-    def handle_data(self, data):
-        if self.now is not None:
-            self.now["text"] += data
-
-    def handle_endtag(self, tag):
-        if tag == "tr":
-            self.now = None
-
-
-def page_of(*rounds: LoadedRound) -> tuple[str, dict]:
-    page = render_site([*rounds], NOW_MS, "https://code")
-    parser = Cells()
-    parser.feed(page)
-    return page, parser.rows
-
-
-def test_the_page_has_every_cell_with_its_figures_or_its_reason():
-    document = example()
-    page, rows = page_of(LoadedRound(round="2026-11", machine="box", document=document))
-    assert list(rows) == [("small_rows", name) for name in ("grain", "spdl", "raw", "ffcv")]
-    for cell in document.cells:
-        row = rows[cell.workload, cell.label]
-        assert row["links"] == [f"https://code/fastloop/options/loader/{cell.loader}.py"]
-        assert cell.null_reason in row["text"]
-        if cell.figures:
-            assert f"{cell.figures.ratio:.2f}" in row["text"]
-    assert "1 =" in rows["small_rows", "grain"]["text"]
-    assert "<b>needs" not in page
-
-
-def test_cells_older_than_a_year_are_grey_until_they_are_measured_again():
-    old = document_of(
-        measured_cell("raw", SLOW, measured_ms=OLD_MS),
-        measured_cell("grain", FAST, measured_ms=OLD_MS),
-    )
-    new = document_of(measured_cell("grain", FAST))
-    _, rows = page_of(
-        LoadedRound(round="2025-10", machine="box", document=old),
-        LoadedRound(round="2026-11", machine="box", document=new),
-    )
-    assert rows["small_rows", "raw"]["class"] == "old"
-    assert rows["small_rows", "grain"]["class"] == ""
-
-
-def test_cells_of_different_rounds_are_not_ranked_together():
-    later = replace(document_of(measured_cell("spdl", SLOW)), complete=False)
-    page, rows = page_of(
-        LoadedRound(round="2026-10", machine="box", document=example()),
-        LoadedRound(round="2026-11", machine="box", document=later),
-    )
-    # Alone in its round, spdl would be the fastest.
-    assert "1.00" not in rows["small_rows", "spdl"]["text"]
-    assert "2026-11" in rows["small_rows", "spdl"]["text"]
-    assert "1.00" in rows["small_rows", "grain"]["text"]
-    assert "measured in another round" in page
-
-
-def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
-    quick = replace(document_of(measured_cell("raw", FAST)), scope="quick")
-    _, rows = page_of(
-        LoadedRound(round="2026-10", machine="box", document=example()),
-        LoadedRound(round="2026-11", machine="box", document=quick),
-    )
-    assert "2026-10 full" in rows["small_rows", "raw"]["text"]
 
 
 def test_loaders_that_read_samples_are_those_that_declare_it():
@@ -386,21 +286,6 @@ def test_loaders_that_read_samples_are_those_that_declare_it():
     assert declaring == set(READ_SAMPLES)
 
 
-def test_published_rounds_follow_from_their_windows():
-    results = REPOSITORY / "experiments" / "suite" / "results"
-    for pattern in (ROUNDS, CLAIMS_FILES):
-        rounds = load_rounds(results, pattern)
-        assert rounds
-        assert all(find_problems(each.document) == [] for each in rounds)
-
-
-def test_no_page_is_made_of_an_altered_file(tmp_path):
-    (tmp_path / "2026-11").mkdir()
-    save_suite(replace(example(), round="2027-01"), tmp_path / "2026-11" / "box.json")
-    with pytest.raises(UsageError, match=r"box\.json: round: "):
-        load_rounds(tmp_path)
-
-
 def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
     loaders = options_of("loader")
     assert len(WORKLOADS) == len({each.name for each in WORKLOADS}) == 7
@@ -409,57 +294,6 @@ def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
     for workload in WORKLOADS:
         labels = [row.label for row in rows_of(workload, loaders)]
         assert len(labels) == len(set(labels))
-
-
-@pytest.mark.parametrize(
-    ("factors", "outcome"),
-    [
-        ([1.5, 1.51, 1.49, 1.5, 1.52], "holds"),
-        ([0.5, 0.51, 0.49, 0.5, 0.52], "does not hold"),
-        ([0.9, 1.2, 0.8, 1.1, 1.0], "undecided"),
-        ([9.0, 9.0], "undecided"),
-    ],
-)
-def test_a_claim_is_decided_by_the_whole_interval(factors, outcome):
-    claim = CLAIMS[0]
-    fast = [1.0, 1.01, 0.99, 1.0, 1.02][: len(factors)]
-    slow = [claim.least * each * factor for each, factor in zip(fast, factors, strict=True)]
-    judged = judge(claim, claimed_file(claim, slow, fast))
-    assert judged.outcome == outcome
-    assert judged.factor.estimate == pytest.approx(claim.least * factors[0], rel=0.2)
-    line = describe_judgement(judged)
-    assert line.startswith(f"{claim.name}: {outcome}: {judged.factor.estimate:.2f} ")
-    assert f" {claim.least:g} " in line
-
-
-def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
-    assert len(CLAIMS) >= 12
-    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
-    assert all(claim.source.startswith("https://") and claim.date for claim in CLAIMS)
-    assert all(claim.slow.label != claim.fast.label for claim in CLAIMS)
-    loaders = options_of("loader")
-    assert all(len(rows_of(claim.workload, loaders)) == 2 for claim in CLAIMS)
-    document = claimed_file(CLAIMS[0], SLOW, FAST)
-    page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
-    assert all(f'data-claim="{claim.name}"' in page for claim in CLAIMS)
-    assert page.count("not measured") >= len(CLAIMS) - 1
-    absent = describe_judgement(judge(CLAIMS[1], document))
-    assert absent == f"{CLAIMS[1].name}: not measured: this file does not have it"
-
-
-def test_a_claim_of_unequal_numbers_of_windows_says_why_it_is_undecided():
-    judged = judge(CLAIMS[0], claimed_file(CLAIMS[0], SLOW, FAST[:4]))
-    assert (judged.outcome, judged.factor) == ("undecided", None)
-    assert describe_judgement(judged).endswith("its two rows have different numbers of windows")
-
-
-def test_both_rows_of_a_claim_about_image_files_decode_them():
-    with_store = options_with_store()
-    for claim in CLAIMS:
-        # A job of random crops is left without a store by itself.
-        if "dataset=photos" in claim.common and "transform=random_resized_crop" not in claim.common:
-            for row in (claim.slow, claim.fast):
-                assert row.loader not in with_store or "loader.store=null" in row.overrides
 
 
 def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monkeypatch, capsys):

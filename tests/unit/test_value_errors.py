@@ -12,7 +12,7 @@ from options import options
 
 from fastloop.config.build_jobs import build_job, build_option, build_sweep
 from fastloop.config.catalogue import groups, settings
-from fastloop.config.combinations import compose_values
+from fastloop.config.composed_values import compose_values
 from fastloop.config.messages import ConfigError
 
 WRONG = ("abc", "", -1, 0, 1.5, -0.5, 10**20, True, None, [], ["a"], [0], {"a": 1}, float("nan"))

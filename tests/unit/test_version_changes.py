@@ -9,7 +9,7 @@ import pytest
 from known_results import result_of
 
 from experiments.two_versions.run import simulate
-from fastloop.core.alpha_spending import LOOKS
+from fastloop.core.auto_trials import LOOKS
 from fastloop.core.types import FailureKind
 from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.version_changes import (

@@ -40,8 +40,8 @@ def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
     """The gain of FastLoader with the arguments of the DataLoader; None if it can't take its place,
     or surely saves less than LEAST_GAIN.
 
-    A Dataset of Python is read by a thread, while the step runs. The gain is then the least one: of
-    the samples' waits alone, as if all other reading held the interpreter's lock.
+    A Dataset of Python is read by a thread, while the step runs. The gain is then a lower bound: it
+    counts the waits of samples alone, as if all other reading held the interpreter's lock.
     """
     loop, model = time.loop, time.model
     if loop.facts.get("is_in_memory") or loop.facts.get("is_resized"):
@@ -58,6 +58,7 @@ def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
 
 
 def _find_kept_share(loop: Loop) -> float:
+    """Share of loading that is left if images in memory or tensors are read as rows."""
     of_batch = KEPT_OF_RESIZED if loop.facts.get("is_resized") else KEPT_OF_ROWS
     kept = of_batch + 1 / (loop.facts.get("batch_size") or 1)
     # Tensors may have large rows. To copy them takes at most as long as to collate them does now.
@@ -74,8 +75,11 @@ def _find_collate_share(loop: Loop) -> float:
 
 
 def _find_gain_of_processes(loop: Loop) -> FastLoaderGain | None:
-    """FastLoader reads by as many processes: only their start and the way of a batch to the loop
-    differ."""
+    """The reason why no gain is predicted; None if the loop hardly waits.
+
+    FastLoader reads by as many processes: only their start and the way of a batch to the loop
+    differ.
+    """
     waits_s = float(loop.waits_ns.sum() + loop.starts_ns.sum()) / 1e9
     if waits_s < LEAST_GAIN * loop.seconds:
         return None
@@ -84,6 +88,8 @@ def _find_gain_of_processes(loop: Loop) -> FastLoaderGain | None:
 
 
 def _find_gain_of_thread(time: LoopTime) -> FastLoaderGain | None:
+    """The gain of a thread that reads ahead, or why it is not predicted; None if it is too
+    small."""
     loop, idle = time.loop, _find_idle_share(time.loop)
     least = _predict_thread(time, idle or 0.0, holds_lock=True)
     most = _predict_thread(time, idle or 0.0, holds_lock=False)

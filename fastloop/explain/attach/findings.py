@@ -126,18 +126,23 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
-        causes=find_loop_causes(loop, shares, do_workers_pay=_do_workers_pay(loop, ratio, changes)),
+        causes=find_loop_causes(loop, shares, do_workers_pay=do_workers_pay(loop, ratio, changes)),
         step_lines=loop.step_lines,
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
 
 
-def _do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, ...]) -> bool:
-    """False if the loop has no workers, and the model predicts that none would save time."""
-    is_predicted = ratio is not None and is_close(ratio, MOST_MISSED_OF_SCRIPT)
-    has_gain = any("num_workers" in each.change.settings for each in changes)
-    return not is_predicted or has_gain or loop.facts["num_workers"] > 0
+def do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, ...]) -> bool:
+    """False if the model predicts that fewer workers save most, or that none save time in a loop
+    without workers."""
+    workers = loop.facts["num_workers"]
+    if ratio is None or not is_close(ratio, MOST_MISSED_OF_SCRIPT):
+        return True
+    # The changes are sorted by their gain.
+    settings = [each.change.settings for each in changes]
+    numbers = [each["num_workers"] for each in settings if "num_workers" in each]
+    return numbers[0] > workers if numbers else workers > 0
 
 
 def waiting_s(loop: LoopFindings) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.explanation import Cause
 from fastloop.core.machine_load import QUIET_SHARE, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
-from fastloop.core.text import align, describe_exit, wrap
+from fastloop.core.text import align, printable_line, wrap
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
@@ -34,7 +35,9 @@ def format_findings(findings: ScriptFindings) -> str:
     """The text that is printed: whether the machine was quiet, and each loop's verdict, parts,
     what-ifs and ranks."""
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
-    lines = [f"fastloop: {findings.command}", *load, *wrap(_describe_end(findings.status))]
+    # An argument of the script may have characters that a terminal would execute.
+    head = f"fastloop: {printable_line(findings.command)}"
+    lines = [head, *load, *wrap(_describe_end(findings.status))]
     for loop in findings.loops:
         lines += ["", *verdict_lines(loop.verdict), *wrap(describe_causes(loop.causes))]
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
@@ -194,7 +197,12 @@ def _note_on_error(loop: LoopFindings, miss: int) -> str:
         return f"the predictions may be {miss} % off"
     # If the others end, the loop gets their share of the cores; they may also take more of them.
     wider = round(miss + 100 * loop.other_cores / cores)
+    used = f"other programs used {significant(loop.other_cores, 2)} of {cores} cores"
+    if wider >= 100:
+        return (
+            f"the predictions tell little, as {used}; on a quiet machine they may be {miss} % off"
+        )
     return (
-        f"the predictions may be {wider} % off, {miss} % on a quiet machine: other programs used "
-        f"{significant(loop.other_cores, 2)} of {cores} cores, and may use fewer or more next time"
+        f"the predictions may be {wider} % off, {miss} % on a quiet machine: {used}, and may use "
+        "fewer or more next time"
     )

@@ -35,7 +35,7 @@ def find_loop_causes(
 ) -> tuple[Cause, ...]:
     """The causes that cost the loop something.
 
-    do_workers_pay: false if the model predicts that no number of workers saves time.
+    do_workers_pay: false if the model predicts that more workers do not save most.
     """
     found = [
         *_cores(loop),

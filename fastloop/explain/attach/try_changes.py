@@ -67,7 +67,7 @@ def try_changes(
 
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
-    enough = least_minutes(max(each.run_s for each in (baseline, *changed)))
+    enough = least_minutes(attempts.longest_run_s)
     if not baseline.seconds:
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "

@@ -49,6 +49,12 @@ class Attempts:
     """The script as it is."""
     changed: Sequence[Attempt]
 
+    @property
+    def longest_run_s(self) -> float:
+        """Seconds of the longest run, from its start to its end, of those that would run again."""
+        again = [each for each in self.changed if self._is_alive(each)]
+        return max(each.run_s for each in (self.baseline, *again))
+
     def best(self) -> Attempt | None:
         """The change that saves most; None if none saves time for sure."""
         gains = [(each, self.gain(each)) for each in self.changed]
@@ -121,8 +127,11 @@ class Attempts:
         # A change that was left out of the last round does not come back.
         last = max((number for each in self.changed for number in each.seconds), default=None)
         running = [each for each in self.changed if last is None or last in each.seconds]
-        alive = [each for each in running if not each.failure and self._ratio(each) <= MOST_RATIO]
-        return sorted(alive, key=self._ratio)
+        return sorted(filter(self._is_alive, running), key=self._ratio)
+
+    def _is_alive(self, attempt: Attempt) -> bool:
+        """False if the change has failed, or has lost much."""
+        return not attempt.failure and self._ratio(attempt) <= MOST_RATIO
 
     def _ratio(self, attempt: Attempt) -> float:
         """The loop's time with the change, in times of that without; 0 if it is not known."""

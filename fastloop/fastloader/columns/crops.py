@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastloop.core.seeds import INCREMENT, scramble
+from fastloop.core.seeds import splitmix64
 
 ATTEMPTS = 10
 """The number of attempts to find a random crop that lies within the image, as in torchvision."""
@@ -175,7 +175,7 @@ def draw_cut(crop: Crop, flip: float, key: int, height: int, width: int) -> Cut:
 
 def draw(key: int, number: int) -> float:
     """A number in [0, 1): output `number` of splitmix64, which starts from the key."""
-    return (scramble(key + number * INCREMENT) >> 11) * 2.0**-53
+    return (splitmix64(key, number) >> 11) * 2.0**-53
 
 
 def check_size(size: Size) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastloop.core.text import first_line
 from fastloop.fastloader.columns.image_headers import (
     Encoded,
     Encoding,
@@ -98,7 +99,7 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
     try:
         image = torchvision_io.decode_image(buffer, torchvision_io.ImageReadMode[mode])
     except RuntimeError as error:
-        reason = re.sub(r"^.*\.cpp:\d+, ", "", str(error).splitlines()[0])
+        reason = re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))
         raise _broken(encoding, reason) from error
     pixels = image.permute(1, 2, 0).numpy()
     return cmyk_to_rgb(pixels) if encoding == "CMYK JPEG" else pixels
@@ -165,7 +166,7 @@ def load_torchvision_io() -> Any:
         module = import_module("torchvision.io")
     except Exception as error:
         # A torchvision that was built for another torch may raise anything.
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         problem = f"decoder='torchvision': torchvision can't be imported ({reason})"
         raise ImportError(f"{problem}; {allowed}") from error
     if not hasattr(torch.ops.image, "decode_image"):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from fastloop.core.seeds import splitmix64
+from fastloop.core.seeds import random_bits
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.crops import Crop, Cut, draw_cut
 from fastloop.fastloader.columns.decoders import (
@@ -274,7 +274,7 @@ class CroppedImages:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the samples at `indices`: natively, and those that are left, by a library."""
-        keys = splitmix64(indices, self.seed)
+        keys = random_bits(indices, self.seed)
         left = range(len(indices))
         if self.decoder == NATIVE:
             left = np.flatnonzero(self._make_natively(indices, keys, out) == 0).tolist()

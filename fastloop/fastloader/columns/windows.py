@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fastloop.core.seeds import splitmix64
+from fastloop.core.seeds import random_bits
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.mapped_file import find_file, pack_maps, unpack_maps
@@ -92,7 +92,7 @@ class Windows:
         """int64: the token at which each of these windows begins."""
         if self.count is None:
             return indices * (self.stride or self.length)
-        return (splitmix64(indices, self.seed) % np.uint64(self._num_positions)).astype(np.int64)
+        return (random_bits(indices, self.seed) % np.uint64(self._num_positions)).astype(np.int64)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fastloop.core.benchmark import Setup
-from fastloop.core.protocols import Model
+from fastloop.core.benchmark import Model, Setup
 from fastloop.core.types import Leaves, option
 from fastloop.options.benchmark._model import (
     ModelSession,

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch.nn.functional import cross_entropy
 
-from fastloop.core.benchmark import Setup
-from fastloop.core.protocols import Model
+from fastloop.core.benchmark import Model, Setup
 from fastloop.core.types import Leaves, Step, option
 from fastloop.options.benchmark._model import (
     ModelSession,

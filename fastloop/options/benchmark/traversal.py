@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fastloop.core.benchmark import Setup
-from fastloop.core.protocols import Model
+from fastloop.core.benchmark import Model, Setup
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Leaves, Tree, option
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fastloop.core.optional_libraries import Library
+from fastloop.core.text import first_line
 from fastloop.core.types import option
 from fastloop.data.image_pixels import decode_rgb
 from fastloop.fastloader.columns.decoders import decode_by_pillow
@@ -59,6 +60,6 @@ def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
         image = decoders.decode_image(torch.frombuffer(file, dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
         # torch's messages from C++ begin with the file and line of their source.
-        reason = re.sub(r"^.*\.cpp:\d+, ", "", str(error).splitlines()[0])
+        reason = re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))
         raise ValueError(f"a broken {encoding} ({reason})") from error
     return image.permute(1, 2, 0).numpy()

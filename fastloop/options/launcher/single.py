@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from fastloop.core.protocols import RankAnswer, RankTask
+from fastloop.core.launcher import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported, option
 from fastloop.processes.child_process import Call, run_call
 from fastloop.processes.rank_children import RankWork

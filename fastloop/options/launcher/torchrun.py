@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import PositiveInt, model_validator
 
-from fastloop.core.protocols import RankAnswer, RankTask
+from fastloop.core.launcher import RankAnswer, RankTask
 from fastloop.core.types import Unsupported, option
 from fastloop.processes.rank_children import RankWork
 from fastloop.processes.rank_commands import followers_of

@@ -52,8 +52,8 @@ class DeviceResidentLoader:
 
         def batch(indices: torch.Tensor) -> Tree:
             gathered = (leaf.index_select(0, indices) for leaf in resident)
-            leaves = [leaf.view(dtype) for leaf, dtype in zip(gathered, dtypes, strict=True)]
-            return optree.tree_unflatten(structure, leaves)
+            restored = [leaf.view(dtype) for leaf, dtype in zip(gathered, dtypes, strict=True)]
+            return optree.tree_unflatten(structure, restored)
 
         def epochs(epoch: int) -> Iterator[Tree]:
             indices = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch)
@@ -84,4 +84,5 @@ def check_fits(needed: int, free: int, device: torch.device) -> None:
 
 
 def _with_indexable_dtype(leaf: torch.Tensor) -> torch.Tensor:
+    """The leaf with the same bits, in a dtype that index_select has on every device."""
     return leaf.view(SAME_BITS.get(leaf.dtype, leaf.dtype))

@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 
 import torch
 
+from fastloop.core.index_batches import group_samples
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.order_parts import is_shuffled
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
+from fastloop.core.trees import stack_leaves
 from fastloop.core.types import Batches, Epochs, Unsupported, option
-from fastloop.data.batch_stream import check_shards, group_samples, stack_leaves
-from fastloop.data.torch_epochs import stream_epochs
+from fastloop.data.torch_epochs import check_shards, stream_epochs
 
 SHUFFLE_WINDOW = 256
 """LitData's default of item_shuffle_window, which its documentation pairs with batch_decode."""

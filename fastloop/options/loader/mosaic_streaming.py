@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.core.index_batches import group_samples
 from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.optional_libraries import Library
 from fastloop.core.order_parts import is_shuffled
@@ -19,7 +20,6 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Tree, Unsupported, option
-from fastloop.data.batch_stream import group_samples
 from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-streaming")

@@ -19,9 +19,9 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.seeds import epoch_seed
+from fastloop.core.trees import stack_leaves
 from fastloop.core.types import Batches, Epochs, Unsupported, option
-from fastloop.data.batch_stream import check_shards, stack_leaves
-from fastloop.data.torch_epochs import stream_epochs
+from fastloop.data.torch_epochs import check_shards, stream_epochs
 
 LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 

@@ -12,6 +12,7 @@ from torch.utils.dlpack import DLDeviceType
 
 from fastloop.core.move_tensors import split_tensors
 from fastloop.core.optional_libraries import Library
+from fastloop.core.text import first_line
 from fastloop.core.types import Tree, Unsupported, option
 
 LIBRARY = Library("jax", "placement=jax", "pip install 'fastloop[jax]'")
@@ -109,12 +110,8 @@ def _array(jax: Any, tensor: torch.Tensor) -> Any:
     except (RuntimeError, BufferError) as error:
         kind = f"{tensor.layout} tensor of {tensor.dtype}".replace("torch.", "")
         raise Unsupported(
-            f"placement=jax takes no {kind} ({_first_line(error)}); placement=recursive moves any"
+            f"placement=jax takes no {kind} ({first_line(error)}); placement=recursive moves any"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _device(jax: Any, device: torch.device) -> Any:

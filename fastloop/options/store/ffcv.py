@@ -19,10 +19,12 @@ FILE = "rows.beton"
 PAGE_BYTES = 8 << 20
 """FFCV's default; a sample has to fit into a page."""
 PAGE_LIMIT = 1 << 32
+"""The header has 32 bits for the size of a page."""
 HEAD = struct.Struct("<HHIQQ")
 """Version, number of fields, page size, number of samples, offset of the allocation table."""
 VERSION = 2
 ALLOCATION_BYTES = 24
+"""Size of a row of the allocation table."""
 UNSUPPORTED_DTYPES = torch.float16, torch.bfloat16
 """Dtypes unknown to numba, which compiles the code that reads the arrays, or to numpy."""
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
+from fastloop.core.text import first_line
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.core.user_code import error_line
 from fastloop.data.arrow_columns import array_of_column, table_of
@@ -71,7 +72,7 @@ class LanceStore:
             # Lance says this of Arrow's types that it does not have.
             if "nsupported" not in str(error):
                 raise
-            reason = str(error).splitlines()[0][:100]
+            reason = first_line(error)[:100]
             raise Unsupported(f"{OPTION}: {reason}; {ALTERNATIVE} holds any dtype") from error
 
     def open(self, folder: Path) -> LanceRows:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from fastloop.core.atomic_files import flush_to_disk, write_beside
 from fastloop.core.passwords import without_passwords
+from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import default_database, tracker_place, tracking_uri
 
@@ -50,7 +51,7 @@ def errors_name_place() -> Iterator[None]:
         raise
     except Exception as error:
         # A server may raise anything.
-        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        reason = first_line(error) or type(error).__name__
         raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import optree
 import torch
 
-from fastloop.core.fork import inherit_no_garbage
+from fastloop.core.exit_status import describe_exit
+from fastloop.core.fork_garbage import leave_garbage_to_parent
 from fastloop.core.open_iterators import close_on_exit
-from fastloop.core.text import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.parent_death import die_with_parent
 from fastloop.trial.prefetch.stream import DeliveryStream
@@ -141,7 +141,7 @@ class LoaderProcess:
         args = self._open, commands, messages, parent_ends
         # The process is not a daemon, because a daemonic process can't start the loader's workers.
         process = self._context.Process(target=_serve, args=args, daemon=False)
-        with inherit_no_garbage():
+        with leave_garbage_to_parent():
             process.start()
         self._process = process
         commands.close()

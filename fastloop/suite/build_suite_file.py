@@ -8,7 +8,7 @@ from typing import Any
 
 from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result, measurements
-from fastloop.core.text import printable
+from fastloop.core.text import first_line, printable
 from fastloop.reporting.comparable import UNRANKED, partition
 from fastloop.suite.measure_round import MeasuredRow, MeasuredWorkload, SuiteRun
 from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord, seal, with_figures
@@ -123,7 +123,7 @@ def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
     """The fields of a cell that come from its result."""
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"
-        return {"null_reason": printable(reason.splitlines()[0])}
+        return {"null_reason": printable(first_line(reason))}
     unranked_reason = "" if is_comparable else OTHER_DATA
     for_tags = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
     if for_tags:

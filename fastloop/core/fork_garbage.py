@@ -1,4 +1,4 @@
-"""Starting forks: the garbage of a process is freed by that process alone."""
+"""Garbage at a fork: the parent frees its own, the fork never does."""
 
 import gc
 import os
@@ -10,15 +10,15 @@ _starting: list[bool] = []
 
 
 @contextmanager
-def inherit_no_garbage() -> Iterator[None]:
-    """Context for starting a process: a fork never frees the garbage that its parent had.
+def leave_garbage_to_parent() -> Iterator[None]:
+    """A context in which to start a process: a fork never frees the garbage that its parent had.
 
     A process that was forked can't use CUDA if its parent does. If its garbage collector freed a
     tensor of the parent that is on the device, torch would abort it. So the fork moves all that it
     has inherited out of the collector's sight, as the documentation of `gc.freeze` describes. The
-    parent collects its garbage as before, and what it has frozen itself stays frozen.
+    parent collects its garbage as before, and the objects that it has frozen itself stay frozen.
     """
-    # The collector must not run in the fork before that.
+    # The collector must not run in the fork before the objects are frozen there.
     _starting.append(gc.isenabled())
     gc.disable()
     try:
@@ -28,7 +28,8 @@ def inherit_no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _leave_garbage() -> None:
+def _freeze_inherited() -> None:
+    """Runs in each fork: move all objects out of the collector's sight, and enable it again."""
     if not _starting:
         return
     gc.freeze()
@@ -38,4 +39,4 @@ def _leave_garbage() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_garbage)
+    os.register_at_fork(after_in_child=_freeze_inherited)

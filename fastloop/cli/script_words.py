@@ -1,0 +1,144 @@
+"""The words of a command line that name a script, perhaps after Python's name or torchrun."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastloop.core.text import shorten_words
+
+PYTHON = re.compile(r"python[\d.]*")
+TORCHRUN = {"torchrun", "torch.distributed.run"}
+"""The command, and the module that is the same."""
+SWITCHES = {
+    *("-h", "--help", "--standalone", "-m", "--module", "--no-python", "--run-path"),
+    "--virtual-local-rank",
+}
+"""torchrun's options without a value; each other one has it in the same or the next word."""
+MODULE = {"-m", "--module"}
+PROCESSES, NODES = "--nproc-per-node", "--nnodes"
+OF_ENVIRONMENT = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
+"""Variables from which torchrun takes the option if the command does not give it."""
+
+
+def without_python(arguments: list[str]) -> list[str]:
+    """The arguments without -- and without a name of Python: the script runs in fastloop's
+    Python."""
+    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+    name = arguments[0] if arguments else ""
+    is_python = PYTHON.fullmatch(name) is not None or (
+        Path(name).name.startswith("python") and _is_this_python(name)
+    )
+    return arguments[1:] if is_python and not Path(name).is_dir() else arguments
+
+
+def _is_this_python(path: str) -> bool:
+    return Path(path).is_file() and Path(path).resolve() == Path(sys.executable).resolve()
+
+
+def find_command(arguments: list[str]) -> list[str]:
+    """The arguments, with a command such as torchrun replaced by the path of its Python script."""
+    if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
+        return arguments
+    path = shutil.which(arguments[0])
+    if path is None:
+        return arguments
+    with Path(path).open("rb") as file:
+        first = file.readline(256)
+    is_python = first.startswith(b"#!") and b"python" in first
+    return [path, *arguments[1:]] if is_python else arguments
+
+
+def explain_no_script(command: str, arguments: Sequence[str]) -> str:
+    """The reason why [-m] <script> [its arguments] name no script; empty if they do."""
+    usual = "allowed: [-m] <script> [its arguments]"
+    if not arguments:
+        return f"{command}: {usual}"
+    name = arguments[0]
+    if name == "-m":
+        is_complete = len(arguments) > 1
+        return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
+    if name.startswith("-"):
+        return f"{command} {name}: {usual}"
+    # Path("") is the working folder, which is not a script.
+    if not name or not Path(name).exists():
+        shown = _show(name)
+        return f"{command} {shown}: no such file; allowed: a Python script, or -m <module>"
+    return ""
+
+
+def explain_not_python(command: str, name: str) -> str:
+    """The reason why the file of that name is not a Python script; empty if it is one, or a folder,
+    of which Python runs `__main__.py`."""
+    path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
+    shown, allowed = _show(name), "allowed: a Python script, or -m <module>"
+    try:
+        with io.open_code(str(path.absolute())) as file:
+            source = file.read()
+        # The script's own run shows its warnings.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+    except OSError as error:
+        return f"{command} {shown}: {error.strerror}; {allowed}"
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        return f"{command} {shown}: not Python: {error.msg}{line}; {allowed}"
+    # Older versions of Python raise ValueError for null bytes.
+    except ValueError as error:
+        return f"{command} {shown}: not Python: {error}; {allowed}"
+    return ""
+
+
+def _show(name: str) -> str:
+    return shorten_words(name if name.isprintable() else repr(name))
+
+
+@dataclass(frozen=True)
+class TorchrunWords:
+    """A torchrun command."""
+
+    processes: str
+    """Number of processes of each node, as given: perhaps `gpu`."""
+    nodes: str
+    """Number of nodes, as given: perhaps the least and the greatest one, 1:2."""
+    script: list[str]
+    """[-m] <script> [its arguments]; empty: there is none."""
+
+    @property
+    def is_single(self) -> bool:
+        """True if there is surely one rank."""
+        return self.processes == "1" and self.nodes in ("1", "1:1")
+
+
+def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
+    """The torchrun command that the words are; None for any other command."""
+    is_module = words[:1] == ["-m"]
+    name = "".join(words[1:2]) if is_module else Path("".join(words[:1])).name
+    if name not in TORCHRUN:
+        return None
+    rest = [*words[2 if is_module else 1 :]]
+    given = {option: os.environ.get(name, "1") for option, name in OF_ENVIRONMENT.items()}
+    runs_module = False
+    # torchrun takes its options with - as with _ between words.
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        option = option.replace("_", "-")
+        if option == "--":
+            break
+        runs_module = runs_module or option in MODULE
+        if option in SWITCHES:
+            continue
+        # The value may be attached to an option of one letter, as in -t3.
+        if not equals and (option.startswith("--") or len(option) == 2):
+            value = rest.pop(0) if rest else ""
+        given[option] = value
+    script = ["-m", *rest] if runs_module and rest else rest
+    return TorchrunWords(given[PROCESSES], given[NODES], script)

@@ -1,0 +1,136 @@
+"""Hydra as fastloop sets it up: the experiments and the text of --help that it gets, and its
+Compose API, which composes the configuration of a single job from its overrides."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_store import ConfigNode, ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+
+from fastloop.config.catalogue import experiment_files, resource_folder
+from fastloop.config.command_line import CommandLine
+from fastloop.config.help import help_text
+from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import pass_to_own_code
+
+CONFIG_NAME = "config"
+VERSION_BASE = "1.3"
+VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
+"""Start of an override that changes a value in an option, and chooses no option."""
+
+
+class _Files(dict[str, Any]):
+    """A group of Hydra's ConfigStore: file paths by name; a file is read on first use.
+
+    Reading all files takes a quarter of a second, at the start of each command. Hydra asks by
+    `group[name]` alone: values() and get() return the paths.
+    """
+
+    def __getitem__(self, name: str) -> ConfigNode:
+        path = super().__getitem__(name)
+        # A plugin of Hydra's may have registered its own configuration in the group.
+        if isinstance(path, ConfigNode):
+            return path
+        return ConfigNode(
+            name=name, node=_read_yaml(path), group=None, package="_global_", provider=str(path)
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Files:
+        # Hydra copies its store whenever it composes a configuration.
+        return self
+
+
+@cache
+def _read_yaml(path: Path) -> DictConfig:
+    node: Any = OmegaConf.load(path)
+    return node
+
+
+@cache
+def register_experiments() -> None:
+    """Register the sweeps of experiments/ under the names of `experiment_files`.
+
+    Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
+    their classes are imported from experiments.<question>.<group>.<option>.
+    """
+    folder, groups = resource_folder("experiments"), ConfigStore.instance().repo
+    sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
+    groups["experiment"] = _Files({**groups.get("experiment", {}), **sweeps})
+    for path in folder.glob("*/*/*.yaml"):
+        of_group = groups.setdefault(path.parent.name, {})
+        of_group.setdefault(path.parent.parent.name, _Files())[path.name] = path
+    # In a wheel the folder experiments is in fastloop/resources, which is not on Python's path.
+    if str(folder.parent) not in sys.path:
+        sys.path.append(str(folder.parent))
+
+
+def register_help_text() -> None:
+    """Register ${fastloop_help:}, the text of --help, with $ escaped for Hydra's help template."""
+    OmegaConf.register_new_resolver(
+        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
+    )
+
+
+@contextmanager
+def compose_api(line: CommandLine) -> Iterator[None]:
+    """A context for `hydra_compose`, with conf/ or the folders that the command line names."""
+    register_experiments()
+    register_help_text()
+    if line.config_dir:
+        _add_config_dir(Path(line.config_dir).absolute())
+    folder = Path(line.config_path or resource_folder("conf")).absolute()
+    # Hydra has a global object, which refuses to be initialized twice.
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
+        yield
+
+
+def _add_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir={folder}: no such folder")
+
+    class ConfigDir(SearchPathPlugin):
+        """Search path plugin that adds the folder of -cd after conf/."""
+
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            anchor = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{folder}", anchor)
+
+    Plugins.instance().register(ConfigDir)
+
+
+def hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
+    """The configuration that Hydra composes; call it in the context of `compose_api`.
+
+    Raises ConfigError for a missing folder of options, and Hydra's exceptions.
+    """
+    # Hydra only warns of a missing folder, and then of each option that it would have contained.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
+        try:
+            return hydra.compose(name, [*pass_to_own_code(overrides)], **options)
+        except UserWarning as warning:
+            path = re.search(r"path=(.*) is not available", str(warning))
+            missing = path.group(1) if path else warning
+            raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
+
+
+def change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
+    """The configuration with these values. Raises OmegaConf's errors."""
+    for change in changes:
+        OmegaConf.update(cfg, change.key_or_group, change.value())
+    return cfg

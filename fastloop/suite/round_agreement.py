@@ -1,0 +1,108 @@
+"""The agreement of two rounds of one machine: do they rank the loaders alike, and how far do their
+ratios differ?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from fastloop.suite.suite_file import SuiteFile
+
+CLOSE = 0.1
+"""Ratios agree if they differ by at most this share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRow:
+    """A row of a workload with the figures of both rounds."""
+
+    label: str
+    ranks: tuple[int, int]
+    seconds: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The figures of groups of rows, each of which is a workload."""
+
+    rows: int
+    """The number of rows that both rounds rank."""
+    equal_ranks: float
+    """Share of rows with the same rank in both rounds."""
+    near_ranks: float
+    """Share of rows with ranks that are at most one apart."""
+    kept_pairs: float
+    """Share of the pairs of rows of a workload that are not ranked in opposite orders."""
+    close_ratios: float
+    """Share of rows whose ratio differs by at most CLOSE."""
+    median_change: float
+    """Median of the factors, of at least 1, by which ratios differ."""
+    large_change: float
+    """The 90th percentile of these factors."""
+
+
+def rows_of_both(rounds: Sequence[SuiteFile], workload: str) -> list[ComparedRow]:
+    """The rows of the workload that both rounds rank, sorted by their time in the first round."""
+    first, second = (
+        {
+            cell.label: (cell.figures.rank, cell.figures.seconds)
+            for cell in document.cells
+            if cell.workload == workload and cell.figures and cell.figures.rank
+        }
+        for document in rounds
+    )
+    rows = [
+        ComparedRow(
+            label=label,
+            ranks=(first[label][0], second[label][0]),
+            seconds=(first[label][1], second[label][1]),
+        )
+        for label in first.keys() & second.keys()
+    ]
+    return sorted(rows, key=lambda row: row.seconds[0])
+
+
+def groups_of_both(rounds: Sequence[SuiteFile]) -> dict[str, list[ComparedRow]]:
+    """The rows of each workload of which both rounds rank some."""
+    found = {each.name: rows_of_both(rounds, each.name) for each in rounds[0].workloads}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def find_agreement(groups: Sequence[Sequence[ComparedRow]]) -> Agreement:
+    """The agreement of these workloads together; raises ValueError without a row."""
+    rows = [row for group in groups for row in group]
+    if not rows:
+        raise ValueError("groups: no row; allowed: at least one")
+    apart = [abs(row.ranks[0] - row.ranks[1]) for row in rows]
+    pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
+    changes = sorted(change for group in groups if group for change in _ratio_changes(group))
+    return Agreement(
+        rows=len(rows),
+        equal_ranks=apart.count(0) / len(rows),
+        near_ranks=sum(each <= 1 for each in apart) / len(rows),
+        kept_pairs=1 - sum(map(_count_reversed, groups)) / max(1, pairs),
+        close_ratios=sum(change <= 1 + CLOSE for change in changes) / len(rows),
+        median_change=statistics.median(changes),
+        large_change=changes[int(0.9 * (len(changes) - 1))],
+    )
+
+
+def _ratio_changes(rows: Sequence[ComparedRow]) -> list[float]:
+    """The factors, of at least 1, by which the rows' ratios differ between the rounds.
+
+    Ratios are relative to the median row. A ratio to the fastest row would change with the noise of
+    that one row.
+    """
+    changes = [row.seconds[1] / row.seconds[0] for row in rows]
+    usual = statistics.median(changes)
+    return [max(change / usual, usual / change) for change in changes]
+
+
+def _count_reversed(rows: Sequence[ComparedRow]) -> int:
+    """The number of pairs of rows that the two rounds rank in opposite orders."""
+    return sum(
+        (one.ranks[0] - other.ranks[0]) * (one.ranks[1] - other.ranks[1]) < 0
+        for one, other in combinations(rows, 2)
+    )
