@@ -16,7 +16,7 @@ is torch with CUDA's libraries, unless it has them already. That takes minutes.
 
 .PHONY: run test gpu ui docs check every-test lint soak format clean
 
-run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about a minute
+run: $(VENV)/.installed                 ## five loaders on real handwritten digits, about a minute
 	$(BIN)/python -m fastloop.run experiment=quickstart
 
 test: $(VENV)/.installed-dev            ## what a change must not break
@@ -24,7 +24,7 @@ test: $(VENV)/.installed-dev            ## what a change must not break
 
 # Nothing is installed: a machine with a GPU has its own torch, and perhaps no network. WHEELS=folder
 # has the rest, see experiments/gpu/wheels.py; GPU_FLAGS="--device cpu --small" runs it without a GPU.
-gpu:                                    ## tests and experiments on a GPU, ten minutes; figures in OUT
+gpu:                                    ## tests and experiments on a GPU, nine minutes; figures in OUT
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.gpu.run --out "$(OUT)" \
 		$(if $(WHEELS),--wheels "$(WHEELS)") $(GPU_FLAGS)
 

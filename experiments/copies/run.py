@@ -1,6 +1,6 @@
 """Conversions between numpy arrays and tensors: which copy, which share memory, at what cost?
 
-Seed 002's table has four of them: torch.tensor and np.array copy (deep), torch.from_numpy and
+The usual four are: torch.tensor and np.array copy (deep), torch.from_numpy and
 .numpy() share (shallow). This table has all that are in use.
 
     python -m experiments.copies.run [rounds]

@@ -121,14 +121,14 @@ def bandwidth(device: str) -> dict[str, Settings]:
 
 
 def stall(device: str) -> dict[str, Settings]:
-    """The steps of seed 002's ladder under resnet18 at bf16."""
+    """The steps of pipeline_steps under resnet18 at bf16."""
     sizes = {"dataset.count": 2048, "batch_size": 128, "epochs": 2}
     common = {**pipeline_steps.LOADING, **sizes, **RESNET}
     return {name: {**common, **step} for name, step in pipeline_steps.ladder(device).items()}
 
 
 def ladder_steps(device: str) -> dict[str, Settings]:
-    """The steps of seed 002's ladder under a small step."""
+    """The steps of pipeline_steps under a small step."""
     return {
         name: {**settings, "epochs": 2}
         for name, settings in pipeline_steps.settings(device).items()

@@ -20,7 +20,7 @@ HEADLINES = {
     "stall": ("stall_fraction", "resnet18 at bf16: share of the time that the step stalls"),
 }
 EXPERIMENTS = {
-    "pipeline_steps": ("samples_per_s", "seed 002's ladder, samples/s"),
+    "pipeline_steps": ("samples_per_s", "steps of a pipeline, samples/s"),
     "pinning": ("samples_per_s", "memory, copies and batches ahead, samples/s"),
     "executions": ("samples_per_s", "executions, samples/s"),
     "placements": ("batch_us", "placements, us a batch"),

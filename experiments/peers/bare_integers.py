@@ -33,7 +33,7 @@ class NumbersByIndexTensor(Dataset):
 
 @dataclass(frozen=True)
 class PermutedSlices:
-    """Seed 004's numpy loop: slices of a permuted array, as tensors."""
+    """A numpy loop: slices of a permuted array, as tensors."""
 
     numbers: np.ndarray
 
@@ -56,7 +56,7 @@ def dataloader(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
 
 
 def numpy_loop(numbers: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Seed 004's numpy loop over the numbers."""
+    """The numpy loop over the numbers."""
     return PermutedSlices(numbers.numpy())
 
 

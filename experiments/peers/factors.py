@@ -115,7 +115,7 @@ def by_turboloader(case: Case) -> Batches:
 
 
 def numpy_loop(case: Case) -> Batches:
-    """Seed 004's numpy loop over the case's rows."""
+    """The numpy loop over the case's rows."""
     return PermutedSlices(source(case)[0].numpy())
 
 

@@ -1,4 +1,4 @@
-"""Gains of each step of seed 002's ladder, on photographs and under a training step.
+"""Gains of each step of a loading pipeline, on photographs and under a training step.
 
 Every row has one more technique than the row above it. It shows the samples/s of training and the
 time that the loop waited for batches, relative to the last row that could be run. Without CUDA, a

@@ -1,4 +1,4 @@
-"""The steps of seed 002's ladder, from a naive loop to samples that stay on the device."""
+"""The steps of a loading pipeline, from a naive loop to samples that stay on the device."""
 
 from experiments.lib.job_file import Settings
 

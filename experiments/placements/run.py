@@ -54,7 +54,7 @@ BUDGET_S = 0.003
 
 
 def tree_of(count: int, width: int, pinned: bool) -> Any:
-    """A tree as in seed 004: a dict with a dict, tensors, a list and a tuple, a quarter of the
+    """A tree: a dict with a dict, tensors, a list and a tuple, a quarter of the
     tensors in each."""
     leaves = [torch.rand(SAMPLES, width) for _ in range(count)]
     leaves = [leaf.pin_memory() for leaf in leaves] if pinned else leaves

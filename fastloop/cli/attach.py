@@ -7,35 +7,39 @@
     fastloop attach --pid PID [--seconds=10]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
-Runs the script as python does, with a reading of the clock around the work of its
-DataLoaders, in all of its processes. The script ends as it would have, with its own output and
-exit status. Then, on stderr, for each loop over a DataLoader:
+Runs the script as python does, and reads the clock around the work of its DataLoaders, in
+all of its processes. The script ends as it would have, with its own output and exit status.
+Then the findings are printed to stderr, for each loop over a DataLoader:
 
-- the verdict: how much of its time the loop waited for data, and the part that is the
-  cause, in one word: step, start-up, hand-off, collate, transform, decode, or
-  unattributed if the figures do not tell;
+- the verdict: how much of its time the loop waited for data, and in one word the part on
+  which it waited most: start-up (the start and the end of an epoch), hand-off (the way of a
+  finished batch to the loop), collate, transform or decode. Other verdicts are step (it
+  hardly waits), contention (its workers take the cores that its steps need), and
+  unattributed (the figures do not show which part is the greatest);
 - the parts of its time, with their 95 % intervals;
 - what-ifs: the gain that a model of the loader predicts for other settings;
 - if several ranks have the loop: a verdict on each, and which of them is the slowest.
 
---batches ends the script when its main loop, the longest one that trains, has worked on so
-many batches, --seconds when it has run that long and a loop asks for a batch; its status is then 0.
+--batches ends the script when its main loop, the longest one that trains, has worked on that
+many batches. --seconds ends it when it has run that long and a loop asks for a batch. The exit
+status is then 0.
 
-While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
-of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
-with who waits for whom and the stacks. `kill -USR1` lets the command report its findings so far,
-unless the script has its own handler of that signal.
+While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the
+share of the last seconds in which it waited. If nothing moves in a loop for --hang seconds
+(30), a report says which process waits for what, with the stacks. `kill -USR1` makes the
+command report its findings so far, unless the script has its own handler of that signal.
 
-With --try the script's beginning then runs again, as it is and with promising changes of
-the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
-in all. The answer is the share of the loop's time that each change saves, with its 95 %
-interval, and attach.patch, for `git apply`. The script writes its files again: they are
-listed before, and you are asked; --yes answers, --copy runs it in a copy of the working folder.
+With --try the beginning of the script then runs again, in rounds: in each round once as it is,
+and once with each change that may help the DataLoader of the loop that waits longest, for at
+most --minutes in all. The answer is the share of the loop's time that each change saves, with
+its 95 % interval, and attach.patch, for `git apply`. Each run writes the script's files again:
+they are listed before, and you are asked. --yes answers; --copy runs the script in a copy of
+the working folder.
 
 --pid samples a process that already runs, by py-spy, if that is installed and the system
-allows it: it tells the share of samples in which the main thread was in next() of a DataLoader.
+allows it. It shows the share of samples in which the main thread was in next() of a DataLoader.
 
-The folder that is named last has all of this, as attach.json and as a page, attach.html.
+All findings are in the folder that is printed last, as attach.json and as a page, attach.html.
 """
 
 from __future__ import annotations

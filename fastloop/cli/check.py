@@ -4,11 +4,12 @@
                    [fail_above=2] [seconds=540] [markdown=<file>]
     fastloop check [file=fastloop.yaml] [record=true]
 
-With against= both versions are measured now, in interleaved rounds on this machine.
-The version is a commit, tag or branch of your repository, a folder, the path of a
-wheel, or with package=<name> one of its versions, such as 1.0.1. Rounds end once it is
-told whether the new version is slower; 1.05 times as long is told at 5 % noise. job=
-replaces the file's, and markdown= writes a comment for a pull request.
+With against= both versions are measured now, on this machine, in turn. The version is
+a commit, tag or branch of your repository, a folder, the path of a wheel, or with
+package=<name> one of its versions, such as 1.0.1. Rounds end as soon as it is known
+whether the new version is slower; with 5 % noise, a version that takes 1.05 times as
+long is found. job= replaces the job of the file, and markdown= writes a comment for a
+pull request.
 
 Without against= the base is a recorded one. The file is part of your repository, and
 so is the base that record=true writes:
@@ -20,17 +21,18 @@ so is the base that record=true writes:
     allow: []                  # differences that do not end a check: machine,
                                # versions, data, cache
 
-A job is slower if it is so by more than fail_above percent and beyond noise (the
-whole 95 % interval of the ratio is above 1, and a t test agrees), twice in a row.
-The kind of change is printed: environment, data or speed. The exit status is
+A job counts as slower if it is slower by more than fail_above percent and beyond noise
+(the whole 95 % interval of the ratio is above 1, and a t test agrees), in two
+measurements in a row. The kind of change is printed: environment, data or speed. The
+exit status is
 
 - 0 if no job is slower;
 - 1 if a job is slower, or no longer finishes;
 - 2 if the environment differs from the base's: processor, cores, devices, versions
   of Python and the libraries, or the state of the page cache;
 - 3 if the data differs, or the epochs;
-- 4 if nothing can be told: too few trials, no base, a job of the base that the file
-  no longer measures, a wrong setting.
+- 4 if there is no answer: too few trials, no base, a job of the base that the file
+  does not measure, a wrong setting.
 
 With against= it is 0, 1, 3 or 4.
 """
@@ -151,7 +153,7 @@ def _refuse_without_job(given: dict[str, str], path: Path) -> None:
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
     if given["record"] == "true":
         raise UsageError(
-            "record=true with against=: allowed: one of them, as against= records none"
+            "record=true with against=: allowed: one of them, because against= records no base"
         )
     # With job= no file is needed. If one exists, its fail_above still applies.
     job = given["job"]
@@ -241,10 +243,12 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
     except SystemExit:
         sys.exit(CheckStatus.NOT_JUDGED)
     if not requests or requests[0].is_done:
-        raise UsageError(f"job: {settings.job}: allowed: what fastloop run measures here")
+        allowed = "arguments with which fastloop run measures on this machine"
+        raise UsageError(f"job: {settings.job}: allowed: {allowed}")
     return requests
 
 
 def _refuse_launcher(_: list[JobRequest]) -> int:
-    print("check measures here: allowed: hydra/launcher=basic", file=sys.stderr)
+    problem = "check measures on this machine, in its own process"
+    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
     return 1

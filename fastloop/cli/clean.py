@@ -3,8 +3,8 @@
     fastloop clean [stores] [data] [results] [reports] [attach] [check] [suite] [mlflow]
                    [environments] [older_than=30d] [yes=true]
 
-Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
-that fastloop has not made: no images of yours in data/, no runs of other programs.
+Without yes=true nothing is removed. With it, only files in the outputs folder that fastloop has
+made are removed: no images of yours in data/, and no runs of other programs.
 
 stores   datasets that were written in a loader's format; they are written again if needed
 data     datasets that were downloaded or generated; they are fetched again if needed
@@ -141,7 +141,7 @@ def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
 def _refuse_environments() -> None:
     raise UsageError(
         f"clean {ENVIRONMENTS}: another fastloop creates an environment; nothing was removed; "
-        "allowed: once it has ended"
+        "try again when it has ended"
     )
 
 

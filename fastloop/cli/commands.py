@@ -2,20 +2,20 @@
 
 COMMANDS = {
     "run": "measure data loaders and compare them",
-    "prepare": "download or generate data and write all stores",
+    "prepare": "download or generate data, and write all stores",
     "report": "write a report on a sweep: HTML page, Markdown, pictures, CSV",
-    "compare": "compare two sets of results; fails if a job has become slower",
+    "compare": "compare two sets of results, and fail if a job has become slower",
     "check": "fail if a job is slower than in another version, or than its recorded base",
     "suite": "measure every loader on named workloads; verify and show the results",
     "log": "log results to MLflow that its server did not receive",
-    "explain": "say why a job takes as long as it does, and what would change that",
-    "attach": "run a script of your own and say what its loops wait for",
-    "tune": "find the fastest settings for a job within a budget",
+    "explain": "say why a job takes as long as it does, and which changes would help",
+    "attach": "run a script of your own, and say what its loops wait for",
+    "tune": "find the fastest settings for a job, or a script, within a budget",
     "doctor": "say whether this machine is ready to measure, and what it lacks",
-    "list": "list what can be chosen: groups, their options, settings",
+    "list": "list the groups of options, their options and settings",
     "env": "list or create environments for libraries that exclude others",
-    "ui": "start MLflow's UI over the outputs folder",
-    "clean": "show what lies in the outputs folder, and remove parts of it",
+    "ui": "start MLflow's web pages for the results in the outputs folder",
+    "clean": "show the contents of the outputs folder, and remove parts of it",
 }
 """Purpose of each command."""
 LINES = "\n".join(f"  {name:<9}{purpose}" for name, purpose in COMMANDS.items())
@@ -27,9 +27,9 @@ Find the fastest data loading loop for your data on your machine.
 commands:
 {LINES}
 
-fastloop <command> --help describes a command. fastloop run measures the digits,
-fastloop attach train.py your own script. The command run may be left out:
-fastloop loader=np_memmap -m trials=20
+fastloop <command> --help describes a command. `fastloop run` measures a small set of
+handwritten digits, `fastloop attach train.py` your own script. The word run may be left
+out: `fastloop loader=np_memmap -m trials=20`.
 """
 MEANT = {
     "options": "list",

@@ -1,4 +1,4 @@
-"""fastloop compare: compare two sets of results; fails if a job has become slower.
+"""fastloop compare: compare two sets of results, and fail if a job has become slower.
 
     fastloop compare [[base=]<folder> [new=]<folder>] [fail_above=5]
                      [allow=machine,versions,data,cache]

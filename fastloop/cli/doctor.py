@@ -3,14 +3,13 @@
     fastloop doctor [seconds=2]
 
 Watches for some seconds how much of the machine other processes use. The first sentence is
-the answer: ready, or not quiet, or another fastloop measures. Below it is all that a
-measurement depends on: cores, memory, FastLoader's engines, accelerators, space, limits,
-the environments that `fastloop env` has created, and the optional libraries with the
-commands that install those that are missing.
-Nothing is written.
+the answer: the machine is ready, or it is not quiet, or another fastloop measures. Below it
+are the things on which a measurement depends: cores, memory, FastLoader's engines,
+accelerators, free space, limits, the environments that `fastloop env` has created, and the
+optional libraries, with the commands that install the missing ones. Nothing is written.
 
-The exit status is 0 if the machine is ready, even if the system does not tell
-whether it is quiet; 1 if it is not; 2 for a wrong setting.
+The exit status is 0 if the machine is ready, or if the system does not report whether
+it is quiet; 1 if it is not ready; 2 for a wrong setting.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     fastloop env
     fastloop env loader=<loader> [<setting>=<value> ...]
 
-Without arguments all environments in outputs/environments/ are listed, with their size and age.
-With the command line of a run, those are created which its jobs' requirements need: the key
-`requirements` in the yaml of a loader, a store or a placement. One that exists is used again, as
-it is by every run, and nothing is installed if the main environment has all of it. pip installs;
-if it can't, its reason is printed, and nothing is left. While another command creates one, this
-one waits. fastloop clean environments yes=true
-removes them.
+Without arguments, all environments in outputs/environments/ are listed, with their sizes and
+ages. With the arguments of a run, the environments that its jobs need are created: the key
+`requirements` in the yaml of a loader, a store or a placement lists the packages that pip
+installs. An environment that exists is not created again, and none is created if the main one
+has these packages. If pip fails, its reason is printed and nothing is left. While another
+command creates an environment, this one waits. `fastloop clean environments yes=true` removes
+all of them.
 """
 
 from __future__ import annotations

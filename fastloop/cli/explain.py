@@ -2,24 +2,26 @@
 
     fastloop explain [try=3] [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
 
-Takes one job, by the overrides of `fastloop run`. It runs the job with more and
-more of its loading left out, in interleaved rounds, and prints
+Takes the arguments of `fastloop run` for one job. It runs this job several times, each
+time with one part more of its loading left out, in interleaved rounds, and prints
 
-- the verdict: how much of an epoch a perfect loader would save, and the part that
-  is the cause, in one word: step, copy, start-up, hand-off, collate, transform,
-  decode, read, or unattributed if the figures do not tell;
-- the ladder: the time that each part adds to an epoch, and the time that is hidden
-  behind the steps;
+- the verdict: how much of an epoch a perfect loader, for which steps never wait, would
+  save, and in one word the part that causes the wait: copy, start-up, hand-off, collate,
+  transform, decode or read. The word is step if there is hardly a wait, and
+  unattributed if the figures do not show the cause;
+- for each part the time that it adds to an epoch ("exposed"), and the time in which it
+  works while steps run ("hidden");
+- the most frequent causes, each with the answer whether it was found;
 - what-ifs: the gain that a model of the loader predicts for other settings. The
-  try=3 best ones, torch_threads=1, and the changes of what_if=, such as
-  "what_if=['batch_size=128']", are run beside the job as it is;
-- the most frequent causes, each of which was looked for.
+  try=3 best of them, torch_threads=1, and the changes of what_if=, such as
+  "what_if=['batch_size=128']", are run beside the job as it is.
 
-trials= is the number of rounds; after seconds=60 none begins beyond the third.
-An epoch is then recorded batch by batch: timeline.svg is a picture of the work of the
-loop and its workers, and timeline.json opens in ui.perfetto.dev. explain.json,
-in the same folder of the command, has all of the above. If a change gained time,
-experiment/best.yaml has its settings: fastloop run -cd <that folder> experiment=best.
+trials= is the number of rounds. At least three run; after seconds=60 no further one
+begins. An epoch is then recorded batch by batch: timeline.svg is a picture of the work
+of the loop and its workers, and timeline.json opens in ui.perfetto.dev. They are in the
+folder that is printed last, as is explain.json with all findings. If a change saved
+time, experiment/best.yaml has its settings:
+fastloop run -cd <that folder> experiment=best
 """
 
 from __future__ import annotations
@@ -156,5 +158,6 @@ def _failure_line(failure: Failure, folder: Path) -> str:
 
 
 def _refuse_launcher(_: list[JobRequest]) -> int:
-    print("explain measures here: allowed: hydra/launcher=basic", file=sys.stderr)
+    problem = "explain measures on this machine, in its own process"
+    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
     return 1

@@ -2,7 +2,8 @@
 
     fastloop log <folder of a sweep or of a job>
 
-Results that MLflow has already are skipped. After its database was deleted, all are logged again.
+Results that MLflow already has are skipped. If its database was deleted, all results are logged
+again.
 """
 
 from __future__ import annotations

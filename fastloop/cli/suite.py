@@ -18,11 +18,13 @@ default machine the processor and its cores. No round of a workload begins after
 claims measures the claims of loaders' pages, each by two jobs under the condition that the
 page states, into <results>/<round>/claims/<machine>.json.
 
-verify recomputes every figure from the timed windows and compares the seal of each raw
-value; it names each field that was altered, and exits with 1 if there is one, with 2 if a
-file can't be read. site writes one page of all rounds in the folder, and claims.html beside
-it; code is the address before the path of an option's code, by default the folder above
-that of the page. list names the workloads, and the claims with their sources.
+verify recomputes every figure from the timed windows, and compares each raw value with its
+seal, a digest in the file. It names each field that was altered. The exit status is 1 if
+there is one, and 2 if a file can't be read.
+
+site writes one page of all rounds in the folder, and claims.html beside it. code= is the
+address that precedes the path of an option's code; the default is the folder above that of
+the page. list names the workloads, and the claims with their sources.
 """
 
 from __future__ import annotations

@@ -5,30 +5,33 @@
                   [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
     fastloop tune [budget=5min] --script [-m] <script> [its arguments]
 
-Takes one job, your present one, by the overrides of `fastloop run`. It
-races other loaders and settings against it, each trial in a fresh process and in
-interleaved rounds, and confirms the winner by rounds that took no part in choosing
-it. It prints
+Takes the arguments of `fastloop run` for one job, your present one. It races other
+loaders and settings against it, each trial in a fresh process and in interleaved
+rounds, and confirms the winner by rounds that took no part in choosing it. It prints
 
 - the gain with its 95 % interval, or that nothing is faster beyond noise;
-- the command line, and a file that -cd <folder> experiment=tuned takes;
+- the command line, and the folder that `-cd <folder> experiment=tuned` takes;
 - code to paste, if the loader has some.
 
-budget=     the cost at most: 300s, 5min, 1h; 60trials; or 10% of the trials that
-            measuring every candidate takes
-space=      changes, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
-objective=  the quantity to optimize: epoch, samples_per_s, first_batch (seconds until
-            there is one), exposed_wait (seconds of an epoch without a step)
+budget=     upper limit of the cost: a time (300s, 5min, 1h), a number of trials
+            (60trials), or a share of the trials that measuring every candidate
+            takes (10%)
+space=      the values to try, in Hydra's syntax:
+            space="num_workers=0,2 loader=raw,fastloop"
+objective=  the quantity to optimize: epoch (its seconds), samples_per_s, first_batch
+            (seconds until it arrives), exposed_wait (seconds of an epoch in which no
+            step runs for want of a batch)
 memory_limit_mib=
             configurations with a higher forecast peak of memory are not run
 
-Interrupted, the same command with resume=last continues.
+After an interruption, the same command with resume=last continues.
 
-With --script it tunes a DataLoader of a script that is not changed. The script runs twice:
-observed, until its loops have had some seconds; and up to the first batch of the loop that
-waits longest; there, other settings of its DataLoader are raced, with a step as long as
-the script's. It ends with the place of the call, and tune.patch for `git apply`.
-A script of one rank may follow torchrun --nproc_per_node=1, which itself is left out.
+With --script it tunes a DataLoader of a script, which is not changed. The script runs
+twice. The first run is observed, and ends after up to 30 s. The second one ends at the
+first batch of the loop that waits longest; there, other settings of its DataLoader race,
+with a step as long as the script's. The answer names the line of the call, and
+tune.patch changes it, by `git apply`. For a script of one rank, the command may be
+torchrun --nproc_per_node=1 <script>: the script then runs without torchrun.
 """
 
 from __future__ import annotations
@@ -178,7 +181,6 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 
     begun_ns = process_begun_ns()
     spending = Spending(budget=TuneBudget(seconds=budget_s), begun_ns=begun_ns)
-    end_ns = begun_ns + int(1e9 * budget_s)
     records = make_record_folder()
     try:
         limit_s = script_tuning.FIRST_SHARE * budget_s
@@ -187,6 +189,7 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         found = script_tuning.choose_loop(findings, arguments, late_s)
         script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
         settings = script_tuning.choose_settings(found)
+        end_ns = begun_ns + int(1e9 * (budget_s - spending.find_ending_s()))
         with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_script_race(
                 found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step
@@ -362,5 +365,6 @@ def _compose_job(overrides: Sequence[str]) -> Job:
 
 
 def _refuse_launcher(_: list[JobRequest]) -> int:
-    print("tune measures here: allowed: hydra/launcher=basic", file=sys.stderr)
+    problem = "tune measures on this machine, in its own process"
+    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
     return 1

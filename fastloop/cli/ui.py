@@ -1,8 +1,8 @@
-"""fastloop ui: start MLflow's UI over the outputs folder, on this machine only.
+"""fastloop ui: start MLflow's web pages for the outputs folder, on this machine only.
 
     fastloop ui [port=5000]
 
-Ctrl-C ends it. Never leave it running beside a measurement: it takes memory and a core.
+Ctrl-C ends it. Don't leave it running beside a measurement: it takes memory and a core.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def _not_an_override(error: OverrideParseException) -> str:
     words = shown.split()
     if len(words) > 1 and all(SETTING.match(word) for word in words):
         return f"{shown}: these are several arguments; allowed: each by itself, without quotes"
-    hint = "special characters are quoted twice: 'name=\"value\"'"
+    hint = "a value with special characters is put in two pairs of quotes: 'name=\"value\"'"
     return f"{shown}: overrides have the form name=value; {hint}"
 
 
@@ -228,7 +228,7 @@ def _hydra_sentence(text: str) -> str:
     if match := re.search(r"already at '(\S+?)'", text):
         return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
-        return f"{match[1]}: several values need -m (--multirun)"
+        return f"{match[1]}: several values are a sweep, which needs -m (--multirun)"
     return text
 
 

@@ -14,6 +14,8 @@ TORCH_PREFETCH = 2
 DEEP_PREFETCH = 8
 """The longer queue that tune tries. explain and attach predict its gain: it hides slow batches that
 come now and then. No measurement speaks for 8 rather than another number."""
+WORKERS_FOR_WAITING = (8, 16, 32)
+"""Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,15 @@ def core_delay_ns() -> int:
     return 0
 
 
+def slowdown_by_load() -> float:
+    """Factor by which waiting for a core has prolonged the work of the calling thread so far; 1 if
+    the system does not count that."""
+    with suppress(OSError):
+        spent = read_schedule("/proc/thread-self")
+        return spent.runnable_ns / max(1, spent.cpu_ns)
+    return 1.0
+
+
 def pause(seconds: float) -> None:
     """Let this thread wait, without work."""
     time.sleep(seconds)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.time_limits import note_progress
+from fastloop.core.time_limits import note_progress, within
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import (
     BadData,
@@ -43,6 +43,8 @@ MOST_ROWS = 1024
 """Most samples of a chunk, however small they are."""
 PROBED_SAMPLES = 64
 """Samples that are decoded to find out how long decoding takes."""
+PROBE_S = 2.0
+"""Fewer samples are decoded for that if they take longer than this."""
 SAMPLES_PER_NOTE = 16
 """Progress is noted once for this many samples, and once a chunk."""
 SLOW_SAMPLE_S = 20e-6
@@ -78,7 +80,7 @@ class ChunkedReader:
         if first is None:
             raise BadData(f"{self.dataset.label}: no readable sample")
         size = rows_per_chunk(first)
-        processes = _decoding_processes(self.samples)
+        processes = _decoding_processes(self.samples, _time_sample(self.samples))
         with tqdm(
             total=len(self.samples),
             desc=f"{self.dataset.label}: {purpose}",
@@ -100,19 +102,36 @@ class ChunkedReader:
         return iter(_decode_in_order(items, size, collate_fn, num_workers))
 
 
+def forecast_reading_s(samples: Samples) -> float:
+    """About the seconds in which `ChunkedReader.chunks` reads all samples, by the first ones."""
+    # Without samples, reading them fails at once.
+    if not len(samples):
+        return 0.0
+    sample_s = _time_sample(samples)
+    return sample_s * len(samples) / max(1, _decoding_processes(samples, sample_s))
+
+
 def rows_per_chunk(batch_of_one: Tree) -> int:
     """Number of samples of a chunk, from the size of one of them."""
     return max(1, min(MOST_ROWS, CHUNK_BYTES // max(1, nbytes_of(batch_of_one))))
 
 
-def _decoding_processes(samples: Samples) -> int:
-    """0 if decoding in this process is fast enough, else the number of usable cores."""
+def _time_sample(samples: Samples) -> float:
+    """Mean seconds to decode one of the first samples."""
     # The probe is tolerant: a broken sample is reported when it is read, not while decoding is
     # timed.
     probe = IndexedSamples(samples, tolerant=True)
+    decoded = islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES)
     start_ns = now_ns()
-    count = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
-    sample_s = seconds_between(start_ns, now_ns()) / count
+    count = sum(1 for _ in within(decoded, PROBE_S))
+    return seconds_between(start_ns, now_ns()) / count
+
+
+def _decoding_processes(samples: Samples, sample_s: float) -> int:
+    """0 if decoding in this process is fast enough, else the number of usable cores.
+
+    sample_s: seconds to decode a sample.
+    """
     slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
     return usable_cores() if slow and _is_picklable(samples) else 0
 

@@ -38,7 +38,7 @@ from fastloop.core.types import (
     UnusableLeaves,
     name_of,
 )
-from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.chunked_reader import ChunkedReader, forecast_reading_s
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
     content_fingerprint,
@@ -82,6 +82,16 @@ class DataRequest:
         """Prepare the data, see the function `prepare`."""
         return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
 
+    def forecast_s(self) -> float:
+        """About the seconds that reading all samples for the reference takes, by the first ones; 0
+        if there is a reference, or for a stream, whose length nobody knows."""
+        dataset = self.dataset
+        if isinstance(dataset, StreamingDataset):
+            return 0.0
+        data = _fingerprint_of(dataset)
+        is_written = read_seal(_reference_path(dataset, data, self.tolerant, self.collate))
+        return 0.0 if is_written else forecast_reading_s(dataset.open())
+
     def prepare_within(self, limit_s: float, compares_checksums: bool = False) -> PreparedData:
         """Prepare the data; raises TimeLimit if no sample is read or written for that many
         seconds."""
@@ -120,7 +130,7 @@ def prepare(
     # should be downloaded.
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
-    data = fingerprint(dataset.fetch(), source_fingerprint(dataset), *_class_of(dataset))
+    data = _fingerprint_of(dataset)
     prepared = _prepare_reference(dataset, data, tolerant, collate, compares_checksums)
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
@@ -130,6 +140,17 @@ def prepare(
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
     root = Path(store.root).absolute() / f"{_folder_name(dataset, data)}.{name_of(store)}"
     return prepare_store(prepared, store, root, compares_checksums)
+
+
+def _fingerprint_of(dataset: Dataset) -> str:
+    """Fingerprint of the dataset's source, which is downloaded first if it is absent."""
+    return fingerprint(dataset.fetch(), source_fingerprint(dataset), *_class_of(dataset))
+
+
+def _reference_path(dataset: Dataset, data: str, tolerant: bool, collate: Collate | None) -> Path:
+    """Folder of the dataset's reference. data: fingerprint of the dataset's source."""
+    name = f"{_folder_name(dataset, data)}.{_reference_kind(tolerant, collate)}"
+    return outputs_folder() / "stores" / name
 
 
 def _folder_name(dataset: Dataset, data: str) -> str:
@@ -145,8 +166,7 @@ def _prepare_reference(
     data: fingerprint of the dataset's source.
     """
     source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
-    name = f"{_folder_name(dataset, data)}.{_reference_kind(tolerant, collate)}"
-    reference = outputs_folder() / "stores" / name
+    reference = _reference_path(dataset, data, tolerant, collate)
     write = partial(_write_reference, source=source)
     try:
         facts = write_once(reference, fingerprint(data, REFERENCE), write, compares_checksums)

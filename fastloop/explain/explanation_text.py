@@ -62,7 +62,7 @@ def _timeline_text(epoch: InstrumentedEpoch) -> str:
     shares = ", ".join(f"{part} {show_percent(share)}" for part, share in epoch.shares.items())
     length = f"{epoch.batches:,} batches took {significant(epoch.seconds)} s"
     text = f"timeline: a recorded epoch of {length}"
-    return f"{text}; its lanes account for {100 * epoch.coverage:.1f} % of it: {shares}"
+    return f"{text}; the recorded parts explain {100 * epoch.coverage:.1f} % of it: {shares}"
 
 
 def _limit_text(explanation: Explanation) -> str:
@@ -130,7 +130,7 @@ def _last_line(explanation: Explanation) -> str:
         return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:
-        return "nothing was tried, see try="
+        return "nothing was tried; try=3 tries the three best changes"
     most = max(gain.high for gain in gains)
     if most < LEAST_POSSIBLE_GAIN:
         return f"nothing that was tried saves more than {show_percent(max(0.0, most))}"

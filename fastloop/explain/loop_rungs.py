@@ -168,5 +168,6 @@ def rung_notes(loader: LoaderOrFunction, openers: Mapping[Part, object]) -> list
         return ["decode is all that the dataset does: it can't be told apart from reading"]
     kind = type(loader).__name__
     return [
-        f"a {kind} can't be taken apart: its parts are told for DataLoaders with a batch sampler"
+        f"the parts of a {kind} can't be measured: only a DataLoader with a batch sampler can be "
+        "taken apart"
     ]

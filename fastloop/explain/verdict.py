@@ -33,9 +33,9 @@ PHRASES = {
     Part.HAND_OFF: "the loader's own sampler, processes and queues",
     Part.COLLATE: "collating samples",
     Part.TRANSFORM: "transforming samples",
-    Part.DECODE: "decoding, or whatever else makes a sample",
+    Part.DECODE: "making samples (decoding, or other work of the Dataset)",
     Part.READ: "reading",
-    Part.UNATTRIBUTED: "a loader that can't be taken apart",
+    Part.UNATTRIBUTED: "the loader as a whole (its parts can't be measured)",
 }
 LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
@@ -141,7 +141,10 @@ def _describe_step(ladder: Ladder, name: str) -> str:
     """The first sentence on a job with a loader that is not worth improving."""
     most = show_percent(max(0.0, ladder.wait_share.high))
     epoch = _show_seconds(ladder.epoch_s.value)
-    return f"This {name} is limited by its step: no loader can gain more than {most} of {epoch}"
+    return (
+        f"This {name} is limited by its step: a perfect loader would save at most {most} of an "
+        f"epoch of {epoch}"
+    )
 
 
 def _describe_waits(ladder: Ladder, name: str) -> str:
@@ -165,7 +168,8 @@ def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> 
     # Naming a part that is probably not the greatest would mislead.
     if leading.sure_greatest < 0.5 or wait.value <= 0:
         return [answer, guess]
-    return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]
+    part = f"The greatest part of a wait would be {phrases[leading.rung]} ({_sure(leading)})"
+    return [answer, guess, part]
 
 
 def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) -> str:
@@ -181,7 +185,10 @@ def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) 
         parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / total)})" for row in named]
         sure = _sure(rows[0])
         exposed = show_estimate(rows[0].exposed_ms, significant)
-        return f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, {sure}"
+        return (
+            f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, and is the "
+            f"greatest part ({sure})"
+        )
     rows.sort(key=lambda row: -row.sure_greatest)
     likely = [row for row in rows if row.sure_greatest >= LEAST_LIKELY]
     parts = [f"{phrases[row.rung]} ({_sure(row)})" for row in likely]
@@ -192,13 +199,16 @@ def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) 
 def _describe_misfit(ladder: Ladder) -> str:
     """The reason why no part is named: the parts don't add up to the whole."""
     missing = show_percent(ladder.residue)
-    return f"The parts miss the whole by {missing} of an epoch, so none is named as the cause"
+    return (
+        f"Some parts are below zero, by {missing} of an epoch in all: the passes contradict each "
+        "other, so no part is named as the cause"
+    )
 
 
 def _describe_disagreement(ladder: Ladder) -> str:
     """The reason why no part is named: next() takes less than a perfect loader saves."""
     slower = show_percent(ladder.slower_steps.value if ladder.slower_steps else 0.0)
-    text = "Timing next() finds less of the wait than leaving the loader out: two answers differ"
+    text = "Two measurements disagree: next() takes less time than a perfect loader would save"
     return (
         f"{text}. Steps between loads are slower than steps back to back, by {slower} of the "
         "epoch, as if loading took their cores: try torch_threads=1, or a quiet machine"
@@ -212,7 +222,7 @@ def _describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
     first = (
         f"Start-up: the first batch comes {_show_seconds(first_batch_s)} after opening the loader"
     )
-    return f"{first}; starting and ending an epoch takes {gap}, {share} of it"
+    return f"{first}; starting and ending an epoch takes {gap}, {share} of the epoch"
 
 
 def _show_seconds(seconds: float) -> str:

@@ -195,7 +195,10 @@ class RandomSources:
         samplers = list(sampler_chain(self.sampler)) if "samplers" in states else []
         is_generated, count = self.generator is not None, len(states.get("samplers", []))
         if ("generator" in states) != is_generated or len(samplers) != count:
-            raise ValueError("this state is of a loader with another generator or sampler")
+            raise ValueError(
+                "this state was saved with a generator or samplers that this loader lacks, or "
+                "without those that it has"
+            )
         return samplers
 
     @contextmanager

@@ -360,8 +360,11 @@ def order_of_stream(
     if world_size is None:
         world_size = 1 if is_sharded else group_size()
     if world_size > 1:
-        advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
-        raise ValueError(f"world_size={world_size}: an IterableDataset shards itself; {advice}")
+        problem = "FastLoader can't divide an IterableDataset between ranks"
+        advice = "divide it yourself, for example by split_dataset_by_node"
+        raise ValueError(
+            f"world_size={world_size}: {problem}; {advice}, and pass rank=0, world_size=1"
+        )
     return StreamOrder(
         num_samples=num_samples,
         batch_size=settings.batch_size,

@@ -441,6 +441,7 @@ def _is_failed(batch: Any) -> bool:
 def _warn(found: set[str] | None) -> None:
     if found:
         names = " and ".join(sorted(found))
-        problem = f"samples are drawn from the global generators of {names}, which threads share"
-        advice = "seed a generator with fastloop.sample_seed() to have them read ahead"
-        warnings.warn(f"{problem}: they are read in the loop itself; {advice}", stacklevel=5)
+        problem = f"samples use the global random generators of {names}, which threads share"
+        advice = "to read ahead, seed a generator of your own with fastloop.sample_seed()"
+        result = "samples are read in the loop, not ahead"
+        warnings.warn(f"{problem}: {result}; {advice}", stacklevel=5)

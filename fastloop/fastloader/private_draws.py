@@ -177,8 +177,9 @@ class _HiddenDraws(TorchDispatchMode):
             overload = WITH_GENERATOR.get(func._overloadname, "")
             func = getattr(func.overloadpacket, overload, func) if overload else func
             if not any(argument.name == "generator" for argument in func._schema.arguments):
-                reason = "it takes no generator; num_threads=0 reads samples in the loop"
-                raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
+                reason = "so its random numbers can't be seeded for a sample in a thread"
+                hint = "num_threads=0 reads samples in the loop"
+                raise RuntimeError(f"{func} has no argument generator, {reason}; {hint}")
             kwargs = kwargs | {"generator": self._generator()}
         return func(*args, **kwargs)
 

@@ -98,11 +98,17 @@ def _round_caveats(result: Result, sweep: Sequence[Result], *, has_others: bool)
     """Caveats about the rounds; has_others: other jobs of the sweep have trials, too."""
     lines = []
     if has_others and all(len(names) == 1 for names in result.rounds):
-        lines.append("not interleaved: machine noise may have affected single jobs")
+        lines.append(
+            "not interleaved: jobs ran one after another, so a disturbance may have slowed one job "
+            "only"
+        )
     # Trials of several sessions are compared, although the machine may have changed in between.
     sessions = {trial.session_ms for other in sweep for trial in other.trials}
     if len(sessions) > 1:
-        lines.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
+        lines.append(
+            f"resumed: the trials are from {len(sessions)} runs of the command; the machine may "
+            "have changed between them"
+        )
     return lines
 
 
@@ -162,7 +168,8 @@ def _above_limit(result: Result) -> list[str]:
             origins = [measured.limit_origin for measured in measurements(result, name)]
             origin = typical_origin(origins)
             cause = CAUSES[origin.kind if origin else "rows"]
-            lines.append(f"{name}: above the limit: {show_fine_percent(fraction)}, as {cause}")
+            share = f"{show_fine_percent(fraction)} of it"
+            lines.append(f"{name}: above the limit: {share}, probably because {cause}")
     return lines
 
 
@@ -202,9 +209,11 @@ def _not_cold(result: Result) -> str:
     known = [fraction for fraction in fractions if fraction is not None]
     # The system has no mincore(2), or mincore(2) does not report on these files.
     if not known:
-        return "asked for a cold cache, but the system does not report whether it was"
+        return "cache=cold: the system does not report whether the data was in memory"
     worst = max(known)
-    return f"asked for a cold cache, {worst:.0%} was cached" if worst > COLD_FRACTION else ""
+    if worst <= COLD_FRACTION:
+        return ""
+    return f"cache=cold: {show_fine_percent(worst)} of the data was still in memory"
 
 
 def _rereads_memory(result: Result) -> str:
@@ -227,11 +236,11 @@ def data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     if "unverified" in result.tags:
         lines.append("unverified: samples were counted but not compared (same_data=false)")
     elif result.random:
-        how = "compared with generators seeded by their index, outside of the timed epochs"
-        lines.append(f"random samples: {how}")
+        how = "the random generators are seeded by the sample's index"
+        lines.append(f"random samples: compared in extra epochs, in which {how}")
     elif result.compared_crops:
-        how = f"labels of all, pixels of {result.compared_crops} an epoch within {TOLERANCE} of 255"
-        lines.append(f"crops: drawn by seed, epoch and index; compared: {how}")
+        how = f"the pixels of {result.compared_crops} crops an epoch (tolerance {TOLERANCE} of 255)"
+        lines.append(f"crops: all labels were compared, and {how}")
     lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]
     return [*lines, *_batch_size_caveats(result), *_short_batch_caveats(result)]
 
@@ -256,7 +265,7 @@ def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         ],
     }
     parts = [f"not ranked with {len(jobs)} that {why}" for why, jobs in reasons.items() if jobs]
-    return ["; ".join(["own data: compared only with its own first epoch", *parts])]
+    return ["; ".join(["own data: later epochs were compared with the loader's first one", *parts])]
 
 
 def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -313,7 +322,8 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
         return []
     slow_ms, others_ms = significant(1e3 * medians[slow], 2), significant(1e3 * others, 2)
     times = f"{slow_ms} ms, the others {others_ms} ms"
-    return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
+    every = f"every {_ordinal(num_workers)} batch is waited for {times}"
+    return [f"worker-periodic: {every}: one worker may be slower"]
 
 
 def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
@@ -340,7 +350,7 @@ def _drift(seconds: Sequence[float]) -> list[str]:
     # A trend may be certain, but too small to matter.
     if p_value >= DRIFT_P or abs(change) < stats.MINIMUM_EFFECT:
         return []
-    return [f"drift: {100 * change:+.0f} % over rounds"]
+    return [f"drift: {100 * change:+.0f} % from the first round to the last"]
 
 
 def _count_outliers(seconds: Sequence[float]) -> int:

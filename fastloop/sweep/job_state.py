@@ -35,6 +35,8 @@ class SweepJob:
     result: Result
     earlier: Result | None = None
     """The job's result in an interrupted sweep that is resumed; None otherwise."""
+    most_prepare_s: float | None = None
+    """Seconds after which preparing its data fails; None: there is no such limit."""
 
 
 class JobState:

@@ -71,7 +71,7 @@ def prepare_all(
         key = repr((job.data_request, job.requirements))
         # Jobs with the same data share its preparation, or its failure.
         if failure is None and key not in prepared:
-            prepared[key] = _prepare_or_failure(job, launcher)
+            prepared[key] = _prepare_or_failure(job, launcher, state.entry.most_prepare_s)
         outcome = failure or prepared[key]
         if isinstance(outcome, Failure):
             message = fail_or_keep(state, now, outcome)
@@ -147,6 +147,16 @@ def prepare_job(
     )
 
 
+def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float:
+    """About the seconds that reading the job's data takes, see DataRequest.forecast_s.
+
+    Raises JobFailed, also if the first samples take longer than `most_s`.
+    """
+    if failure := _build_failure(job):
+        raise JobFailed(failure)
+    return launcher.call(job.data_request.forecast_s, timeout_s=most_s)
+
+
 def _build_failure(job: Job) -> Failure | None:
     """Build the job's environment, if it asks for that and lacks it; the failure, or None.
 
@@ -164,9 +174,11 @@ def _build_failure(job: Job) -> Failure | None:
     return None
 
 
-def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:
+def _prepare_or_failure(
+    job: Job, launcher: Launcher, most_s: float | None
+) -> PreparedData | Failure:
     try:
-        return prepare_job(job, launcher)
+        return prepare_job(job, launcher, most_s=most_s)
     except JobFailed as error:
         return error.failure
 

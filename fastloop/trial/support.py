@@ -120,7 +120,8 @@ def _check_step(job: Job, device: torch.device) -> None:
         settings += [f"precision={job.precision}"] if job.precision != "float32" else []
         if settings:
             names = ",".join(job.benchmark)
-            raise Unsupported(f"{settings[0]}: no model runs in benchmark={names}")
+            hint = f"benchmark={names} runs none; training and inference do"
+            raise Unsupported(f"{settings[0]} needs a model: {hint}")
     job.execution.check(device, job.precision, job.benchmark)
 
 
@@ -131,7 +132,7 @@ def _check_ranks(job: Job) -> None:
     )
     if trains and not traits_of(ExecutionTraits, job.execution).averages_gradients:
         name = name_of(job.execution)
-        reason = "several ranks average their gradients in the middle of a step"
+        reason = "it can't average the gradients of several ranks; use execution=eager"
         raise Unsupported(f"execution={name} with launcher=torchrun: {reason}")
     if job.device.startswith("cuda:"):
         hint = "device=cuda gives each rank a GPU"
@@ -153,8 +154,9 @@ def _check_prefetch(job: Job, device: torch.device) -> None:
     if job.pinned_buffers and job.loading.pin_memory:
         raise Unsupported("pinned_buffers with pin_memory=true: batches would be pinned twice")
     if by == "process" and job.loading.pin_memory:
-        reason = "its batches come in shared memory, see pinned_buffers"
-        raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {reason}")
+        reason = "batches come in shared memory, which is not pinned"
+        hint = "use pinned_buffers=2 and pin_memory=false"
+        raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {reason}; {hint}")
 
 
 def _check_forks(job: Job) -> None:
@@ -177,7 +179,9 @@ def _check_cache(job: Job) -> None:
     if job.cache != "as_is" and (reason := traits_of(LoaderTraits, job.loader).unknown_files):
         raise Unsupported(f"cache={job.cache}: {reason}")
     if job.cache != "as_is" and not (job.loader.store or isinstance(job.dataset, HasFiles)):
-        raise Unsupported(f"cache={job.cache}: the dataset does not list its files, see HasFiles")
+        reason = "the dataset does not name its files"
+        hint = "give it a method files(), as HasFiles in fastloop/core/protocols.py describes"
+        raise Unsupported(f"cache={job.cache}: {reason}; {hint}")
 
 
 def _check_samples(job: Job) -> None:
@@ -190,7 +194,7 @@ def _check_samples(job: Job) -> None:
     if traits_of(CollateTraits, job.collate).defines_samples:
         pass
     elif job.collate.tolerant and job.loader.store is not None:
-        reason = "a store holds intact samples only, see loader=raw"
+        reason = "a store has no broken samples to leave out; use loader=raw"
         raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
     if job.collate.takes == "uint8" and job.transform.where == "worker":
         reason = "samples are uint8 until they are on the device, see transform.where=device"
@@ -217,7 +221,8 @@ def _check_crops(job: Job) -> None:
         hint = "loader=raw, fastloop, spdl and grain draw new ones in each epoch, without a store"
         raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
     if not traits_of(LoaderTraits, job.loader).even_shares:
-        raise Unsupported(f"{loader} sets its own order, and can't tell a sample the epoch")
+        reason = "sets its own order, and passes no epoch on, from which random crops are drawn"
+        raise Unsupported(f"{loader} {reason}; loader=raw and loader=fastloop do")
 
 
 def _check_batches(job: Job) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.spans import now_ns, seconds_between, slowdown_by_load
 from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -14,7 +14,9 @@ TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 ENDING_S = 2.0
-"""Seconds reserved at the end for reporting the outcome."""
+"""Seconds reserved at the end for reporting the outcome, on a quiet machine."""
+MOST_ENDING_SHARE = 0.15
+"""Largest share of the budget that is reserved for that on a busy machine."""
 ENDING_OF_JOB_S = 0.1
 """Seconds reserved at the end for logging each job."""
 PASSES = 2
@@ -99,6 +101,14 @@ class Spending:
     def has_time(self, seconds: float) -> bool:
         """True if this much time is left, or the budget is not a time."""
         return seconds <= self.remaining_s
+
+    def find_ending_s(self) -> float:
+        """Seconds to reserve for reporting the outcome, which takes longer on a busy machine, as
+        everything so far has."""
+        if self.budget.seconds is None:
+            return ENDING_S
+        most_s = max(ENDING_S, MOST_ENDING_SHARE * self.budget.seconds)
+        return min(most_s, ENDING_S * slowdown_by_load())
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

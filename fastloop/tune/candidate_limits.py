@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastloop.core.loading_settings import as_override
+from fastloop.core.loading_settings import WORKERS_FOR_WAITING, as_override
 from fastloop.core.outputs_folder import nearest_existing
 from fastloop.core.types import UsageError
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
-from fastloop.tune.default_space import WORKERS_FOR_WAITING
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.loading_settings import WORKERS_FOR_WAITING
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
 from fastloop.tune.short_budget import SHORT_S
@@ -21,8 +22,6 @@ LIKELY: Mapping[str, Sequence[str]] = {
 """Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
 FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
 them."""
-WORKERS_FOR_WAITING = (8, 16, 32)
-"""Numbers of workers tried in addition if reading a sample mostly waits for I/O."""
 Space = Mapping[str, Sequence[str]]
 """For each setting, by name, the texts name=value of its values."""
 

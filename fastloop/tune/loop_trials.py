@@ -139,13 +139,15 @@ class SmallBudgetError(ValueError):
         )
 
 
-def check_budget(part: EpochPart, budget_s: float, min_window_s: float) -> None:
-    """Raise SmallBudgetError if there is no time for the shortest race."""
+def check_budget(
+    part: EpochPart, budget_s: float, min_window_s: float, fewest_trials: int = FEWEST_TRIALS
+) -> None:
+    """Raise SmallBudgetError if there is no time for the shortest race, or for so many trials."""
     # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
     # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
     # The first look, and two more epochs in which the data of the present loader is compared.
-    needed_s = FEWEST_TRIALS * trial_s + 3 * part.seconds
+    needed_s = fewest_trials * trial_s + 3 * part.seconds
     if needed_s > budget_s:
         raise SmallBudgetError(budget_s, needed_s)
 
@@ -164,6 +166,8 @@ class LoopTrials:
     budget_s: float
     counts_batches: bool = False
     """True: batches may be of any kind; only their number is compared."""
+    fewest_trials: int = FEWEST_TRIALS
+    """Trials for which the budget must have time; otherwise it is refused."""
     part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
     """The part of an epoch that the first look at the present loader has read."""
     reference: Digest | None = None
@@ -206,7 +210,7 @@ class LoopTrials:
         too small a budget, and any exception of the loader."""
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
-            check_budget(part, self.budget_s, self.min_window_s)
+            check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
             self.part, cut = part, part.cut(epochs)
             self.checked.add(self.present)
             self.whole_samples = _count_samples(epochs, part)

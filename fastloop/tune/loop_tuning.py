@@ -176,16 +176,21 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
 
 
 def race_loaders(
-    trials: LoopTrials, spending: Spending, begin_step: Callable[[str], None]
+    trials: LoopTrials,
+    spending: Spending,
+    begin_step: Callable[[str], None],
+    expected: Mapping[str, float] | None = None,
 ) -> LoopTuning:
     """The outcome of a race of the trials' configurations.
 
-    begin_step: called with the name of each step as it begins.
+    begin_step: called with the name of each step as it begins. expected: the cost of each
+    configuration relative to others, by its name, which decides on the first trials; None: all are
+    taken to cost the same, as no model predicts the user's own loader.
     """
     settings, present = trials.settings, trials.settings[trials.present]
     changes = [_find_changes(each, present) for each in settings.values()]
-    # No model predicts the user's own loader, so all costs are assumed to be equal.
-    surrogate = Surrogate(names=[*settings], changes=changes, predicted=[1.0] * len(settings))
+    predicted = [1.0 if expected is None else expected[name] for name in settings]
+    surrogate = Surrogate(names=[*settings], changes=changes, predicted=predicted)
     begin_step("a first look")
     trials.look()
 

@@ -132,7 +132,7 @@ def _memory_lines(outcome: TuneOutcome) -> list[str]:
 def _answer(outcome: TuneOutcome) -> str:
     """The verdict, and the way to go on with an undecided race."""
     text = verdict_text(outcome.race, outcome.is_faster)
-    if not outcome.race.is_cut:
+    if not outcome.race.is_undecided:
         return text
     return f"{text} Nothing is lost: {outcome.larger_budget} and resume=last go on from here."
 
@@ -143,6 +143,8 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
         return _describe_cut(result)
     if len(result.seconds) == 1:
         return "Nothing was tried beside yours: nothing else can run."
+    if result.is_undecided:
+        return f"No answer yet: {_describe_refutation(result)}: these rounds differ too much."
     if not is_faster or result.gain is None:
         # A gain of a few percent may be hidden by noise, so yours is not called as good as any.
         text = "No other one that was tried is faster beyond noise, by 2 % or more"

@@ -36,11 +36,23 @@ from fastloop.explain.predict import (
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
-from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.prepare_stage import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_memory
 from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
+
+SURELY_LATE = 1.25
+"""Reading all samples is not begun if it is forecast to take this many times as long as there is
+time for: the forecast is by the first samples alone."""
+
+
+class SlowReadingError(UsageError):
+    """Reading all samples once takes longer than there is time for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"reading all samples once takes about {seconds:.0f} s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +141,17 @@ def time_first_pass(
     """Prepare the data of the present job, and time batches of it.
 
     present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
-    UsageError if preparing its data, or the pass, does not end by the deadline.
+    UsageError if preparing its data, or the pass, does not end by the deadline; at once, as
+    SlowReadingError, if the first samples tell.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")
     left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.remaining_s)
     with _time_limit(deadline, "preparing the data takes longer; fastloop prepare does that first"):
+        if left_s is not None:
+            reading_s = forecast_preparation_s(present, request.launcher, left_s)
+            if reading_s > SURELY_LATE * left_s:
+                raise SlowReadingError(reading_s)
         prepared = prepare_job(present, request.launcher, most_s=left_s)
     whole_epochs = ExplainedJob(
         job=present,

@@ -29,7 +29,14 @@ from fastloop.tune.default_space import (
     narrow_space,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
-from fastloop.tune.pilot import FirstPass, Pilot, PilotLimits, run_pilot, time_first_pass
+from fastloop.tune.pilot import (
+    FirstPass,
+    Pilot,
+    PilotLimits,
+    SlowReadingError,
+    run_pilot,
+    time_first_pass,
+)
 from fastloop.tune.race import YOURS
 from fastloop.tune.short_budget import (
     EPOCH_S,
@@ -37,6 +44,7 @@ from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
     is_short,
+    name_budget_of_share,
     name_larger_budget,
     trial_of_epoch_s,
 )
@@ -148,13 +156,20 @@ def _as_change(values: Mapping[str, object]) -> Change:
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
     """The first pass of the present job, which time_pass runs until a deadline.
 
-    Raises UsageError if it takes so long that the budget has no time for a race.
+    Raises UsageError if it takes so long that the budget has no time for a race; after the first
+    samples, if reading all of them does.
     """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:
         return time_pass(Deadline())
     try:
         return time_pass(deadline_after(FIRST_PASS_UNTIL * budget_s - begun_s))
+    except SlowReadingError as error:
+        larger = name_budget_of_share(begun_s + error.seconds, FIRST_PASS_UNTIL)
+        allowed = f"such as {larger}, or fastloop prepare first"
+        raise UsageError(
+            f"budget={budget_s:g}s is too short: {error}; allowed: {allowed}"
+        ) from None
     except UsageError as error:
         reason = f"{spending.seconds_used:.0f} s of it are spent, and {error}"
         raise _too_short(reason, spending, spending.seconds_used - begun_s) from None
@@ -217,7 +232,9 @@ def _choose_raced(
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
     """Cost of a job by the model; without a model, the usual cost."""
     predicted = pilot.predict(job)
-    return expect_cost(job, change, waits=waits) if predicted is None else predicted
+    if predicted is not None:
+        return predicted
+    return expect_cost(job, change, waits=waits, epoch_s=pilot.epoch_s)
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:

@@ -43,6 +43,9 @@ LEAST_LOG_GAIN = 0.03
 about 3 %."""
 LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
+LEAST_OPEN_GAIN = 0.1
+"""Nothing is decided if fresh rounds do not confirm a gain of this size or more: they differ too
+much, as on a busy machine."""
 SIGNIFICANCE = 0.05
 """A gain is confirmed only if its p value is below this."""
 
@@ -80,6 +83,13 @@ class RaceResult:
         if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
             return False
         return gain.low > 1 and gain.p_value < SIGNIFICANCE
+
+    @property
+    def is_undecided(self) -> bool:
+        """True if the budget ended too early, or the fresh rounds neither confirm nor refute the
+        gain that they show."""
+        is_open = self.gain is not None and self.gain.estimate >= 1 + LEAST_OPEN_GAIN
+        return self.is_cut or (is_open and not self.is_faster)
 
     def compare(self, name: str) -> Ratio | None:
         """Seconds relative to the winner's, in the rounds of the race in which both have run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ class ScriptPlan:
     is True if FastLoader takes its place."""
     step_s: float
     """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
+    samples_wait: bool = False
+    """True if samples wait rather than compute, so that many of them can be read at once."""
+    pass_s: float = math.inf
+    """Mean seconds of a pass of the loop."""
     num_samples: int | None = None
     """Length of the DataLoader's dataset; None: it has none."""
     end_ns: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,20 @@ from fastloop.data.digest import leaves_of
 from fastloop.explain.attach.import_hook import MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.fastloader import FastLoader
+from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
+from fastloop.tune.short_budget import WORKER_S
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
+FEWEST_TRIALS = 2
+"""A race in which yours and one other run once confirms nothing, but tells more than a refusal: the
+script has taken most of a small budget by then."""
 SIDE = 64
 """Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
 
@@ -51,16 +56,33 @@ def race_in_script(
         counts_batches=not has_tensors,
         min_window_s=MIN_WINDOW_S,
         budget_s=left_s,
+        fewest_trials=FEWEST_TRIALS,
     )
     try:
         spending = Spending(budget=TuneBudget(seconds=left_s))
-        tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name))
+        expected = expect_costs(plan.settings, plan.pass_s) if plan.samples_wait else None
+        tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name), expected)
     except SmallBudgetError as error:
         return ScriptOutcome(needed_s=error.allowed_s)
     best = tuned.race.winner if tuned.is_faster else tuned.race.present
     sentences = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
     text = "\n".join([tuned.without_code(), *wrap(sentences)])
     return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
+
+
+def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:
+    """Cost of each configuration relative to others if its samples wait: each worker waits for its
+    own sample, and so does each thread of a FastLoader without workers.
+
+    pass_s: seconds of a pass without workers; workers that start in each pass prolong it.
+    """
+    costs = {}
+    for name, each in settings.items():
+        workers = each["num_workers"]
+        costs[name] = 1 / (workers or (MAX_WAITING_THREADS if each["fastloader"] else 1))
+        if not each["persistent_workers"]:
+            costs[name] += workers * WORKER_S / pass_s
+    return costs
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
+from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH, WORKERS_FOR_WAITING
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
@@ -22,6 +22,7 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiti
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.change import Change
+from fastloop.tune.budget import ENDING_S
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
     STEP,
@@ -38,9 +39,8 @@ race."""
 FIRST_SHARE = 0.5
 """The observed run is stopped after this share of the budget, even if no batch has come by then:
 the second run would take as long to reach its loop."""
-ENDING_S, LATE_S = 2.0, 30.0
-"""The race ends ENDING_S before the budget is spent. A script that still runs LATE_S after that
-time is killed."""
+LATE_S = 30.0
+"""A script that still runs so long after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
@@ -127,6 +127,10 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "fastloader": False,
     }
     counts = {present["num_workers"], *choose_worker_counts(found)}
+    # A race has time for more of them than `attach --try`, which has a few changes in all.
+    if found.samples_wait:
+        most = facts["most_workers"]
+        counts |= {each for each in WORKERS_FOR_WAITING if most is None or each <= most}
     # The race repeats epochs of one loader, so workers would stay from epoch to epoch. If the
     # script makes a DataLoader for each pass, its workers can't stay.
     is_made_anew = 1 < found.passes == found.loaders
@@ -189,8 +193,10 @@ def run_script_race(
         made_at=found.facts["made_at"],
         settings=settings,
         step_s=found.step_ms / 1e3,
+        samples_wait=found.samples_wait,
+        pass_s=found.seconds / max(1, found.passes),
         num_samples=found.facts.get("num_samples"),
-        end_ns=end_ns - int(1e9 * ENDING_S),
+        end_ns=end_ns,
     )
     write_plan(folder, plan)
     output = folder / "output.txt"

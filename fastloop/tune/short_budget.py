@@ -18,6 +18,8 @@ EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0
 by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
 OF_ONE_THREAD = 0.8
 """Relative cost of one torch thread, chosen in the same way."""
+WORKER_S = 0.03
+"""About the seconds in which a forked worker starts and ends; many of them take seconds."""
 FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
@@ -32,6 +34,8 @@ SHARE_OF_TWO = 0.7
 that it fits."""
 STEP_S = 10
 """A proposed budget is a multiple of this."""
+MARGIN_OF_FORECAST = 1.2
+"""A proposed budget has this many times as long as is forecast by a few samples."""
 PLANNING_S = 4.0
 """Least time for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
@@ -43,15 +47,20 @@ def is_short(budget: TuneBudget) -> bool:
     return budget.seconds is not None and budget.seconds < SHORT_S
 
 
-def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> float:
+def expect_cost(
+    job: Job, change: Sequence[str], *, waits: bool = False, epoch_s: float = math.inf
+) -> float:
     """Expected cost of a job relative to others, by its loader and its threads alone.
 
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
+    epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
     """
     cost = math.prod(EXPECTED.get(text, 1.0) for text in change)
     # Each worker waits for its own sample, so the waits overlap.
     if waits and job.loading.num_workers:
         cost /= job.loading.num_workers
+        if not job.loading.persistent_workers:
+            cost += job.loading.num_workers * WORKER_S / epoch_s
     return cost * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 
@@ -95,6 +104,12 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
     return (trial_s - start_s) / TRIAL_EPOCHS
+
+
+def name_budget_of_share(seconds: float, share: float) -> str:
+    """The setting of a budget of which no more than that share is this many seconds, with a rest
+    for their error."""
+    return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 
 def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:

@@ -21,7 +21,7 @@ from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
-from fastloop.tune.budget import ENDING_OF_JOB_S, ENDING_S, PASSES, Spending, TuneBudget
+from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
@@ -52,6 +52,8 @@ class RaceSchedule:
     _orders: dict[int, list[str]] = field(default_factory=dict)
     """Names in the order of their trials, by round."""
     _timeout_s: float = math.inf
+    _ending_s: float = 0.0
+    """Seconds that are reserved for reporting the outcome."""
     _run_round: RunRound | None = None
 
     def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
@@ -74,7 +76,7 @@ class RaceSchedule:
         self.spending.continue_from(self.file.raced_from_s)
         # This is set before the race. If it changed during the first trial, it would count as a
         # part of that trial's price.
-        self.spending.ending_s = ENDING_S
+        self._ending_s = self.spending.ending_s = self.spending.find_ending_s()
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share_used, self.rules)
         except NoRoomError:
@@ -126,17 +128,18 @@ class RaceSchedule:
     def _measure(self, name: str, number: int, room: float) -> float | None:
         """The cost of a trial, which an earlier session may have run; None if it failed."""
         assert self._run_round is not None
-        self._limit(name, room)
         state, before_s = self._states[name], self.spending.seconds_used
         begun = sum(each.has_begun for each in self._states.values())
-        self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
+        self.spending.ending_s = self._ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
+        self._prepare_within(name, room)
         if self.objective in TRIAL_COSTS:
-            self._run_round([state], number)
+            if state.is_running:
+                self._run_round([state], number)
             cost = self._find_cost(state, number)
         else:
             # A trial compares the data of the configuration, which passes don't.
-            if state.prepared is None or not state.result.trials:
+            if state.is_running and not state.result.trials:
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
         # If the data of a configuration could not be prepared, there was no trial.
@@ -147,18 +150,26 @@ class RaceSchedule:
             raise NoRoomError
         return cost
 
-    def _limit(self, name: str, room: float) -> None:
-        """Let trials take no longer than the share `room` of the budget, if the budget is a
-        time."""
+    def _prepare_within(self, name: str, room: float) -> None:
+        """Prepare the configuration's data if this is its first trial. Preparing and the trial
+        after it take no longer than the share `room` of the budget, if the budget is a time."""
+        assert self._run_round is not None
+        state, before_s = self._states[name], self.spending.seconds_used
         budget_s = self.spending.budget.seconds
-        self._limit_s(name, math.inf if budget_s is None else room * budget_s)
+        room_s = math.inf if budget_s is None else room * budget_s
+        self._limit_s(name, room_s)
+        if state.prepared is None and not state.has_begun:
+            self._run_round([state], None)
+            # Writing a store has used a part of the room, and the trial gets the rest.
+            self._limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
     def _limit_s(self, name: str, seconds: float) -> None:
-        """Let trials and passes take no longer than this, and no longer than the user's own
-        limit."""
+        """Let preparing its data, trials and passes take no longer than this, and trials and passes
+        no longer than the user's own limit."""
         state, limit_s = self._states[name], max(SHORTEST_LIMIT_S, seconds)
-        limit_s = min(self._timeout_s, limit_s)
-        state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))
+        job = replace(state.entry.job, trial_timeout_s=min(self._timeout_s, limit_s))
+        most_prepare_s = None if math.isinf(limit_s) else limit_s
+        state.entry = replace(state.entry, job=job, most_prepare_s=most_prepare_s)
 
     def _find_cost(self, state: JobState, number: int) -> float | None:
         """The cost of the job's trial in that round; None if the job has failed."""

@@ -425,6 +425,34 @@ def test_run_that_hangs_is_ended_with_its_processes(tmp_path, monkeypatch):
     assert {*psutil.Process().children(recursive=True)} <= before
 
 
+SEEDED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.arange(32.0)), 4, shuffle=True)
+for _ in range(2):
+    for batch in loader:
+        batch[0].sum()
+"""
+
+
+@pytest.mark.heavy
+def test_samples_of_runs_of_another_length_are_compared(tmp_path, monkeypatch):
+    (tmp_path / "seeded.py").write_text(SEEDED)
+    monkeypatch.chdir(tmp_path)
+    made_at = f"{tmp_path / 'seeded.py'}:6"
+    found = known_loop(place="seeded.py:8", made_at=made_at)
+    found = replace(found, batches=16, passes=2)
+    runner = ScriptRunner(["seeded.py"], cast("LoopFindings", found), 12, tmp_path)
+    first = runner.run_hashed(AS_IS, 120.0)
+    assert 0 < first.once_s < first.seconds
+    assert len(first.digests) == 1, "of the first pass, which has eight of the twelve batches"
+    runner.lengthen(16)
+    assert runner.digests(WORKERS, 120.0) == first.digests
+    assert runner.seconds(AS_IS, 120.0) > 0
+
+
 def test_changes_fit_the_loop():
     names = [each.name for each in choose_changes(known_loop(torch_threads=4))]
     assert names[0] == "fastloop.FastLoader"

@@ -54,7 +54,7 @@ def share(value: float, low: float, high: float) -> Estimate:
         ((0.5, 0.04, 0.7), "decode", "waits for data about 50 % of the time; "),
         ((0.3, -0.1, 0.7), "unattributed", "30 % is likely, and anything up to 70 % possible"),
         ((0.04, -0.1, 0.4), "unattributed", "4.0 % is likely, and anything up to 40 % possible"),
-        ((0.02, 0.01, 0.03), "step", "no loader can gain more than 3.0 % of 50 ms"),
+        ((0.02, 0.01, 0.03), "step", "a perfect loader would save at most 3.0 % of 50 ms"),
     ],
 )
 def test_first_sentence_is_the_answer(wait, word, first):
@@ -102,7 +102,7 @@ def test_verdict_on_a_busy_machine_names_the_other_one(monkeypatch, wait, others
     told = "The verdict may differ on a quiet machine: other programs used"
     assert (told in verdict.text) is bool(possible)
     assert (f"{possible} is possible, too" in verdict.text) is bool(possible)
-    assert ("no loader can gain more" in verdict.text) is (word == "step" and not possible)
+    assert ("a perfect loader would save" in verdict.text) is (word == "step" and not possible)
     assert len(verdict.sentences) <= 3
 
 
@@ -147,7 +147,7 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
         Part.DECODE: share(wait, wait - 0.01, wait + 0.01),
     }
     sentence = judge_loop(a_loop(0.05, workers), shares).sentences[0]
-    assert ("no loader can gain more" in sentence) == (wait < 0.1 and not workers)
+    assert ("a perfect loader would save" in sentence) == (wait < 0.1 and not workers)
     assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)
 
 

@@ -135,7 +135,8 @@ def test_minutes_that_are_named_are_more_than_those_that_were_given(least, given
     assert text.startswith("No answer yet")
     assert f"{named} or more will tell" in text
     unclear = replace(change, gain=replace(known, low=-0.5, high=0.8))
-    assert f"or {named}, may tell" in shown(unclear, least_minutes=least, minutes=given)
+    text = shown(unclear, least_minutes=least, minutes=given)
+    assert f"or --minutes={2 * given:.1f}, may tell" in text
 
 
 @pytest.mark.parametrize("is_clear", [True, False])
@@ -162,6 +163,12 @@ def test_prediction_that_is_a_lower_bound_is_called_one(is_least):
     text = shown(change, best=change.change)
     assert text.count("at least 30 %") == is_least
     assert text.count("30 %") == 1
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.34, True), (5.0, False)])
+def test_short_runs_are_said_to_be_unlike_long_ones(seconds, is_told):
+    text = shown(tried_change(0.3), best="num_workers=1", seconds=seconds)
+    assert ("The loop takes only 340 ms in such a run" in text) is is_told
 
 
 class ShortRunner:

@@ -21,6 +21,7 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
 from fastloop.tune.script_plan import ScriptPlan
 from fastloop.tune.script_process import RaceProbe
+from fastloop.tune.script_race import expect_costs
 from fastloop.tune.script_tuning import check_rest, choose_loop, choose_settings, find_change
 
 WAITING = """\
@@ -347,6 +348,20 @@ def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept(passes, loa
     tried = [*choose_settings(found).values()]
     assert any(each["num_workers"] > 1 for each in tried)
     assert any(each["persistent_workers"] for each in tried) == is_kept
+
+
+@pytest.mark.parametrize(("most", "many"), [(None, {8, 16, 32}), (12, {8}), (4, set())])
+def test_samples_that_wait_get_many_workers(most, many):
+    loop = KnownLoop(passes=1, loaders=1, samples_wait=True)
+    loop.facts["most_workers"] = most
+    tried = {each["num_workers"] for each in choose_settings(cast("LoopFindings", loop)).values()}
+    assert many <= tried
+    costs = expect_costs(choose_settings(cast("LoopFindings", loop)), pass_s=2.0)
+    # The most workers are tried first if they stay, or as many threads as FastLoader has.
+    assert min(costs.values()) == 1 / max(*tried, 16)
+    if most is None:
+        assert costs["num_workers=32"] > costs["num_workers=8"]
+    assert most is None or max(tried) <= most
 
 
 INTERRUPTED = """\

@@ -84,6 +84,12 @@ def test_link_shows_finished_runs_the_fastest_first(sweep):
     assert seconds == sorted(seconds)
     charted = [chart["metricKey"] for chart in view["compareRunCharts"]]
     assert charted[0] == metric
+    assert charted[1:] == [
+        "traversal/samples_per_s",
+        "training/wait_p95_ms",
+        "training/peak_pss_mib",
+    ]
+    assert {each["columns"] for each in view["compareRunSections"] if each["display"]} == {1}
     assert {*charted} <= {name for run in shown for name in run.data.metrics}
     opened = [each["uuid"] for each in view["compareRunSections"] if each["display"]]
     assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} == {*opened}

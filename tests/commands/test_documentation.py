@@ -190,6 +190,83 @@ def test_readme_is_at_most_10_kb():
     assert len(README.read_bytes()) <= 10_000
 
 
+def test_readme_begins_with_an_answer():
+    """The first screen: the question, the installation, attach's output and picture; then the table
+    of make run, and FastLoader with one figure and its condition."""
+    text = README.read_text()
+    place = 0
+    for fact in (
+        *("?** ", "pip install -e .\n", "fastloop attach train.py\n", "\nverdict: ", "pictures/"),
+        *("make run\n", " rank  limit ", "## FastLoader\n", "as fast (95 %: ", "on two cores"),
+    ):
+        assert fact in text[place:], fact
+        place = text.index(fact, place)
+        assert fact != "pip install -e .\n" or text.count("\n", 0, place) <= 10
+
+
+def test_user_pages_speak_of_no_notes_that_a_reader_does_not_have():
+    """fastloop began from numbered notes, called seeds, which are not part of the repository."""
+    pages = [*PAGES, *(REPOSITORY / "experiments").rglob("*.md")]
+    texts = {page.relative_to(REPOSITORY): page.read_text() for page in pages}
+    found = {name: re.findall(r"\b[Ss]eeds? 00\d", text) for name, text in texts.items()}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, REPOSITORY / "CONTRIBUTING.md"], ids=lambda page: page.stem
+)
+def test_conditions_of_a_page_do_not_say_where(page):
+    """A condition that begins with "where", which is for places, has to be read twice. Code and
+    printed output are not judged."""
+    prose = FENCE.sub("", "\n" + page.read_text())
+    pattern = r"[^\n]{0,30}(?:[.;:,(]\s+[Ww]here|\bwhose)\b[^\n]{0,30}|^Where\b[^\n]{0,30}"
+    assert re.findall(pattern, prose, re.M) == []
+
+
+def test_files_of_the_package_that_pages_name_exist():
+    folders = [REPOSITORY / name for name in ("fastloop", "tests", "experiments", "docs")]
+    paths = [*REPOSITORY.glob("*.py"), *(path for each in folders for path in each.rglob("*.*"))]
+    names = {path.name for path in paths} | {name for name, _ in modules()} | {"tuned.py"}
+    for page in [*PAGES, REPOSITORY / "CONTRIBUTING.md"]:
+        named = re.findall(r"`(?:[\w<>/-]+/)*([\w-]+\.(?:py|c|h))`", page.read_text())
+        assert set(named) <= names, page.name
+
+
+def test_modules_of_explain_tune_and_fastloader_are_named_by_the_architecture():
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    folders = ("explain", "explain/attach", "tune", "fastloader", "fastloader/native")
+    files = [path for folder in folders for path in (REPOSITORY / "fastloop" / folder).iterdir()]
+    files = [path for path in files if path.suffix in (".py", ".c") and path.stem != "__init__"]
+    assert [path.name for path in files if f"{path.name}`" not in page] == []
+
+
+def fields_of_table(page: str, heading: str) -> set[str]:
+    """Names in the first column of the first table below the heading, without what follows a dot
+    or a bracket."""
+    text = (REPOSITORY / "docs" / page).read_text().partition(heading)[2]
+    table = re.search(r"(?:^\|.*\n)+", text, re.M)
+    assert table
+    cells = [row.split("|")[1] for row in table[0].splitlines()[2:]]
+    return {re.split(r"[.\[]", name)[0] for cell in cells for name in re.findall(r"`(.+?)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "schema", "definition"),
+    [
+        ("commands.md", "class `fastloop.core.result.Result`", "core/result", ""),
+        ("suite.md", "## The file", "suite/suite", ""),
+        ("suite.md", "| `seals` | a digest of each raw field outside", "suite/suite", "Cell"),
+        ("explaining.md", "## explain.json", "core/result", "Explanation"),
+    ],
+)
+def test_fields_of_a_file_that_a_page_names_are_in_its_schema(page, heading, schema, definition):
+    schema = json.loads((REPOSITORY / "fastloop" / f"{schema}.schema.json").read_text())
+    properties = (schema["$defs"][definition] if definition else schema)["properties"]
+    named = fields_of_table(page, heading)
+    assert len(named) >= 8
+    assert named <= {*properties, "schema"}
+
+
 def test_pictures_of_the_tutorial_are_shown_and_small():
     """docs/redraw.py draws them."""
     page = (REPOSITORY / "docs" / "tutorial.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from subprocess import PIPE
@@ -12,6 +13,9 @@ from hydra._internal.hydra import Hydra
 import fastloop
 from fastloop.__main__ import main
 from fastloop.cli.commands import COMMANDS
+from fastloop.core.parts import Part
+from fastloop.explain.attach.loops import PARTS
+from fastloop.explain.verdict import PHRASES
 
 
 @pytest.mark.parametrize("arguments", [("-h",), ("--help",)])
@@ -29,6 +33,21 @@ def test_help_of_a_command_shows_its_usage(monkeypatch, capsys, command):
     printed = capsys.readouterr().out
     assert printed.startswith(f"fastloop {command}: ")
     assert f"\n    fastloop {command} " in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("attach", {*map(str, PARTS), str(Part.UNATTRIBUTED)}),
+        ("explain", {*map(str, PHRASES), str(Part.STEP)}),
+    ],
+)
+def test_help_lists_the_words_of_a_verdict(monkeypatch, capsys, command, words):
+    monkeypatch.setattr(sys, "argv", ["fastloop", command, "--help"])
+    main()
+    printed = capsys.readouterr().out
+    assert len(words) >= 8
+    assert {word for word in words if not re.search(rf"\b{word}\b", printed)} == set()
 
 
 @pytest.mark.parametrize("overrides", [(), ("loader=np_memmap", "-m")], ids=str)

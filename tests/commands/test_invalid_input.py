@@ -75,7 +75,7 @@ LOADERS = ", ".join(options("loader"))
         ("device=toaster", "device=toaster: allowed are auto, cpu, mps, cuda and cuda:<number>"),
         ("isolation=thread", "isolation=thread: allowed: forkserver, spawn, inline"),
         ("learning_rate=-1", "learning_rate=-1: allowed: more than 0"),
-        ("loader=a,b", "loader=a,b: several values need -m"),
+        ("loader=a,b", "loader=a,b: several values are a sweep, which needs -m"),
         (
             "-m num_workers=range(0,1000000000)",
             "(0,1000000000): these are 1,000,000,000 values; allowed: at most 10,000",

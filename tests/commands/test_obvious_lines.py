@@ -63,7 +63,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 REFUSED = [
-    ("run loader=raw,fastloop", "loader=raw,fastloop: several values need -m (--multirun)"),
+    ("run loader=raw,fastloop", "loader=raw,fastloop: several values are a sweep, which needs -m"),
     ("run dataset=imagefolder", "did you mean dataset=image_folder?"),
     ("run dataset=image_folder dataset.path=photos", "did you mean dataset.root?"),
     (
@@ -178,7 +178,7 @@ UNDERSTOOD = [
     (f"run {FOLDER} --cfg job", "root: photos"),
     ("run --cfg job", "batch_size: 64"),
     ("--version", "fastloop "),
-    ("--help", "list what can be chosen"),
+    ("--help", "list the groups of options"),
     ("list", f"how samples are read and batched ({NUM_LOADERS} options, raw by default)"),
     ("list loader", "DataLoader over the dataset itself"),
     ("list loaders", "DataLoader over the dataset itself"),
@@ -207,7 +207,7 @@ def test_bare_fastloop_prints_help_and_measures_nothing(folder):
     process = type_line("", folder)
     assert process.returncode == 0
     assert process.stdout.startswith("usage: fastloop <command>")
-    assert "fastloop run measures the digits" in process.stdout
+    assert "`fastloop run` measures a small set" in process.stdout
     assert not (folder / "outputs").exists()
 
 

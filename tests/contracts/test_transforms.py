@@ -61,7 +61,7 @@ def test_skip_broken_drops_samples_that_are_none():
 
 
 def test_skip_broken_needs_a_loader_of_single_samples():
-    with pytest.raises(Unsupported, match="collate=skip_broken: a store holds intact samples"):
+    with pytest.raises(Unsupported, match="collate=skip_broken: a store has no broken samples"):
         check_support(compose_job("collate=skip_broken", "loader=np_memmap"))
 
 

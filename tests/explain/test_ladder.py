@@ -169,7 +169,7 @@ def test_parts_that_miss_the_whole_name_no_cause():
     seconds = {"step": 1, "copy": 1, "hand_off": 1.5, "collate": 1.2, "decode": 2}
     verdict = judge(build_ladder(rounds(**seconds), BATCHES, {}), "training", 0.1)
     assert verdict.word == "unattributed"
-    assert re.search(r"The parts miss the whole by 1\d %", verdict.sentences[1])
+    assert re.search(r"below zero, by 1\d % of an epoch", verdict.sentences[1])
 
 
 def test_two_parts_of_one_size_are_both_named():
@@ -208,7 +208,7 @@ def test_rounds_that_differ_too_much_tell_a_bound():
 @pytest.mark.parametrize(
     ("read_s", "expected", "sentence"),
     [
-        (1.03, "step", "no loader can gain more than"),
+        (1.03, "step", "limited by its step: a perfect loader would save at most "),
         (3.0, "read", "waits for data 67 % ["),
         (1.15, "unattributed", "No answer yet: "),
     ],
@@ -236,7 +236,7 @@ def test_steps_that_are_slower_between_loads_are_no_cause_in_the_loader():
     verdict = judge(ladder, "training", 0.1)
     assert ladder.slower_steps.value == pytest.approx(0.45, abs=0.02)
     assert verdict.word == "unattributed"
-    assert "two answers differ" in verdict.sentences[1]
+    assert "next() takes less time than a perfect loader would save" in verdict.sentences[1]
     assert "Steps between loads are slower than steps back to back" in verdict.sentences[1]
 
 
@@ -473,7 +473,7 @@ def test_text_and_json_agree(gain, last):
     assert limit in text.replace("\n", " ")
     assert "waits for data 67 %" in text
     flat = text.replace("\n", " ")
-    assert "29 batches took 0.5 s; its lanes account for 99.9 % of it: wait 70 %" in flat
+    assert "29 batches took 0.5 s; the recorded parts explain 99.9 % of it: wait 70 %" in flat
     assert values["verdict"]["word"] == "read"
     assert values["ladder"]["rows"][-1]["rung"] == "read"
     assert values["ladder"]["rows"][-1]["hidden_ms"] is None
@@ -513,7 +513,7 @@ def test_a_loader_that_takes_no_time_alone_can_not_be_waited_for(work_s):
         ladder = build_ladder(timed, BATCHES, work_s, loader_shares=shares)
         verdict = judge(ladder, "training", 0.1)
         assert verdict.word == "step"
-        assert "limited by its step: no loader can gain more than 0." in verdict.sentences[0]
+        assert "limited by its step: a perfect loader would save at most 0." in verdict.sentences[0]
         assert ladder.wait_share.high < 0.01
         assert ladder.explained == pytest.approx(1, abs=0.01)
         assert ladder.residue < 0.01

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import fastloop
 from fastloop.core import time_limits
 from fastloop.trial import window
-from fastloop.tune import budget, loop_trials
+from fastloop.tune import budget, loop_trials, loop_tuning
 
 
 class SimulatedLoaders:
@@ -64,6 +64,30 @@ def test_small_budget_is_refused_soon_and_the_named_one_suffices(monkeypatch):
     assert loaders.ns <= 1e9 * named_s
 
 
+def test_script_that_has_taken_most_of_a_budget_is_tuned_in_the_rest(monkeypatch):
+    loaders = SimulatedLoaders(batches=100)
+    simulate(monkeypatch, loaders)
+    settings = {name: {"batch_s": 1.5, "factor": each} for name, each in (("yours", 1), ("b", 0.5))}
+    trials = trials_of(loaders, settings, budget_s=60, fewest_trials=2)
+    spending = budget.Spending(budget=budget.TuneBudget(seconds=60))
+    tuned = loop_tuning.race_loaders(trials, spending, lambda _: None)
+    assert {*tuned.race.seconds} == {*settings}
+    assert "No answer yet: b was 2.00 times as fast as yours in 1 round" in repr(tuned)
+    assert loaders.ns <= 60e9
+
+
+def trials_of(loaders: SimulatedLoaders, settings, **given) -> loop_trials.LoopTrials:
+    return loop_trials.LoopTrials(
+        make_loader=loaders.make,
+        settings=settings,
+        step=lambda batch: None,
+        device=torch.device("cpu"),
+        same_data=True,
+        min_window_s=0.0,
+        **given,
+    )
+
+
 def test_start_of_workers_weighs_as_in_a_whole_epoch(monkeypatch):
     loaders = SimulatedLoaders(batches=1000)
     simulate(monkeypatch, loaders)
@@ -73,6 +97,20 @@ def test_start_of_workers_weighs_as_in_a_whole_epoch(monkeypatch):
     tuned = fastloop.tune(make_loader, space, budget_s=120)
     assert tuned.settings == {"batch_s": 0.025, "start_s": 1.5}
     assert tuned.race.gain.estimate == pytest.approx(51.5 / 26.5, rel=0.02)
+
+
+def test_what_is_expected_to_be_fastest_runs_in_the_first_round(monkeypatch):
+    loaders, steps = SimulatedLoaders(batches=130), list[str]()
+    simulate(monkeypatch, loaders)
+    factors = [*(1 + number / 1000 for number in range(39)), 0.25]
+    settings = {f"factor={each}": {"batch_s": 0.1, "factor": each} for each in factors}
+    trials = trials_of(loaders, settings, budget_s=90)
+    expected = dict.fromkeys(settings, 1.0) | {"factor=0.25": 0.1}
+    spending = budget.Spending(budget=budget.TuneBudget(seconds=90))
+    tuned = loop_tuning.race_loaders(trials, spending, steps.append, expected)
+    # A first look, the first trial of the present settings, and a round of at most nine.
+    assert "factor=0.25" in steps[:11]
+    assert tuned.settings["factor"] == 0.25
 
 
 class ReadsLater:

@@ -43,7 +43,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import FirstPass, Pilot, time_first_pass
+from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
 from fastloop.tune.short_budget import (
     check_least_time,
@@ -286,6 +286,23 @@ def test_samples_that_wait_get_many_workers(cpu_s, delay_s, waits):
     assert costs == ([1.0, 0.5, 1 / 32] if waits else [1.0] * 3)
 
 
+def test_many_workers_that_start_in_each_short_epoch_are_not_tried_first():
+    cost_of = lambda *texts: expect_cost(  # noqa: E731
+        compose_job("dataset=digits", "loader=raw", *texts), texts, waits=True, epoch_s=0.5
+    )
+    kept = cost_of("num_workers=32", "persistent_workers=true")
+    assert kept == 1 / 32
+    assert kept < cost_of("num_workers=2") < 1 < cost_of("num_workers=32")
+
+
+def test_end_of_a_busy_command_is_reserved_for(monkeypatch):
+    spent = Spending(budget=TuneBudget(seconds=60))
+    for slowdown, expected_s in ((1.0, 2.0), (3.0, 6.0), (50.0, 9.0)):
+        monkeypatch.setattr("fastloop.tune.budget.slowdown_by_load", lambda each=slowdown: each)
+        assert spent.find_ending_s() == expected_s
+        assert Spending(budget=TuneBudget(trials=5)).find_ending_s() == 2.0
+
+
 def test_many_workers_are_not_tried_with_a_slow_start():
     space = "num_workers=2,32 multiprocessing_context=null,spawn"
     found = candidates(space, "dataset=digits", "loader=raw").found
@@ -473,18 +490,6 @@ def test_first_pass_is_stopped_at_its_share_of_the_budget():
     with pytest.raises(UsageError, match=r"^it takes longer$"):
         first_pass_within(Spending(budget=TuneBudget(trials=5)), time_pass)
     assert deadlines[1].remaining_s == math.inf
-
-
-@pytest.mark.heavy
-def test_preparing_is_stopped_at_the_deadline_of_the_first_pass(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
-    # The command line is read again for flags such as -cd.
-    monkeypatch.setattr("sys.argv", ["fastloop tune"])
-    # 64 samples of a second
-    overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
-    (request,) = compose_requests([overrides], tmp_path)
-    with pytest.raises(UsageError, match=r"^preparing the data takes longer; fastloop prepare"):
-        time_first_pass(request, request.job, deadline=deadline_after(0.0))
 
 
 def test_stores_of_random_samples_are_left_out_before_the_race():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fastloop.core.stats import MINIMUM_EFFECT
+from fastloop.core.stats import MINIMUM_EFFECT, Ratio
 from fastloop.tune.outcome import verdict_text
 from fastloop.tune.race import FEWEST_CONFIRMING, NoRoomError, RaceResult, RaceRules, race
 from fastloop.tune.surrogate import Surrogate, estimate_noise
@@ -226,6 +226,27 @@ def test_present_configuration_must_run(last):
 
     with pytest.raises(ValueError, match="yours"):
         race(surrogate([*drawn.seconds]), measure, lambda: sum(map(len, drawn.rounds)) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("gain", "is_undecided", "begins"),
+    [
+        (Ratio(estimate=99.5, low=0.53, high=347.8, p_value=0.07), True, "No answer yet: other se"),
+        (
+            Ratio(estimate=1.03, low=0.98, high=1.1, p_value=0.3),
+            False,
+            "No other one that was tried is",
+        ),
+        (Ratio(estimate=2.0, low=1.9, high=2.1, p_value=0.001), False, "other: 2.00 [1.90, 2.10]"),
+    ],
+)
+def test_great_gain_that_rounds_on_a_busy_machine_do_not_confirm_is_no_refutation(
+    gain, is_undecided, begins
+):
+    costs = {PRESENT: {0: 2.0, 1: 2.0}, "other": {0: 1.0, 1: 1.0}}
+    result = RaceResult(present=PRESENT, winner="other", seconds=costs, confirming=(1,), gain=gain)
+    assert result.is_undecided == is_undecided
+    assert verdict_text(result, result.is_faster).startswith(begins)
 
 
 def test_race_without_room_claims_nothing():

@@ -225,7 +225,7 @@ def test_state_of_a_loader_with_another_generator_is_rejected():
     state = FastLoader(torch.arange(4), shuffle=True, generator=seeded_generator(0)).state_dict()
     loader = FastLoader(torch.arange(4), shuffle=True)
     loader.load_state_dict(state)
-    with pytest.raises(ValueError, match="another generator or sampler"):
+    with pytest.raises(ValueError, match="a generator or samplers that this loader lacks"):
         iter(loader)
 
 

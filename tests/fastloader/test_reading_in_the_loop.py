@@ -20,6 +20,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from fastloop import FastLoader
 
 STEP_S = 0.02
+OPENED: list[sqlite3.Connection] = []
+
+
+@pytest.fixture(autouse=True)
+def close_databases() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 class Slow(Dataset):
@@ -47,6 +55,9 @@ class Rows(Slow):
     def __init__(self) -> None:
         super().__init__()
         self.database = sqlite3.connect(":memory:")
+        # Python 3.13 warns of a connection that is collected while it is open. The thread that
+        # drops the last reference may be another than this one, so the test closes it.
+        OPENED.append(self.database)
         self.database.execute("create table numbers (place integer, value real)")
         rows = [(place, place / 2) for place in range(48)]
         self.database.executemany("insert into numbers values (?, ?)", rows)

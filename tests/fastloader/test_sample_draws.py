@@ -233,7 +233,7 @@ def test_draws_that_no_generator_can_be_passed_to_are_refused_in_threads():
 
     loader = FastLoader(RandomSamples(draw), 4, num_threads=0, seed=0)
     assert epochs(loader)[0] == epochs(FastLoader(RandomSamples(draw), 4, num_threads=0, seed=0))[0]
-    with pytest.raises(RuntimeError, match="takes no generator; num_threads=0"):
+    with pytest.raises(RuntimeError, match=r"no argument generator.*num_threads=0"):
         list(FastLoader(RandomSamples(draw), 4, num_threads=1))
 
 

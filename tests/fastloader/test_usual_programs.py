@@ -203,7 +203,7 @@ def test_attributes_are_dataloaders():
         (lambda: FastLoader(map(pair, range(3))), "map.*IterableDataset"),
         (lambda: FastLoader([PAIRS, PAIRS]), "ConcatDataset"),
         (lambda: FastLoader({"train": PAIRS}), "Dataset"),
-        (lambda: FastLoader(Stream(pair), rank=1, world_size=2), "IterableDataset shards"),
+        (lambda: FastLoader(Stream(pair), rank=1, world_size=2), "divide an IterableDataset"),
         (lambda: FastLoader(Stream(pair), num_threads=2), "num_threads=2 .*num_workers=2"),
         (lambda: list(FastLoader(PAIRS, sampler=iter([[1, 2]]))), "batch_sampler="),
         (partial(FastLoader, 5), "int"),

@@ -13,11 +13,11 @@ COUNT = 64
 class Samples(Dataset):
     """Samples that take `sleep_s`; every `every`-th one of them, and the others no time."""
 
-    def __init__(self, sleep_s: float = 0.0, every: int = 1) -> None:
-        self.sleep_s, self.every = sleep_s, every
+    def __init__(self, sleep_s: float = 0.0, every: int = 1, count: int = COUNT) -> None:
+        self.sleep_s, self.every, self.count = sleep_s, every, count
 
     def __len__(self) -> int:
-        return COUNT
+        return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if self.sleep_s and index % self.every == 0:
@@ -32,6 +32,15 @@ class WithoutClasses(Samples):
         if index:
             raise ValueError(f"sample {index} was read before the model was asked")
         return torch.zeros(4, 4), 0.5
+
+
+class SlowLater(Samples):
+    """Samples that take `sleep_s` after the first COUNT of them, which take no time."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index >= COUNT:
+            time.sleep(self.sleep_s)
+        return torch.full((4, 4), float(index)), index % 4
 
 
 class SlowTransform:

@@ -129,4 +129,4 @@ def test_note_on_a_decoder_above_the_limit_gives_a_cause_of_decoding(origin, cau
         seconds=1.0, first_batch_s=0.1, wait_s=[0.1], place_s=[0.0], cpu_s=1.0, runs_model=False
     )
     lines = find_caveats(replace(known, attribution={"traversal": pass_}), [])
-    assert f"traversal: above the limit: 200 %, as {cause}" in lines
+    assert f"traversal: above the limit: 200 % of it, probably because {cause}" in lines

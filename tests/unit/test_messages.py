@@ -84,7 +84,8 @@ def test_system_error_names_the_outputs_folder_only_if_it_concerns_it(monkeypatc
 def test_characters_that_need_quotes_are_told_with_their_override(override):
     message = message_of(override)
     shown = override.replace("\n", "\\n")
-    assert message.startswith(f"{shown}: overrides have the form name=value; special characters")
+    form = "overrides have the form name=value; a value with special characters"
+    assert message.startswith(f"{shown}: {form}")
 
 
 @pytest.mark.parametrize("length", [300, 5000])

@@ -136,7 +136,7 @@ def test_warm_window_starts_warm_after_an_eviction(prepared_job):
 @pytest.mark.parametrize("loader", ["preload", "raw"])
 def test_loader_that_reads_everything_in_open_gets_a_cache_caveat(prepared_job, loader):
     trial = run_traversal(prepared_job, f"loader={loader}", "cache=cold")
-    assert cache_caveats(result_of(trial)) == ["asked for a cold cache, 100% was cached"]
+    assert cache_caveats(result_of(trial)) == ["cache=cold: 100 % of the data was still in memory"]
 
 
 @disk_only
@@ -190,7 +190,7 @@ def test_cache_caveats_of_a_cold_run():
     message += "at most the first epoch of each window reads the disk"
     assert cache_caveats(result_of(trial_with_fraction(0.01))) == []
     assert cache_caveats(result_of(trial_with_fraction(0.4), trial_with_fraction(0.01))) == [
-        "asked for a cold cache, 40% was cached"
+        "cache=cold: 40 % of the data was still in memory"
     ]
     assert cache_caveats(result_of(trial_with_fraction(0.01), epochs=5)) == [message]
     assert cache_caveats(result_of(trial_with_fraction(0.01, 32_000.0), epochs=5)) == []
@@ -257,7 +257,7 @@ def test_cache_state_needs_a_dataset_that_lists_its_files(state):
     job = dataclasses.replace(
         compose_job("loader=raw", f"cache={state}"), dataset=FilelessDataset()
     )
-    with pytest.raises(Unsupported, match=f"cache={state}: the dataset does not list its files"):
+    with pytest.raises(Unsupported, match=f"cache={state}: the dataset does not name its files"):
         check_support(job)
     if sys.platform == "linux":
         check_support(compose_job("loader=np_memmap", f"cache={state}"))

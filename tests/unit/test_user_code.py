@@ -502,7 +502,7 @@ def test_tables_of_own_data_name_the_loaders_and_why_they_are_not_ranked_togethe
     named = ["mine.a and mine.ab", "mine.b", "mine.c"]
     assert titles == [*(f"own data of {name}" for name in named), "own data"]
     assert len(overview_tables(groups)[0].head) == 1 + len(groups)
-    own = "own data: compared only with its own first epoch"
+    own = "own data: later epochs were compared with the loader's first one"
     other = "that deliver other samples"
     assert [find_caveats(job, sweep)[0] for job in jobs] == [
         *[f"{own}; not ranked with 3 {other}"] * 2,

@@ -160,7 +160,7 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
     # Other programs may slow the steps down more than loading.
     if _possible_words(loop, shares) - {Part.STEP}:
         return f"{name} on this busy machine: it waits for data at most {most} of {seconds}"
-    return f"{name}: no loader can gain more than {most} of {seconds}"
+    return f"{name}: a perfect loader would save at most {most} of {seconds}"
 
 
 def _tell_no_answer(loop: Loop, wait: Estimate) -> str:

@@ -7,10 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastloop.core.machine_load import describe_load
-from fastloop.core.number_text import WIDEST_INTERVAL, show_estimate, show_percent, significant
+from fastloop.core.number_text import (
+    WIDEST_INTERVAL,
+    show_estimate,
+    show_percent,
+    show_time,
+    significant,
+)
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, wrap
-from fastloop.explain.attach.changes_to_try import FEWEST_ROUNDS, minutes_of_all, more_minutes
+from fastloop.explain.attach.changes_to_try import (
+    FEWEST_ROUNDS,
+    LEAST_S,
+    minutes_of_all,
+    more_minutes,
+)
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
@@ -25,7 +36,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     and the patch."""
     load = wrap(describe_load(tried.machine_load, "round", "rounds"))
     lines = [*load, *wrap([_answer(tried)]), "", *align(_rows(tried)), *wrap(_tell_samples(tried))]
-    lines += wrap([f"{note}." for note in tried.notes])
+    lines += wrap([*_tell_short_runs(tried), *(f"{note}." for note in tried.notes)])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:
@@ -59,6 +70,16 @@ def _tell_samples(tried: TriedLoop) -> list[str]:
     if tried.best is not None and tried.best.startswith(FASTLOADER):
         crops = "; FastLoader decodes images and draws random crops by code of its own"
     return [f"With the change the first pass has other samples than without it{crops}."]
+
+
+def _tell_short_runs(tried: TriedLoop) -> list[str]:
+    """The sentence on runs that are too short to be like a longer one; empty for others."""
+    if tried.seconds >= LEAST_S:
+        return []
+    return [
+        f"The loop takes only {show_time(tried.seconds)} in such a run: starting workers weighs "
+        "more than in a longer one, and differences are less certain."
+    ]
 
 
 def _answer(tried: TriedLoop) -> str:
@@ -102,16 +123,16 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
     # More time gives no round to a change that was left out of the last ones, and none after the
     # last of all rounds.
     needs_time = tried.is_out_of_time and first.rounds == max(each.rounds for each in known)
-    minutes = _show_minutes(tried, tried.least_minutes)
     if _is_unclear(first.gain):
-        way = f"a quieter machine, or {minutes}, may" if needs_time else "a quieter machine may"
+        more = _show_minutes(tried, 2 * tried.minutes)
+        way = f"a quieter machine, or {more}, may" if needs_time else "a quieter machine may"
         return (
             f"the loop's time with {first.change} differs too much from round to round; {way} tell"
         )
     if first.gain.value <= 0 or first.rounds >= FEWEST_ROUNDS:
         return ""
     rounds = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
-    way = f"; {minutes} or more will tell"
+    way = f"; {_show_minutes(tried, tried.least_minutes)} or more will tell"
     if not needs_time:
         way = ", after which others had saved more; a quieter machine may tell"
     return f"{first.change} {_show_gain(first)} {rounds}{way}"

@@ -68,11 +68,7 @@ def try_changes(
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
     enough = least_minutes(attempts.longest_run_s)
-    if not baseline.seconds:
-        raise Unsupported(
-            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough):.1f} or more"
-        )
+    _check_has_round(runner, baseline, run_s, budget_s, enough)
     chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
     return TriedLoop(
         place=found.facts["place"],
@@ -91,6 +87,17 @@ def try_changes(
         advice=chosen.call.advice,
         machine_load=machine_load,
     )
+
+
+def _check_has_round(
+    runner: ScriptRunner, baseline: Attempt, run_s: float, budget_s: float, enough_minutes: float
+) -> None:
+    """Raise Unsupported if the budget had no time for any round. run_s: seconds of a run."""
+    if not baseline.seconds:
+        raise Unsupported(
+            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
+            f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough_minutes):.1f} or more"
+        )
 
 
 def _lengthen_runs(
