@@ -29,7 +29,7 @@ from fastloop.core.protocols import (
     StreamingDataset,
 )
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.time_limits import Stalled, limit_stalls
+from fastloop.core.stall_alarm import Stalled, limit_stalls
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader, forecast_reading_s
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
