@@ -63,8 +63,8 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
 
 
 def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The sentence on the words that the verdict may have on a quiet machine; empty if it is none
-    but this one, or if there is no answer anyway."""
+    """The sentence on the words that the verdict may have on a quiet machine. Empty if only
+    this word is possible, or if there is no answer."""
     others = _possible_words(loop, shares) - {word}
     if word is Part.UNATTRIBUTED or not others:
         return ""
