@@ -26,6 +26,7 @@ from fastloop.fastloader.batching import (
     to_array,
 )
 from fastloop.fastloader.block_shuffle import Blocks
+from fastloop.fastloader.feistel import FeistelPermutation, random_permutation
 from fastloop.fastloader.load_native_core import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.native_stream import (
@@ -35,7 +36,6 @@ from fastloop.fastloader.native_stream import (
     SourceOrder,
     read_pieces,
 )
-from fastloop.fastloader.permutation import FeistelPermutation, random_permutation
 from fastloop.fastloader.process_group import group_size, resolve_rank
 from fastloop.fastloader.torch_draws import (
     Leftover,
@@ -50,7 +50,7 @@ SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
 """The most samples for which torch.randperm's order is stored. If there are more, indices are
-computed on demand, see permutation.py."""
+computed on demand, see feistel.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
@@ -148,12 +148,12 @@ class LoaderOrder:
     @property
     def draws(self) -> OrderDraws:
         """The draws of an epoch's order, and their moments."""
-        at_begin = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
+        at_start = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
         if not self.follows_dataloader:
-            return OrderDraws(at_begin=at_begin)
+            return OrderDraws(at_start=at_start)
         return OrderDraws(
             has_seed=bool(self.shuffle) and self.generator is None,
-            at_begin=at_begin,
+            at_start=at_start,
             is_paced=self.is_lazy and not reads_ahead(self.user_sampler),
             leftover=self._find_leftover(),
         )

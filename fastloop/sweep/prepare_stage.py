@@ -25,7 +25,7 @@ from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import compares_crops
+from fastloop.trial.job_context import compares_crops
 from fastloop.trial.support import check_job_libraries
 
 DATA_FIELDS = (
@@ -65,7 +65,7 @@ def prepare_all(
         # A resumed job writes nothing yet: its earlier result stays on disk until it is known
         # whether its trials can be kept.
         now = replace(state.entry.result, environment=describe_environment(launcher))
-        if state.is_continued:
+        if state.owns_result:
             state.result = now
             state.begin()
         key = repr((job.data_request, job.requirements))
@@ -116,7 +116,7 @@ def _set_up_job(
     """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
     state.prepared = prepared
     now = _with_data_fields(now, state.entry.job, prepared)
-    if state.is_continued:
+    if state.owns_result:
         state.update(**{name: getattr(now, name) for name in DATA_FIELDS})
         return ""
     message = continue_job(state, now, settings)
