@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from fastloop.core.benchmark import Session, Setup
-from fastloop.core.cgroup import usable_cores
 from fastloop.core.machine import describe_machine
 from fastloop.core.order_parts import rank_plan
 from fastloop.core.parts import Part
@@ -33,6 +32,7 @@ from fastloop.trial.delivery import full_delivery, loader_opener, with_sample_le
 from fastloop.trial.job import Job
 from fastloop.trial.model_input import find_model_input
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.rate_on_cores import cores_of_rank
 from fastloop.trial.support import check_support
 from fastloop.trial.unread_batches import UnreadBatches, may_be_unread
 from fastloop.trial.window import Consumer, drain
@@ -196,4 +196,4 @@ def _rank_threads() -> int | None:
     # torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    return max(1, usable_cores() // local_world_size())
+    return cores_of_rank()
