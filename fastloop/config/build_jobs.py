@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import option_values, options_of
 from fastloop.config.combinations import Combination
-from fastloop.config.foreign_settings import name_in
+from fastloop.config.fit_defaults import FITS_PADDED, fit_defaults, fit_placement
 from fastloop.config.messages import (
     ConfigError,
     instantiation_message,
@@ -21,6 +21,8 @@ from fastloop.config.messages import (
     validation_message,
 )
 from fastloop.config.user_options import (
+    OWN,
+    leave_out_defaults,
     loader_brings_data,
     use_loader_data,
     user_targets,
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TARGET = "_target_"
-OWN = "fastloop.options."
-"""Start of the names of fastloop's own classes of options."""
 WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
 """Groups of options that may have requirements."""
 
@@ -49,13 +49,16 @@ def build_request(combination: Combination) -> JobRequest:
     from fastloop.core.protocols import Tracker
     from fastloop.processes.environments import environment_for
 
-    values, overrides = combination.values, combination.overrides
+    overrides = combination.overrides
+    values = _fit_values(combination.values, overrides)
     job = build_job(values, overrides)
     # The recorded configuration has to describe the job, which build_job may leave without a store.
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
+    if values["placement"] is not combination.values["placement"]:
+        choices["placement"] = FITS_PADDED
     if loader_brings_data(job, choices, overrides):
         job, choices["dataset"] = use_loader_data(job), "own_data"
         values["dataset"] = {"_target_": LOADER_DATA}
@@ -112,13 +115,13 @@ def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     """The job that the configuration describes. Raises ConfigError for an invalid value.
 
-    overrides: overrides of the command line. A store that none of them asks for is left out if it
-    would repeat one random crop of each image.
+    overrides: overrides of the command line. A store that none of them asks for is left out if
+    other settings rule it out.
     """
-    from fastloop.data.cropped_dataset import crop_dataset, needs_no_store
+    from fastloop.data.cropped_dataset import crop_dataset
     from fastloop.trial.job import Job
 
-    of_job = job_config(values)
+    of_job = job_config(_fit_values(values, overrides))
     of_loader, of_placement = (
         tuple(dict.fromkeys(_split_requirements(group, of_job[group])[1]))
         for group in ("loader", "placement")
@@ -138,10 +141,12 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
         ),
     )
     job = replace(job, dataset=crop_dataset(job.dataset, job.transform))
-    is_asked_for = any("loader.store" in name_in(override) for override in overrides)
-    if not is_asked_for and needs_no_store(job.dataset, job.loader):
-        return replace(job, loader=replace(job.loader, store=None))  # pyright: ignore[reportArgumentType]
-    return job
+    return fit_defaults(job, overrides)
+
+
+def _fit_values(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration without defaults that its own overrides rule out."""
+    return fit_placement(leave_out_defaults(values, overrides), overrides)
 
 
 def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:

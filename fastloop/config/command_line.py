@@ -7,11 +7,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -20,10 +21,11 @@ from fastloop.config.catalogue import (
     default_options,
     group_names,
     options_of,
+    overridable_names,
     settings,
     takes_several,
 )
-from fastloop.config.messages import ConfigError
+from fastloop.config.messages import ConfigError, unknown_setting
 from fastloop.config.suggestions import describe_flag
 from fastloop.config.user_options import OPTION_METHODS
 from fastloop.core.types import UsageError
@@ -171,11 +173,28 @@ def _check_override(override: Override) -> None:
             return
         allowed = f"allowed: one option; several need -m {name}=a,b"
         raise ConfigError(f"{override.input_line}: {allowed}")
+    elif name.startswith("hydra.") and not _is_hydra_setting(name):
+        text = f"{name}={override.get_value_element_as_str()}"
+        raise ConfigError(unknown_setting(text, overridable_names()))
     elif override.value() is None and name in group_names():
         reason = "allowed: one option; without it there is none"
         raise ConfigError(f"{override.input_line}: {reason}")
     elif override.value() == "" and name.rpartition(".")[2] in FOLDERS:
         raise ConfigError(f"{override.input_line}: allowed: the path of a folder")
+
+
+def _is_hydra_setting(name: str) -> bool:
+    """True for a setting of Hydra's own, and for any name in a dict among them."""
+    # With a plus before the name, Hydra takes any.
+    kind: Any = HydraConf
+    for part in name.split(".")[1:]:
+        if not is_dataclass(kind):
+            return True
+        hints = get_type_hints(kind)
+        if part not in hints:
+            return False
+        kind = hints[part]
+    return True
 
 
 def read_spelling(override: str) -> str:

@@ -36,6 +36,8 @@ from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
+from fastloop.config.unknown_settings import refuse_unknown_settings
+from fastloop.config.user_options import check_own_code
 from fastloop.core.types import BadData, Unsupported, UsageError
 from fastloop.data.dataset_files import own_path
 from fastloop.sweep.forecast import print_once
@@ -118,8 +120,10 @@ def _check_and_tell(
     its dataset; then print the line about the work, unless torch is imported already."""
     # The user reads the line while torch is imported, which takes seconds.
     jobs = [combination.values for combination in combinations]
+    refuse_unknown_settings(combinations)
     for job in jobs:
         check_settings({**job})
+    check_own_code(jobs)
     # Other machines, on which a Hydra launcher runs the jobs, may have other files.
     if combinations[0].launcher == BASIC:
         _refuse_missing_files(combinations)

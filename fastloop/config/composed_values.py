@@ -14,7 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.catalogue import default_options, options_of, settings
-from fastloop.config.command_line import expand_homes, parse_overrides, read_command_line
+from fastloop.config.command_line import (
+    expand_homes,
+    parse_overrides,
+    read_command_line,
+    read_spellings,
+)
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VALUE_IN_OPTION,
@@ -34,7 +39,8 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
     Raises Hydra's exceptions for an invalid name.
     """
-    return expand_homes(OmegaConf.to_container(_compose_unresolved(overrides), resolve=True))
+    cfg = _compose_unresolved(read_spellings(overrides))
+    return expand_homes(OmegaConf.to_container(cfg, resolve=True))
 
 
 @cache

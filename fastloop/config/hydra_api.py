@@ -25,6 +25,7 @@ from fastloop.config.catalogue import experiment_files, resource_folder
 from fastloop.config.command_line import CommandLine
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import pass_to_own_code
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
@@ -121,7 +122,7 @@ def hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
         try:
-            return hydra.compose(name, overrides, **options)
+            return hydra.compose(name, [*pass_to_own_code(overrides)], **options)
         except UserWarning as warning:
             path = re.search(r"path=(.*) is not available", str(warning))
             missing = path.group(1) if path else warning

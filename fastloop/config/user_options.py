@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastloop.config.catalogue import default_of, option_values
-from fastloop.config.messages import ConfigError
-from fastloop.core.user_code import check_callable, check_usable, locate, parameter_names
+from fastloop.config.messages import ConfigError, format_value
+from fastloop.core.user_code import (
+    Parameters,
+    check_callable,
+    check_usable,
+    locate,
+    parameters_of,
+)
+from fastloop.core.user_source import closest_name, read_parameters
 
 if TYPE_CHECKING:
     from fastloop.trial.job import Job
@@ -30,6 +37,10 @@ WRAPPERS = {
 """Group -> the option that wraps a user object. For datasets, it is `dataset=custom`."""
 FUNCTIONS = ("collate", "transform")
 """Groups in which a user object is a function of samples."""
+OWN = "fastloop.options."
+"""Start of the names of fastloop's own classes of options."""
+CUSTOM = "fastloop.options.dataset.custom.CustomDataset"
+"""The `_target_` of the option that opens a user's Dataset."""
 
 
 def wrap_target(group: str, node: Any) -> Any:
@@ -46,18 +57,133 @@ def wrap_target(group: str, node: Any) -> Any:
         user_object = locate(target)
         if group not in OPTION_METHODS:
             return node
-        kwargs = _user_arguments(group, node, target)
+        parameters = parameters_of(target)
+        kwargs = _user_arguments(group, node, parameters)
+        kwargs, settings = _split_settings(group, kwargs, parameters)
+        _refuse_arguments(group, target, kwargs, parameters)
         # A class that has an option's methods is an option already, and needs no wrapper.
         if _is_option(group, user_object):
-            return kwargs | {"_target_": target}
+            return kwargs | settings | {"_target_": target}
         (check_callable if group in FUNCTIONS else check_usable)(target)
     except ValueError as error:
         shown = "null" if node["_target_"] is None else node["_target_"]
         raise ConfigError(f"{group}._target_={shown}: {error}") from None
     if group == "dataset":
-        return option_values("dataset", "custom") | {"target": target, "kwargs": kwargs}
-    where = {"where": kwargs.pop("where", "worker")} if group == "transform" else {}
+        own = {"target": target, "kwargs": kwargs}
+        return option_values("dataset", "custom") | own | settings
+    where = {"where": settings.get("where", "worker")} if group == "transform" else {}
     return {"_target_": WRAPPERS[group], "target": target, "kwargs": kwargs, **where}
+
+
+def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError for a name or an argument of the user's code that does not exist, as far as
+    the text of its module shows it.
+
+    jobs: configurations. Nothing is imported, so that the error appears at once.
+    """
+    seen = set[str]()
+    for job in jobs:
+        for group, node in job.items():
+            if isinstance(node, dict) and (key := f"{group} {node}") not in seen:
+                seen.add(key)
+                _check_node(group, node)
+
+
+def _check_node(group: str, node: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a wrong name or argument, if the node names an object of the user's."""
+    target, setting, prefix = node.get("_target_"), f"{group}._target_", group
+    arguments = {name: value for name, value in node.items() if name != "requirements"}
+    if target == CUSTOM:
+        target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
+        arguments = node["kwargs"] or {}
+    if not isinstance(target, str) or not target or target.startswith(OWN):
+        return
+    try:
+        parameters = read_parameters(target)
+    except ValueError as error:
+        raise ConfigError(f"{setting}={target}: {error}") from None
+    if group not in OPTION_METHODS or parameters is None or not isinstance(arguments, dict):
+        return
+    if prefix == group:
+        arguments = _user_arguments(group, arguments, parameters)
+        arguments, _ = _split_settings(group, arguments, parameters)
+    _refuse_arguments(prefix, target, arguments, parameters)
+
+
+def _refuse_arguments(
+    prefix: str, target: str, given: Mapping[str, Any], parameters: Parameters | None
+) -> None:
+    """Raise ConfigError for an argument that the target does not take, or that a Dataset lacks.
+
+    prefix: the settings' names without their last part.
+    """
+    if parameters is None:
+        return
+    known = [] if parameters.takes_any else [*parameters.names]
+    for name, value in given.items():
+        if name in parameters.names or parameters.takes_any or name.startswith("_"):
+            continue
+        meant = closest_name(name, known)
+        hint = f"did you mean {prefix}.{meant}? " if meant else ""
+        # The first argument of a function of samples is the sample.
+        first = known[:1] if prefix in FUNCTIONS and meant not in known[:1] else []
+        named = [each for each in known if each not in parameters.required & {*first}]
+        allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
+        text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
+        raise ConfigError(f"{text}; {hint}allowed: {allowed}")
+    # Loaders and models are given some arguments by fastloop, functions of samples their sample.
+    if prefix.partition(".")[0] != "dataset":
+        return
+    missing = [name for name in parameters.names if name in parameters.required - given.keys()]
+    if missing:
+        names = ", ".join(f"{prefix}.{name}" for name in missing)
+        examples = " ".join(f"{prefix}.{name}=<value>" for name in missing)
+        raise ConfigError(f"{names}: {target} has no default for it; add {examples}")
+
+
+def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides, with ++ before the arguments of the user's own code.
+
+    Hydra refuses arguments that are in no yaml, unless they have a plus.
+
+    >>> pass_to_own_code(["dataset._target_=mine.A", "dataset.count=3"])
+    ('dataset._target_=mine.A', '++dataset.count=3')
+    """
+    own = {
+        group
+        for group in OPTION_METHODS
+        for text in overrides
+        if text.lstrip("+").startswith(f"{group}._target_=") and f"={OWN}" not in text
+    }
+    return tuple(
+        f"++{text.lstrip('+')}" if _group_of_argument(text) in own else text for text in overrides
+    )
+
+
+def _group_of_argument(override: str) -> str:
+    """The group of an override that sets an argument; empty for another override."""
+    name, equals, _ = override.lstrip("+").partition("=")
+    group, dot, last = name.partition(".")
+    return group if equals and dot and last != "_target_" else ""
+
+
+def leave_out_defaults(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values without the settings of default options that code of the user's has replaced.
+
+    They would be passed to parameters of the same name in place of the user's own defaults.
+    """
+    names = {override.lstrip("+").partition("=")[0] for override in overrides}
+    for group in OPTION_METHODS:
+        # Without a choice from the group, its settings are those of the default option.
+        if f"{group}._target_" not in names or group in names:
+            continue
+        node, defaults = values[group], option_values(group, default_of(group))
+        if str(node["_target_"]).startswith(OWN):
+            continue
+        given = {name.split(".")[1] for name in names if name.startswith(f"{group}.")}
+        kept = {name: each for name, each in node.items() if name in given or name not in defaults}
+        values = values | {group: kept}
+    return values
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:
@@ -89,14 +215,33 @@ def use_loader_data(job: Job) -> Job:
     return replace(job, dataset=data)
 
 
-def _user_arguments(group: str, node: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """The node's arguments for the target."""
+def _user_arguments(
+    group: str, node: Mapping[str, Any], parameters: Parameters | None
+) -> dict[str, Any]:
+    """The node's arguments for a target with these parameters."""
     # A command line that changes only the `_target_` leaves the settings of the group's default
     # option in the node. They are removed, unless the target has parameters of these names.
     defaults = option_values(group, default_of(group))
     left_over = {name for name, value in node.items() if defaults.get(name, ...) == value}
-    left_over = (left_over - parameter_names(target)) | {"_target_"}
+    left_over = (left_over - {*(parameters.names if parameters else ())}) | {"_target_"}
     return {name: value for name, value in node.items() if name not in left_over}
+
+
+def _split_settings(
+    group: str, arguments: dict[str, Any], parameters: Parameters | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments for the target, and the settings of the option that wraps it.
+
+    The settings are those of dataset=custom, such as `version`, and `where` of a transform.
+    """
+    of_dataset = {*option_values("dataset", "custom")} - {"_target_", "target", "kwargs"}
+    known = {"dataset": of_dataset, "transform": {"where"}}.get(group, set[str]())
+    # A parameter of the target of the same name is meant first; only `where` is never passed on.
+    if group == "dataset":
+        names = known if parameters is None or parameters.takes_any else {*parameters.names}
+        known = known - names
+    settings = {name: value for name, value in arguments.items() if name in known}
+    return {name: each for name, each in arguments.items() if name not in known}, settings
 
 
 def _is_option(group: str, user_object: Any) -> bool:

@@ -113,26 +113,45 @@ class HasRowsCaveat(Protocol):
         ...
 
 
-def check_honoured(loader: str, plan: Plan, honours: tuple[str, ...]) -> None:
+def honours_collate(honours: tuple[str, ...], collate: Collate) -> bool:
+    """True if a loader with these honoured settings calls the collate."""
+    return "collate" in honours or f"{collate.takes} collate" in honours
+
+
+def check_honoured(
+    loader: str,
+    plan: Plan,
+    honours: tuple[str, ...],
+    without_store: tuple[str, ...] = (),
+) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
     honours: settings that the loader honours besides those that every loader does: fields of
     LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
+    without_store: those that it honours if its store is null.
     """
-    takes_collate = "collate" in honours or (
-        plan.collate is not None and f"{plan.collate.takes} collate" in honours
-    )
     ignored = {
         name: getattr(plan.loading, name)
         for name in DATALOADER
         if name not in honours and getattr(plan.loading, name) != DECLARED[name].default
     }
     # The default collate and transform are None in a plan, so that every loader honours them.
-    if plan.collate is not None and not takes_collate:
+    if plan.collate is not None and not honours_collate(honours, plan.collate):
         ignored["collate"] = plan.collate
     if plan.transform is not None and "transform" not in honours:
         ignored["transform"] = plan.transform
     for name, value in ignored.items():
         text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
         text = str(text).lower() if isinstance(value, bool) else text
-        raise Unsupported(f"{name}={text}: loader={loader} has no such setting")
+        hint = _describe_callers(name, plan, without_store)
+        raise Unsupported(f"{name}={text}: loader={loader} has no such setting{hint}")
+
+
+def _describe_callers(name: str, plan: Plan, without_store: tuple[str, ...]) -> str:
+    """The end of a message that names loaders with that setting, if it is a function of samples."""
+    if name not in ("collate", "transform"):
+        return ""
+    collate = plan.collate if name == "collate" else None
+    if name in without_store or (collate and honours_collate(without_store, collate)):
+        return " while it reads a store; loader.store=null reads the samples themselves"
+    return "; loader=raw and loader=fastloop have it"

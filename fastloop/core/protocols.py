@@ -65,8 +65,9 @@ class HasFiles(Protocol):
 class RaggedDataset(Protocol):
     """A dataset of samples that may differ in the first dimension of their leaves."""
 
-    ragged: bool
-    """True if they differ. All samples of a dataset without this attribute have one shape."""
+    ragged: bool | None
+    """True if they differ. All samples of a dataset without this attribute have one shape. None: it
+    is not known until collate=pad is chosen, see config/fit_defaults.py."""
 
 
 @runtime_checkable

@@ -89,12 +89,29 @@ class Invalid(Exception):  # noqa: N818 - a verdict on a job too
     """A loader does not deliver the dataset; the message names the difference."""
 
 
+class UnevenBatches(Invalid):
+    """Batches that are no trees of tensors of one length, or that differ in shape, as padded ones
+    do."""
+
+
+class UnclearCount(Invalid):
+    """A batch of which it is not clear how many samples it has."""
+
+
 class BadData(Exception):  # noqa: N818 - "BadDataError" says the same twice
     """Unusable data; the message names the file and the problem."""
 
 
 class SamplesDiffer(BadData):
     """Samples that can't form a batch because their trees, dtypes or shapes differ."""
+
+
+class LengthsDiffer(SamplesDiffer):
+    """Samples that differ in the first dimension of their leaves alone, as padding allows."""
+
+
+class UnusableLeaves(BadData):
+    """Samples that hold something else than tensors, arrays and numbers, such as text."""
 
 
 class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is

@@ -21,6 +21,8 @@ LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
 """The `_target_` of the dataset that represents the data of a user's loader."""
 IN_A_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
 """Torch's words in the first line of an exception that was raised in a worker, with its class."""
+ENDS_ON_IMPORT = "importing it ends the program; move that under if __name__ == '__main__':"
+"""What is wrong with a script that reads its arguments, or exits, when it is imported."""
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -32,7 +34,9 @@ def locate(path: str) -> Any:
     # signal has requested really ends the process.
     except SignalExit:
         raise
-    except (Exception, SystemExit) as error:
+    except SystemExit as error:
+        raise ValueError(f"{error_line(error)}: {ENDS_ON_IMPORT}") from None
+    except Exception as error:
         raise ValueError(error_line(error)) from None
 
 
@@ -53,12 +57,36 @@ def is_iterable(thing: Any) -> bool:
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The parameters of a class or function that are passed by name."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    """The names of those without a default."""
+    takes_any: bool
+    """True if it takes arguments of any name."""
+
+
+def parameters_of(path: str) -> Parameters | None:
+    """The target's parameters; None if it has no signature or is not called."""
+    signature = _signature(locate(path))
+    if signature is None:
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    everything = signature.parameters.values()
+    named = [each for each in everything if each.kind in kinds]
+    return Parameters(
+        names=tuple(each.name for each in named),
+        required=frozenset(each.name for each in named if each.default is inspect.Parameter.empty),
+        takes_any=any(each.kind == inspect.Parameter.VAR_KEYWORD for each in everything),
+    )
+
+
 def parameter_names(path: str) -> frozenset[str]:
     """Names of the target's parameters; empty if it has no signature or is not called."""
-    signature = _signature(locate(path))
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = signature.parameters.values() if signature else ()
-    return frozenset(parameter.name for parameter in parameters if parameter.kind in kinds)
+    parameters = parameters_of(path)
+    return frozenset(parameters.names if parameters else ())
 
 
 def check_arguments(path: str, kwargs: Mapping[str, Any], offered: Iterable[str] = ()) -> None:

@@ -22,11 +22,19 @@ from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import note_progress, within
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree, Unsupported
+from fastloop.core.types import (
+    BadData,
+    Invalid,
+    LengthsDiffer,
+    SamplesDiffer,
+    Tree,
+    Unsupported,
+    UnusableLeaves,
+)
 from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import fetch_samples, is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
-from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
+from fastloop.data.ragged import LISTS_OF_NUMBERS, JaggedTensor, collate_jagged, is_ragged
 from fastloop.processes.parent_death import tie_worker_to_parent
 
 CHUNK_BYTES = 2 << 20
@@ -252,8 +260,10 @@ def collate_chunk(
         batch = collate([sample for _, sample in decoded]) if decoded else None
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
         if difference := _describe_difference(decoded, _describe, ragged):
-            raise SamplesDiffer(difference) from error
-        raise BadData(f"samples can't be collated: {error}") from error
+            raise _difference_error(difference, decoded, ragged) from error
+        # default_collate raises a TypeError for leaves of another kind, such as images of Pillow.
+        kind = UnusableLeaves if isinstance(error, TypeError) else BadData
+        raise kind(f"samples can't be collated: {error}") from error
     # default_collate succeeds for some samples that differ: it drops keys that the first sample
     # lacks, and converts dtypes.
     if difference := _describe_difference(decoded, _signature, ragged):
@@ -267,7 +277,7 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
 
     fetched: the argument that a DataLoader passes to `collate` for that index alone. A sample is
     broken if `collate` makes nothing of it. Raises BadData if `collate` fails for a sample that is
-    not None, or returns no batch of one sample, and SamplesDiffer if samples differ.
+    not None, or returns no batch of one sample, and if samples differ.
     """
     batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
     whole = [(index, batch) for index, batch in batches.items() if batch is not None]
@@ -295,7 +305,9 @@ def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> T
     try:
         leaves_of(batch)
     except Invalid as error:
-        raise BadData(f"sample {index}: the collate makes no batch: {error}") from error
+        hint = "fastloop.bench measures loaders with other batches"
+        text = f"sample {index}: the collate makes no batch: {error}; {hint}"
+        raise BadData(text) from error
     count = len(tree_leaves(batch)[0])
     if count > 1:
         raise BadData(f"sample {index}: the collate makes a batch of {count} samples of it")
@@ -303,13 +315,15 @@ def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> T
 
 
 def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
-    """The batches as one; raises SamplesDiffer if their trees, dtypes or shapes differ."""
+    """The batches as one; raises BadData if their trees, dtypes or shapes differ."""
     (first, batch), *others = batches
     kind = optree.tree_structure(batch), leaves_of(batch)
     for index, other in others:
         if (optree.tree_structure(other), leaves_of(other)) != kind:
             pair = f"{first} is {kind[1]}, {index} is {leaves_of(other)}"
-            raise SamplesDiffer(f"samples differ once collated: {pair}")
+            hint = "each is compared by itself: pad to one length, or use collate=pad, which"
+            hint += " keeps lengths; fastloop.bench measures your loader as it is"
+            raise BadData(f"samples differ once collated: {pair}; {hint}")
     columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
     joined = [torch.cat(column) for column in columns]
     # tree_leaves also opens containers that are leaves to optree, such as dataclasses, and optree
@@ -328,7 +342,18 @@ def _check_leaves(batch: Tree) -> None:
     }
     if others:
         names = ", ".join(sorted(others))
-        raise BadData(f"samples hold {names}; only tensors, arrays and numbers are supported")
+        raise UnusableLeaves(
+            f"samples hold {names}; only tensors, arrays and numbers are supported"
+        )
+
+
+def _difference_error(message: str, samples: list[tuple[int, Tree]], ragged: bool) -> SamplesDiffer:
+    """The error for samples that differ: a LengthsDiffer if they could be padded."""
+    could_be_padded = not ragged and not _describe_difference(samples, _signature, ragged=True)
+    if could_be_padded:
+        return LengthsDiffer(message)
+    holds_lists = any(f"[{kind}, {kind}" in message for kind in ("int", "float"))
+    return SamplesDiffer(f"{message}; {LISTS_OF_NUMBERS}" if holds_lists else message)
 
 
 def _describe_difference(

@@ -14,12 +14,11 @@ import torch
 
 from fastloop.core import seeds
 from fastloop.core.fingerprints import fingerprint
-from fastloop.core.plan import Loader, Plan
+from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, Decoder, Order, Transform
 from fastloop.core.seeds import sample_key
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import BadData
 from fastloop.data import cropping as cropping_module
 from fastloop.data.cropping import Cropping, CropTransform
@@ -149,12 +148,9 @@ def crop_dataset(dataset: Dataset, transform: Transform) -> Dataset:
     return crops
 
 
-def needs_no_store(dataset: Dataset, loader: Loader) -> bool:
-    """True if a store would repeat one random crop of each image, and the loader can read the
-    images themselves."""
-    crops_at_random = isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
-    reads_samples = traits_of(LoaderTraits, loader).reads_samples
-    return crops_at_random and reads_samples and loader.store is not None
+def crops_at_random(dataset: Dataset) -> bool:
+    """True for a dataset of which a store would repeat one random crop of each image."""
+    return isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
 
 
 def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Plan]:

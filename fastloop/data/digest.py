@@ -26,7 +26,7 @@ import torch
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.seeds import GOLDEN_GAMMA
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import Invalid, Leaves, Tree
+from fastloop.core.types import Invalid, Leaves, Tree, UnevenBatches
 from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
 
 HELD_BATCHES = 8
@@ -67,7 +67,7 @@ def leaves_of(batch: Tree) -> Leaves:
             f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves
         )
         texts = [kind if times == 1 else f"{kind} x {times}" for kind, times in kinds.items()]
-        raise Invalid(f"a batch is tensors of one length, not ({', '.join(texts)})")
+        raise UnevenBatches(f"a batch is tensors of one length, not ({', '.join(texts)})")
     return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
 
 
@@ -184,7 +184,7 @@ def _hash_batches(
         leaves = delivered.leaves
         first = leaves if first is None else first
         if leaves != first:
-            raise Invalid(f"batches differ: {_describe(first)} and {_describe(leaves)}")
+            raise UnevenBatches(f"batches differ: {_describe(first)} and {_describe(leaves)}")
         yield leaves, delivered.hashes()
 
 

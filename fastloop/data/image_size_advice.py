@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from fastloop.core.protocols import Dataset
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import BadData, SamplesDiffer
+from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppableDataset
 
 SIZED_FILES = 16
@@ -17,11 +17,8 @@ MOST_SIDE = 224
 """The largest side, in pixels, that an error message suggests."""
 
 
-def add_remedy(message: str, dataset: Dataset) -> str:
-    """The message of a SamplesDiffer in one line, with a remedy if there is one."""
-    # An error of a DataLoader worker has a whole traceback, which ends with the class and message.
-    prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
-    line = message.strip().splitlines()[-1].removeprefix(prefix)
+def add_remedy(line: str, dataset: Dataset) -> str:
+    """The line of a message about samples that differ, with a remedy if there is one."""
     # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
     # own sizes, which differ.
     if getattr(dataset, "size", ...) is not None:

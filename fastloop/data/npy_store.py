@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.types import BadData, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
-from fastloop.data.ragged import JaggedTensor
+from fastloop.data.ragged import STORES_RAGGED, JaggedTensor
 from fastloop.data.rows import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
@@ -228,7 +228,7 @@ class _LeafFile:
         elif lengths is not None:
             if not is_text and not ragged:
                 pair = f"{lengths.min()} to {lengths.max()} rows"
-                raise SamplesDiffer(f"samples differ: {pair}; ragged=True stores them with offsets")
+                raise SamplesDiffer(f"samples differ: {pair}; {STORES_RAGGED}")
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             name = f"{self.path.stem}.{TEXT if is_text else OFFSETS}"
             np.save(self.path.with_name(name), offsets)

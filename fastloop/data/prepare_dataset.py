@@ -30,7 +30,14 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.time_limits import Stalled, limit_stalls
-from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
+from fastloop.core.types import (
+    BadData,
+    SamplesDiffer,
+    TimeLimit,
+    Unsupported,
+    UnusableLeaves,
+    name_of,
+)
 from fastloop.data.chunked_reader import ChunkedReader, forecast_reading_s
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
@@ -39,7 +46,6 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.image_size_advice import add_remedy
 from fastloop.data.ragged import is_ragged
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
@@ -49,6 +55,7 @@ from fastloop.data.reference import (
     ObservingBatches,
     write_reference,
 )
+from fastloop.data.sample_advice import advise
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 from fastloop.processes.environments import is_inside
 
@@ -163,8 +170,8 @@ def _prepare_reference(
     write = partial(_write_reference, source=source)
     try:
         facts = write_once(reference, fingerprint(data, REFERENCE), write, compares_checksums)
-    except SamplesDiffer as error:
-        raise BadData(add_remedy(str(error), dataset)) from error
+    except (SamplesDiffer, UnusableLeaves) as error:
+        raise BadData(advise(error, dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))
     return PreparedData(
         dataset=dataset,

@@ -16,10 +16,15 @@ import torch
 from torch.utils.data import default_collate
 
 from fastloop.core.protocols import Dataset, RaggedDataset
-from fastloop.core.types import Invalid, Tree
+from fastloop.core.types import Invalid, Leaves, Tree
 
 VARIES = -1
 """Placeholder in a shape for a first dimension that differs between samples."""
+
+LISTS_OF_NUMBERS = "a list of numbers is as many leaves; torch.tensor(list) is one"
+"""What to do with the lists that a tokenizer returns."""
+STORES_RAGGED = "ragged=True stores them with offsets"
+"""The remedy for samples of several lengths that `write_store` refuses."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,13 @@ class JaggedTensor:
 
 def is_ragged(dataset: Dataset) -> bool:
     """True if the dataset declares that its samples differ in length."""
-    return isinstance(dataset, RaggedDataset) and dataset.ragged
+    # The attribute is None if it is not known yet.
+    return isinstance(dataset, RaggedDataset) and bool(dataset.ragged)
+
+
+def shapes_to_pad(leaves: Leaves) -> Leaves:
+    """The leaves with VARIES as the first dimension of each, as if samples differed in length."""
+    return tuple((dtype, (VARIES, *shape[1:]) if shape else ()) for dtype, shape in leaves)
 
 
 def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tensor]], Any]) -> Tree:
@@ -83,7 +94,7 @@ def collate_jagged(samples: Sequence[Tree]) -> Tree:
     """
     batch = collate_by_leaf(samples, _join)
     if not any(isinstance(leaf, JaggedTensor) for leaf in optree.tree_leaves(batch)):
-        raise ValueError("no leaf of the samples has a dimension")
+        raise ValueError(f"no leaf of the samples has a dimension; {LISTS_OF_NUMBERS}")
     return batch
 
 

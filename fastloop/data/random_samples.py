@@ -16,11 +16,12 @@ import torch
 
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
+from fastloop.core.protocols import Dataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.npy_store import spread_indices
+from fastloop.data.ragged import is_ragged
 from fastloop.data.rows import bytes_of
 
 PROBED_SAMPLES = 16
@@ -85,7 +86,7 @@ def needs_seeds(dataset: Dataset, samples: Samples) -> bool:
     False for other random samples, and for samples that loaders may not read one by one as they
     are: ragged samples, uint8 images, and whole batches of a `__getitems__`.
     """
-    if isinstance(dataset, RaggedDataset | Uint8Images) or not _are_random(samples):
+    if is_ragged(dataset) or isinstance(dataset, Uint8Images) or not _are_random(samples):
         return False
     return not _are_random(SeededSamples(samples)) and not returns_batches(samples)
 
@@ -100,7 +101,8 @@ def make_repeatable(prepared: PreparedData) -> PreparedData:
     if prepared.folder != prepared.reference:
         reason = f"the samples of {prepared.label} are random, and a store repeats one draw of them"
         raise Unsupported(
-            f"{reason}; loader=raw draws again, same_data=false does not compare them"
+            f"{reason}; loader=raw, or loader=fastloop with loader.store=null, draws again; "
+            "same_data=false does not compare them"
         )
     return replace(prepared, dataset=SeededDataset(prepared.dataset), random=False)
 

@@ -13,7 +13,7 @@ import torch
 
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import Leaves, SamplesDiffer, Tree
+from fastloop.core.types import Leaves, LengthsDiffer, SamplesDiffer, Tree
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
@@ -23,7 +23,7 @@ from fastloop.data.digest import (
     nbytes_of,
     sample_hashes,
 )
-from fastloop.data.ragged import is_ragged, longest_lengths
+from fastloop.data.ragged import is_ragged, longest_lengths, shapes_to_pad
 from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"
@@ -90,7 +90,8 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
         pair = f"those before {index} are {before}, {index} is {leaves}"
-        raise SamplesDiffer(f"samples differ: {pair}")
+        kind = LengthsDiffer if shapes_to_pad(leaves) == shapes_to_pad(before) else SamplesDiffer
+        raise kind(f"samples differ: {pair}")
     return leaves
 
 

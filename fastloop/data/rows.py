@@ -103,8 +103,9 @@ def structure_text(structure: pytree.TreeSpec, option: str) -> str:
     except (NotImplementedError, TypeError, ValueError):
         same, text = False, ""
     if not same:
-        allowed = "tuples, lists and dicts with string or integer keys; loader=raw takes any"
-        raise Unsupported(f"{option} holds trees of {allowed}")
+        allowed = "tuples, lists and dicts with string or integer keys"
+        remedy = "loader=raw and FastLoader(dataset) take any"
+        raise Unsupported(f"{option} holds trees of {allowed}; {remedy}")
     return text
 
 

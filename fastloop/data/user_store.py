@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.bars import sample_bar
-from fastloop.core.types import SamplesDiffer, Tree
+from fastloop.core.types import LengthsDiffer, SamplesDiffer, Tree
 from fastloop.data.image_encodings import ImageEncoding
 from fastloop.data.image_store import StoredImages, write_image_store
 from fastloop.data.npy_store import (
@@ -28,7 +28,7 @@ from fastloop.data.npy_store import (
     write_npy,
     write_ragged,
 )
-from fastloop.data.ragged import JaggedTensor
+from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, shapes_to_pad
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
 from fastloop.data.store_sources import (
@@ -132,7 +132,11 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
         refuse_random(dataset, f"dataset={type(dataset).__name__}", _describe_ways(dataset))
     with hold_lock(folder):
         if not folder.exists() or _needs_writing(folder, source, overwrite):
-            _write_files(folder, source, ragged)
+            # Samples that could be padded are refused only without ragged=True.
+            try:
+                _write_files(folder, source, ragged)
+            except LengthsDiffer as error:
+                raise SamplesDiffer(f"{error}; {STORES_RAGGED}") from error
     return folder
 
 
@@ -230,10 +234,14 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
     first, done = None, 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)
-        kinds = structure, [(str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves]
+        kinds = structure, tuple((str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves)
         first = first or kinds
         if kinds != first:
             pair = f"those before {done} are {first[1]}, {done} is {kinds[1]}"
-            raise SamplesDiffer(f"samples differ: {pair}")
+            could_be_padded = structure == first[0] and shapes_to_pad(kinds[1]) == shapes_to_pad(
+                first[1]
+            )
+            kind = LengthsDiffer if could_be_padded else SamplesDiffer
+            raise kind(f"samples differ: {pair}")
         yield chunk
         done += len(leaves[0])

@@ -92,11 +92,19 @@ def render_site(
         titles=titles,
         machines=[*best_of_machines(rounds).values()],
         agreements=[*_agreements(rounds)],
-        labels=sorted({shown.cell.label for shown in cells}),
+        labels=_labels_of_machines(cells),
         by_place={(each.machine, each.cell.label, each.cell.workload): each for each in cells},
         filled=sum(each.cell.figures is not None for each in cells),
         has_claims=has_claims,
     )
+
+
+def _labels_of_machines(cells: list[ShownCell]) -> dict[str, list[str]]:
+    """Machine -> the labels of its cells, sorted."""
+    labels: dict[str, set[str]] = {}
+    for shown in cells:
+        labels.setdefault(shown.machine, set()).add(shown.cell.label)
+    return {machine: sorted(each) for machine, each in labels.items()}
 
 
 def _is_kept(before: ShownCell | None, cell: Cell) -> bool:

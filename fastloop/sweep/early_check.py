@@ -19,15 +19,16 @@ from fastloop.core.types import (
     SamplesDiffer,
     Tree,
     Unsupported,
+    UnusableLeaves,
     UsageError,
 )
 from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.dataset_samples import is_broken
-from fastloop.data.image_size_advice import add_remedy
 from fastloop.data.prepare_dataset import limit_preparation, resolve_num_classes
 from fastloop.data.ragged import is_ragged
 from fastloop.data.reference import ClassCounter
+from fastloop.data.sample_advice import advise
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.request import JobRequest, job_names
@@ -117,8 +118,8 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
     indices = sorted({*np.linspace(0, len(samples) - 1, CHECKED).round().astype(int).tolist()})
     try:
         collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
-    except SamplesDiffer as error:
-        raise BadData(add_remedy(str(error), dataset)) from error
+    except (SamplesDiffer, UnusableLeaves) as error:
+        raise BadData(advise(error, dataset)) from error
 
 
 def refuse_unfit_model(request: JobRequest) -> None:

@@ -24,8 +24,9 @@ from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.time_limits import within
-from fastloop.core.trees import read_bytes
-from fastloop.core.types import Epochs, Invalid, Leaves, Tree
+from fastloop.core.trees import read_bytes, tree_leaves
+from fastloop.core.types import Epochs, Invalid, Leaves, Tree, UnclearCount, UnevenBatches
+from fastloop.data.batch_counts import count_epoch, count_samples
 from fastloop.data.digest import (
     describe_difference,
     digest,
@@ -89,9 +90,10 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s: repeat the epochs of a trial until its window takes this long; the seconds in
             the result are for `epochs` epochs.
 
-    Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
-    batches and for an endless epoch; ValueError for a number below its least value, and for an
-    iterator, which has only one epoch; TypeError for a step that is not a function.
+    Batches may hold texts and lists, and be padded to several widths. Raises Invalid for an epoch
+    without batches, for batches without a clear number of samples, and for an endless epoch of
+    tensors; ValueError for a number below its least value, and for an iterator, which has only one
+    epoch; TypeError for a step that is not a function.
 
     >>> fastloop.bench(DataLoader(dataset, batch_size=64, shuffle=True), trials=5).samples_per_s
     46285.4
@@ -100,11 +102,9 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_seconds(seconds=seconds, min_window_s=min_window_s)
     check_step(step)
     target = resolve_device(device)
-    consume, epoch_of = _step_of(step, target), first_batches(epochs_of(loader), batches)
-    hashes, leaves = epoch_hashes(epoch_of(0), None)
-    cold = LoaderTimer(
-        epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=len(hashes)
-    )
+    epoch_of = first_batches(epochs_of(loader), batches)
+    samples, leaves = _look_at_epoch(epoch_of)
+    cold = _cold_timer(epoch_of, step, epochs, target, samples, is_even=leaves is not None)
     timer = warm_timer(cold, min_window_s)
     if seconds is None:
         announce_rounds("bench", trials, timer.window_s)
@@ -118,16 +118,16 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     load = watch.summary()
     # Waits are timed in their own epoch: reading the clock around each batch costs time.
     spans = Spans()
-    epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
+    epoch_s = time_instrumented_epoch(epoch_of, cold.consume, spans, target).seconds
     limit = None
-    if step is None:
+    if step is None and leaves is not None:
         num_batches = len(spans.seconds("wait"))
-        limit = _measure_limit(len(hashes), leaves, num_batches, target, stats.median(trial_s))
+        limit = _measure_limit(samples, leaves, num_batches, target, stats.median(trial_s))
     return BenchResult(
         seconds=trial_s,
         epochs=int(epochs),  # JSON has no integers of numpy
         repeats=timer.repeats,
-        samples=len(hashes),
+        samples=samples,
         device=str(target),
         wait_s=spans.seconds("wait"),
         epoch_s=epoch_s,
@@ -162,7 +162,8 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
             as fast, are known; at most 20 rounds, and 120 s if `seconds` is None.
         epochs: number of epochs in a trial.
         device: auto, cpu, mps, cuda or cuda:<number>.
-        same_data: False, for random transforms: compare only the numbers of samples.
+        same_data: False, for random transforms, and for batches of texts, lists or several widths:
+            compare only the numbers of samples.
         batches: end each epoch after this many batches; None: whole epochs. Loaders that shuffle
             differently then deliver different samples, which same_data=False allows.
         seconds: begin no round after the rounds have taken this long; None: run all of them.
@@ -185,16 +186,13 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     check_seconds(seconds=seconds, min_window_s=min_window_s)
     check_step(step)
     target = resolve_device(device)
-    consume = _step_of(step, target)
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
-    samples = _check_samples(epochs_by_name, same_data)
+    samples, is_even = _check_samples(epochs_by_name, same_data)
     cold = {
-        name: LoaderTimer(
-            epochs=epoch_of, consume=consume, num_epochs=epochs, device=target, samples=samples
-        )
+        name: _cold_timer(epoch_of, step, epochs, target, samples, is_even)
         for name, epoch_of in epochs_by_name.items()
     }
     timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
@@ -330,9 +328,38 @@ def _measure_limit(
     ).samples_per_s
 
 
-def _step_of(step: Callable[[Tree], Any] | None, device: torch.device) -> Callable[[Tree], Any]:
+def _step_of(
+    step: Callable[[Tree], Any] | None, device: torch.device, is_even: bool
+) -> Callable[[Tree], Any]:
+    """The step for the loader's batches; None: one that reads or moves their tensors.
+
+    is_even: all leaves are tensors.
+    """
     # A step may be an object that is false, such as an empty container that can be called.
-    return default_step(device) if step is None else step
+    if step is not None:
+        return step
+    return default_step(device) if is_even or device.type != "cpu" else _read_tensors
+
+
+def _read_tensors(batch: Tree) -> int:
+    return read_bytes([leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)])
+
+
+def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves | None]:
+    """Number of samples of an epoch, and the leaves of a sample; None for uneven batches."""
+    try:
+        hashes, leaves = epoch_hashes(epoch_of(0), None)
+    except UnevenBatches as error:
+        return _count_uneven(epoch_of, error), None
+    return len(hashes), leaves
+
+
+def _count_uneven(epoch_of: Epochs, error: UnevenBatches, at_most: int | None = None) -> int:
+    """Number of samples of an epoch; raises the error if a batch has no clear number of them."""
+    try:
+        return count_epoch(epoch_of(0), at_most)
+    except UnclearCount:
+        raise error from None
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:
@@ -342,7 +369,30 @@ def default_step(device: torch.device) -> Callable[[Tree], Any]:
     return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)
 
 
-def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:
+def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> tuple[int, bool]:
+    """Number of samples in an epoch, and False if only that can be compared; raises Invalid if the
+    loaders' samples differ."""
+    try:
+        return _compare_samples(epochs_by_name, same_data), True
+    except UnevenBatches as error:
+        if same_data:
+            hint = "same_data=False compares only the numbers of samples"
+            raise UnevenBatches(f"{error}; {hint}") from None
+        return _compare_counts(epochs_by_name, error), False
+
+
+def _compare_counts(epochs_by_name: Mapping[str, Epochs], error: UnevenBatches) -> int:
+    """Number of samples in an epoch of each loader; raises Invalid if the numbers differ."""
+    first, *others = epochs_by_name
+    count = _count_uneven(epochs_by_name[first], error)
+    for name in others:
+        if (other := _count_uneven(epochs_by_name[name], error, at_most=count)) != count:
+            reason = f"{other} samples delivered, not {count}"
+            raise Invalid(f"{name} does not deliver what {first} does: {reason}")
+    return count
+
+
+def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:
     """Number of samples in an epoch; raises Invalid if the loaders' samples differ."""
     first, *others = epochs_by_name
     reference = reference_digest(*epoch_hashes(epochs_by_name[first](0), None))
@@ -351,6 +401,9 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
             # at_most stops a loader that delivers more than the first one, or that never ends.
             delivered = digest(epochs_by_name[name](0), None, at_most=reference.count)
         except Invalid as error:
+            # Without a comparison of the data, uneven batches are counted.
+            if isinstance(error, UnevenBatches) and not same_data:
+                raise
             raise Invalid(f"{name} does not deliver what {first} does: {error}") from error
         reason = describe_difference(reference, delivered)
         same_count = delivered.count == reference.count
@@ -390,6 +443,24 @@ class LoaderTimer:
         return window.seconds / self.repeats
 
 
+def _cold_timer(
+    epoch_of: Epochs,
+    step: Callable[[Tree], Any] | None,
+    num_epochs: int,
+    device: torch.device,
+    samples: int,
+    is_even: bool,
+) -> LoaderTimer:
+    return LoaderTimer(
+        epochs=epoch_of,
+        consume=_step_of(step, device, is_even),
+        num_epochs=num_epochs,
+        device=device,
+        samples=samples,
+        size_of=count_rows if is_even else count_samples,
+    )
+
+
 def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     """The timer of a loader which one epoch has warmed up.
 
@@ -399,7 +470,7 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     size_of, start_ns = cold.size_of, now_ns()
     # The quickest function that counts such batches is found here, outside of the windows.
     for batch in cold.epochs(0):
-        size_of = row_counter(batch)
+        size_of = row_counter(batch) if size_of is count_rows else size_of
         cold.consume(batch)
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())

@@ -14,13 +14,15 @@ the gate. The gate is called
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from fastloop.core.benchmark import Benchmark
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
-from fastloop.core.plan import DeclaresSettings, PlanChecker, check_honoured
+from fastloop.core.plan import DeclaresSettings, Loader, PlanChecker, check_honoured
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -238,9 +240,17 @@ def check_plan(job: Job, world_size: int = 1) -> None:
     if traits_of(LoaderTraits, loader).shuffles_itself:
         check_stream(name_of(loader), plan, world_size)
     if isinstance(loader, DeclaresSettings):
-        check_honoured(name_of(loader), plan, loader.honours)
+        check_honoured(name_of(loader), plan, loader.honours, _settings_without_store(loader))
     if job.collate.takes == "uint8":
         check_uint8(job.dataset, job.collate)
+
+
+def _settings_without_store(loader: Loader) -> tuple[str, ...]:
+    """The settings that the loader honours if its store is null; empty if it needs a store."""
+    if loader.store is None or not traits_of(LoaderTraits, loader).reads_samples:
+        return ()
+    without_store: Any = replace(loader, store=None)  # pyright: ignore[reportArgumentType]
+    return without_store.honours
 
 
 def check_lengths(
@@ -251,7 +261,8 @@ def check_lengths(
     if not is_ragged(dataset):
         reason = (
             f"dataset {dataset.label} does not declare that its samples differ in length; "
-            "dataset=texts does, and dataset=parquet or hf_arrow with dataset.ragged=true"
+            "dataset=texts does, dataset=parquet or hf_arrow with dataset.ragged=true, "
+            "and a Dataset of your own with collate=pad"
         )
         if collate.takes == "ragged":
             raise Unsupported(f"collate={name_of(collate)}: {reason}")

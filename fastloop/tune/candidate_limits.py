@@ -17,6 +17,7 @@ from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
+from fastloop.tune.short_budget import WORKER_S
 
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
@@ -24,6 +25,9 @@ RANDOM_SAMPLES = "the samples are random, and a store repeats one draw of them"
 """The reason why a candidate with a new store is left out."""
 LARGEST_WRITING_SHARE = 0.25
 """Share of the budget that writing one store may take."""
+LARGEST_START_SHARE = 0.05
+"""Share of the budget that starting the workers of an epoch may take: on a busy machine, many of
+them would take all of a short budget to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class Bounds:
     memory_mib: float
     budget_s: float | None
     """Seconds of the budget; None: the budget is not a time."""
+    slowdown: float = 1.0
+    """Factor by which the load of the machine prolongs work."""
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
@@ -89,6 +95,14 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
         if peak_mib > bounds.memory_mib:
             limit = f"above the limit of {bounds.memory_mib:,.0f} MiB"
             return f"num_workers={job.loading.num_workers}: forecast peak of memory {limit}"
+    workers = job.loading.num_workers
+    start_s = workers * WORKER_S * bounds.slowdown
+    if bounds.budget_s is not None and start_s > LARGEST_START_SHARE * bounds.budget_s:
+        return f"num_workers={workers}: their start takes about {start_s:.0f} s of the budget"
+    return _excess_of_store(job, pilot, bounds)
+
+
+def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     # The present job's store is written already.
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:

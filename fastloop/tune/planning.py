@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fastloop.core.spans import slowdown_by_load
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
@@ -117,7 +118,11 @@ def plan_tuning(
     check_memory(pilot, memory_mib)
     check_trial_time(pilot, spending)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
-    bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
+    bounds = Bounds(
+        memory_mib=memory_mib or usable_mib(),
+        budget_s=settings.budget.seconds,
+        slowdown=slowdown_by_load(),
+    )
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
     # A budget such as 10% is a share of this, which is not known before.
     spending.exhaustive = (1 + len(affordable)) * request.job.most_trials

@@ -259,7 +259,7 @@ for epoch in range(20):
 @pytest.mark.heavy
 def test_only_rank_of_torchrun_is_tuned(tmp_path):
     (tmp_path / "train.py").write_text(ONE_RANK)
-    words = ["budget=30s", "--script", "torchrun", "--nproc_per_node=1", "train.py"]
+    words = ["budget=60s", "--script", "torchrun", "--nproc_per_node=1", "train.py"]
     process = run_fastloop(*words, cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
     assert "train.py:15: the DataLoader of the loop at train.py:17" in process.stdout

@@ -35,7 +35,7 @@ TESTED_ELSEWHERE = {
 }
 READER_OPTIONS = [
     *(("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")),
-    *(("dataset", "mine"), ("model", "train")),  # of dataset=mine.Squares, model=train.Net
+    *(("dataset", "mine"), ("loader", "mine"), ("model", "train")),  # of dataset=mine.Squares
     ("loader", "old_shards"),
 ]
 """Options that the pages ask their readers to write, or that a command writes."""

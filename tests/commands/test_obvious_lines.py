@@ -106,7 +106,7 @@ REFUSED = [
     ("run hydra/job_logging=disabled", "hydra/job_logging=disabled: it has no effect"),
     ("run output=results.csv", "fastloop report writes a CSV file"),
     ("run quiet=true", "2>/dev/null"),
-    ("run dataset=mine.Cubes", "dataset._target_=mine.Cubes: AttributeError"),
+    ("run dataset=mine.Cubes", "the module mine has no Cubes; it has Squares, collate"),
     ("run dataset=tokens dataset.path=train.bin", "dataset.path=train.bin: no such file or folder"),
     ("run decoder=null", "decoder=null: allowed: one option"),
     ("run loader=fastloop +loader.store=null", "loader.store=…, without +"),

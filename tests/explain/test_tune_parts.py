@@ -506,6 +506,17 @@ def test_stores_of_random_samples_are_left_out_before_the_race():
     assert drop_unaffordable(found, pilot_of(random=False), bounds) == ([*found], {})
 
 
+@pytest.mark.parametrize(("budget_s", "slowdown", "is_kept"), [(60, 1, 1), (60, 9, 0), (600, 9, 1)])
+def test_many_workers_that_would_use_up_a_short_budget_to_start_are_left_out(
+    budget_s, slowdown, is_kept
+):
+    found = candidates("num_workers=2,32", "dataset=digits", "loader=raw").found
+    bounds = Bounds(memory_mib=1e9, budget_s=budget_s, slowdown=slowdown)
+    kept, left_out = drop_unaffordable(found, pilot_of(random=False), bounds)
+    assert [each.name for each in kept] == ["num_workers=2", "num_workers=32"][: 1 + is_kept]
+    assert [*left_out] == ["num_workers=32: their start takes about 9 s of the budget"][is_kept:]
+
+
 def test_reasons_that_differ_by_their_values_share_a_line():
     counts = {
         "num_workers=1: loader=fastloop has no such setting": 3,

@@ -7,7 +7,6 @@ from importlib.metadata import distribution, packages_distributions
 
 import pytest
 from missing_libraries import run_without
-from options import REPOSITORY
 
 PROGRAM = """
 import fastloop, sys, torch
@@ -67,10 +66,3 @@ def test_fastloader_works_where_only_torch_and_numpy_are_installed(tmp_path):
     process = run_without(absent, tmp_path, "-c", PROGRAM)
     assert process.returncode == 0, process.stderr
     assert not set(process.stdout.split()) & set(absent)
-    # The example of docs/fastloader.md, which writes a store and reads it.
-    for page, name in (("your-own", "mine.py"), ("fastloader", "train_squares.py")):
-        text = (REPOSITORY / "docs" / f"{page}.md").read_text()
-        (code,) = re.findall(rf"^```python\n(# {name}\n.*?)^```$", text, re.M | re.S)
-        (tmp_path / name).write_text(code)
-    process = run_without(absent, tmp_path, "train_squares.py")
-    assert process.returncode == 0, process.stderr

@@ -71,6 +71,48 @@ class DictSamples(Squares):
         return {"pixel_values": data, "labels": label}
 
 
+class Versions(Squares):
+    """A Dataset with an argument of the name of a setting of dataset=custom."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+
+
+class Clips(Squares):
+    """Sounds of several lengths, as dicts."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor | int]:
+        return {"sound": torch.full((1 + index % 7, 2), float(index)), "label": index % 4}
+
+
+class TokenLists(Squares):
+    """Lists of numbers, as tokenizers return them."""
+
+    def __getitem__(self, index: int) -> dict[str, list[int] | int]:
+        return {"ids": [index] * (2 + index % 3), "label": index % 4}
+
+
+class Uneven(Squares):
+    """Samples of several kinds, which no padding makes alike."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(2, 3 + index % 2), index % 4
+
+
+class Numbers(Squares):
+    """Samples without a dimension."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor(float(index)), index % 4
+
+
+class Words(Squares):
+    """Texts."""
+
+    def __getitem__(self, index: int) -> tuple[str, int]:
+        return "a" * index, index % 4
+
+
 class OptionDataset(Squares):
     """A Dataset that is a dataset option as well: it has fetch and open."""
 
@@ -272,6 +314,16 @@ def as_uint8(samples):
 
 def repeat_each(samples):
     return default_collate([sample for sample in samples for _ in range(2)])
+
+
+def pad_clips(samples):
+    sounds = [sample["sound"] for sample in samples]
+    return torch.nn.utils.rnn.pad_sequence(sounds, batch_first=True)
+
+
+def count_letters(samples):
+    pairs = [(len(text), label) for text, label in samples]
+    return torch.tensor(pairs).unbind(1)
 
 
 def identity(batch):
@@ -479,6 +531,13 @@ class Net(torch.nn.Module):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return self.layers(batch)
+
+
+class HiddenNet(Net):
+    """A module with an argument of the name of a setting of model=toynet."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, hidden: int = 8) -> None:
+        super().__init__(input_shape, num_classes, hidden)
 
 
 def make_net() -> torch.nn.Module:

@@ -222,14 +222,14 @@ def test_image_folder_of_different_sizes_needs_a_size(outputs, tmp_path):
 def test_decoding_process_reports_different_sizes_in_one_line(outputs, tmp_path):
     from fastloop.core.types import SamplesDiffer
     from fastloop.data.chunked_reader import collate_chunks
-    from fastloop.data.image_size_advice import add_remedy
+    from fastloop.data.sample_advice import advise
 
     root = write_class_folders(tmp_path / "images")
     write_files(root, {"cat/0.jpg": jpeg(crop(100, 90))})
     dataset = folder_of(root).dataset
     with pytest.raises(SamplesDiffer) as error:
         list(collate_chunks(dataset.open(), 4, num_workers=1))
-    message = add_remedy(str(error.value), dataset)
+    message = advise(error.value, dataset)
     assert message.startswith("images have different sizes (90x100, ")
     assert "\n" not in message
 

@@ -115,18 +115,6 @@ def test_hydra_launcher_of_an_absent_plugin_names_its_package():
         ("foo.bar=1", LISTED),
         ("hydra.nope=1", "allowed: what `fastloop run --cfg hydra` shows"),
         (
-            "dataset._target_=mine.Make dataset.nope.x=1",
-            "+dataset.nope.x=… passes it to your own code",
-        ),
-        (
-            "dataset._target_=mine.Make dataset.decoder.x=1",
-            "+dataset.decoder.x=… passes it to your own code",
-        ),
-        (
-            "loader._target_=mine.make loader.store.zzz=1",
-            "+loader.store.zzz=… passes it to your own code",
-        ),
-        (
             "order._target_=mine.Order order.nope=1",
             "`fastloop list order=<option>` lists the settings of an option",
         ),

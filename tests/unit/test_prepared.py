@@ -381,7 +381,7 @@ def test_prepare_accepts_python_and_numpy_numbers_of_one_dtype(outputs):
 def test_prepare_names_a_leaf_that_is_no_tensor(outputs, leaf):
     sample = {"image": torch.zeros(2), "name": leaf}
     with pytest.raises(
-        BadData, match=f"^samples hold {type(leaf).__name__}; only tensors, arrays and"
+        BadData, match=f": samples hold {type(leaf).__name__}; only tensors, arrays and"
     ):
         prepare(Odd(sample, sample, []), None)
 

@@ -141,6 +141,10 @@ def test_rows_of_several_machines_name_their_machine():
     for name in ("one", "two"):
         assert page.count(f'data-value="{name}"') == len(example().cells)
     assert 'data-value="one"' not in page_of(rounds[0])[0]
+    # The table of ratios has no rows of loaders that only the other machine has measured.
+    alone = replace(rounds[1], document=document_of(measured_cell("raw", FAST)))
+    matrix = page_of(rounds[0], alone)[0].partition('class="matrix" data-machine="two"')[2]
+    assert matrix.partition("</table>")[0].count("<tr data-loader=") == 1
 
 
 def test_two_rounds_agree_by_their_pairs_and_by_ratios_to_the_median_row():

@@ -245,10 +245,21 @@ def test_user_loader_does_not_support_a_cold_cache(outputs):
             "dataset._target_=my_code.nope: .*no attribute",
         ),
         ("model._target_=my_code.nope", "model._target_=my_code.nope: .*no attribute"),
-        (f"{SQUARES} +dataset.cuont=3", "my_code.Squares: got an unexpected keyword .*cuont"),
+        (
+            f"{SQUARES} +dataset.cuont=3",
+            r"^dataset\.cuont=3: my_code\.Squares has no argument cuont; did you mean dat",
+        ),
+        (
+            "dataset._target_=my_code.Versions",
+            r"^dataset\.version: my_code\.Versions has no default for it; add dataset\.version=<v",
+        ),
         (
             "loader._target_=my_code.plain +loader.x=3",
-            "my_code.plain: got an unexpected .*x",
+            r"^loader\.x=3: my_code\.plain has no argument x; allowed: none",
+        ),
+        (
+            "dataset._target_=my_code.Squares dataset.nope.x=1",
+            r"^dataset\.nope=\{'x': 1\}: my_code\.Squares has no argument nope; allowed: dat",
         ),
         ("loader._target_=my_code.LOADER +loader.x=3", "it is not called, and takes no x"),
         (

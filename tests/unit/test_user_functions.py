@@ -288,7 +288,7 @@ def test_transform_that_expects_the_input_alone_is_told_what_it_gets(outputs):
     [
         ("my_code.nope", "my_code.nope: .*no attribute 'nope'"),
         ("my_code.NUMBER", "NUMBER: int is not callable"),
-        ("my_code.negate +{group}.x=3", "my_code.negate: got an unexpected keyword argument 'x'"),
+        ("my_code.negate +{group}.x=3", "my_code.negate has no argument x; allowed: none"),
         ("my_code.Scale", "my_code.Scale: missing a required argument: 'factor'"),
     ],
 )

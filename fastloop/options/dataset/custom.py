@@ -25,6 +25,7 @@ class CustomDataset:
     num_classes: NonNegativeInt | None
     uint8_scale: PositiveFloat | None
     version: str | int | None
+    ragged: bool | None
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> CustomDataset:
@@ -53,8 +54,10 @@ class CustomDataset:
         )
         kwargs = stable_repr(self.kwargs)
         rows = first if first == second else []
+        # The references of samples of one length keep the names that they have.
+        ragged = ["ragged"] if self.ragged else []
         return fingerprint(
-            "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows
+            "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows, *ragged
         )
 
     def open(self) -> Samples:
@@ -68,8 +71,9 @@ class CustomDataset:
         dataset = call(self.target, self.kwargs or {})
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             kind = type(dataset).__name__
-            reason = f"it returns {kind}, not a map-style Dataset; loader._target_= takes iterables"
-            raise BadData(f"{self.target}: {reason}")
+            reason = f"it returns {kind}, not a map-style Dataset"
+            remedy = "loader=<module>.<function> measures the loader of it that a function returns"
+            raise BadData(f"{self.target}: {reason}; {remedy}")
         try:
             count = len(dataset)
         except Exception as error:

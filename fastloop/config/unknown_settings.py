@@ -1,0 +1,72 @@
+"""Settings that no option has: found in the composed configuration, before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fastloop.config.catalogue import (
+    group_names,
+    option_values,
+    options_of,
+    options_with_store,
+    overridable_names,
+    settings,
+)
+from fastloop.config.combinations import Combination
+from fastloop.config.foreign_settings import describe_settings
+from fastloop.config.messages import ConfigError, format_value, unknown_setting
+
+OF_OPTIONS = ("requirements",)
+"""Settings that options of several groups may have, besides those in their files."""
+STORE = "store@loader.store"
+"""The group of the store of a loader."""
+
+
+def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
+    """Raise ConfigError for a setting that neither the job nor its option has.
+
+    Hydra refuses it as well, unless it is written with a plus.
+    """
+    groups = group_names()
+    top = {*groups, *(setting.name for setting in settings())}
+    seen = set[tuple[Any, ...]]()
+    for combination in combinations:
+        values, choices = combination.values, combination.choices
+        _refuse("", values, top, choices)
+        for group in (*groups, STORE):
+            node = values.get(group) if group != STORE else values["loader"].get("store")
+            option = choices.get(group, "")
+            # Jobs of a sweep have few options in common with many values.
+            if isinstance(node, dict) and (key := (group, option, *node)) not in seen:
+                seen.add(key)
+                _refuse_of_option(group, option, node, choices)
+
+
+def _refuse_of_option(
+    group: str, option: str, node: Mapping[str, Any], choices: Mapping[str, str]
+) -> None:
+    name, _, path = group.partition("@")
+    # An option of the user's own files has settings that conf/ does not know.
+    expected = option_values(name, option) if option in options_of(name) else {}
+    target = expected.get("_target_")
+    if target is None or node.get("_target_") != target:
+        return
+    known = {*expected, *OF_OPTIONS}
+    if group == "loader" and option in options_with_store():
+        known.add("store")
+    _refuse(path or name, node, known, choices)
+
+
+def _refuse(
+    path: str, node: Mapping[str, Any], known: Iterable[str], choices: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for the first name in the node that is not known."""
+    for setting in node.keys() - {*known}:
+        # Names such as _convert_ are Hydra's.
+        if setting.startswith("_"):
+            continue
+        name = f"{path}.{setting}" if path else setting
+        allowed = describe_settings(name, choices) if path else ""
+        text = f"{name}={format_value(node[setting])}"
+        raise ConfigError(unknown_setting(text, overridable_names(), allowed))

@@ -1,0 +1,99 @@
+"""Batches of texts, of lists and of several widths, as loops over text, sound or boxes have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+import fastloop
+from fastloop.core.types import Invalid
+from fastloop.data.batch_counts import count_samples
+
+COUNT = 30
+TEXTS = [{"text": "a" * index, "label": index % 2} for index in range(COUNT)]
+SOUNDS = [(torch.ones(1 + index % 7), index % 2) for index in range(COUNT)]
+BOXES = [(torch.zeros(3, 4, 4), {"boxes": torch.zeros(index % 3, 4)}) for index in range(COUNT)]
+
+
+def pad(samples):
+    sounds, labels = zip(*samples, strict=True)
+    return pad_sequence(sounds, batch_first=True), torch.tensor(labels)
+
+
+def columns(samples):
+    return tuple(zip(*samples, strict=True))
+
+
+def make_loader(name: str, **settings) -> DataLoader:
+    data, collate = {
+        "texts": (TEXTS, None),
+        "sounds": (SOUNDS, pad),
+        "boxes": (BOXES, columns),
+        "samples": (BOXES, list),
+    }[name]
+    return DataLoader(data, batch_size=7, collate_fn=collate, **settings)
+
+
+@pytest.mark.parametrize("name", ["texts", "sounds", "boxes", "samples"])
+@pytest.mark.parametrize("step", [None, len])
+def test_bench_counts_the_samples_of_uneven_batches(name, step):
+    result = fastloop.bench(make_loader(name), step, trials=2, min_window_s=0)
+    assert result.samples == COUNT
+    assert result.limit_fraction is None
+    assert len(result.seconds) == 2
+
+
+@pytest.mark.parametrize("name", ["texts", "sounds", "boxes", "samples"])
+def test_bench_all_compares_numbers_of_uneven_batches_if_asked_to(name):
+    loaders = {"plain": make_loader(name), "shuffled": make_loader(name, shuffle=True)}
+    with pytest.raises(Invalid, match="same_data=False compares only the numbers of samples"):
+        fastloop.bench_all(loaders, trials=1)
+    result = fastloop.bench_all(loaders, trials=2, min_window_s=0, same_data=False)
+    assert result.samples == COUNT
+    short = loaders | {"short": make_loader(name, drop_last=True)}
+    with pytest.raises(Invalid, match="short does not deliver what plain does: 28 samples deliver"):
+        fastloop.bench_all(short, trials=1, same_data=False)
+
+
+def test_even_loader_beside_an_uneven_one_is_counted():
+    even = DataLoader(torch.zeros(COUNT, 2), batch_size=7)
+    result = fastloop.bench_all(
+        {"even": even, "uneven": make_loader("sounds")}, trials=1, min_window_s=0, same_data=False
+    )
+    assert result.samples == COUNT
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        ((torch.zeros(5, 3), torch.zeros(5)), 5),
+        ([torch.zeros(5, 3), torch.zeros(5)], 5),
+        (({"ids": torch.zeros(5, 3), "mask": torch.zeros(5, 3)}, torch.zeros(5)), 5),
+        ({"text": ["a", "b"], "label": torch.zeros(2), "epoch": 3}, 2),
+        (((torch.zeros(3, 2),) * 4, ({"boxes": torch.zeros(9, 4)},) * 4), 4),
+        ([(torch.zeros(3), 1)] * 6, 6),
+        ([{"x": torch.zeros(3)}] * 6, 6),
+        (torch.tensor(3.0), 1),
+    ],
+)
+def test_samples_of_a_batch_are_counted(batch, count):
+    assert count_samples(batch) == count
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ("a", "b"),
+        (torch.zeros(2), torch.zeros(3)),
+        {},
+        [],
+        "text",
+        None,
+        {"x": ["a"] * 3, "y": ["b"] * 2},
+    ],
+)
+def test_batch_without_a_clear_number_is_refused(batch):
+    with pytest.raises(Invalid, match="a batch is columns of one length"):
+        count_samples(batch)
