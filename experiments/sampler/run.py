@@ -16,7 +16,7 @@ import torch
 
 from fastloop.core.launcher import RankTask
 from fastloop.options.launcher.single import SingleLauncher
-from fastloop.processes import wait_for_children
+from fastloop.processes import monitor
 from fastloop.processes.resources import sample
 
 
@@ -48,7 +48,7 @@ def main(seconds: float) -> None:
         sample_s.append(time.thread_time() - before)
         return resources
 
-    wait_for_children.sample = sample_and_time
+    monitor.sample = sample_and_time
     launcher = SingleLauncher(isolation="forkserver")
     # The first call starts the fork server.
     launcher.call(time.sleep, 0)
@@ -59,7 +59,7 @@ def main(seconds: float) -> None:
         task = RankTask(function=sleep_with_children, args=(count, seconds))
         resources = launcher.call_ranks(task, observed=True)[0].resources
         share = (time.thread_time() - cpu) / (time.perf_counter() - start)
-        longest_s, pause_s = max(sample_s), wait_for_children.SAMPLE_INTERVAL_S
+        longest_s, pause_s = max(sample_s), monitor.SAMPLE_INTERVAL_S
         print(
             f"{count:>8} {resources.samples:>8} {1e3 * longest_s:>12.1f} {100 * share:>12.2f}"
             f" {100 * longest_s / (longest_s + pause_s):>16.2f} {resources.peak_pss_mib:>14.0f}"

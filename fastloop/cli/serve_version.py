@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastloop.sweep.job_state import JobState
     from fastloop.sweep.request import JobRequest
-    from fastloop.sweep.rounds import RunRound
+    from fastloop.sweep.run_rounds import RunRound
 
 OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
 """Folders of a project that many wheels hold by mistake. The user's folder may have its own."""
@@ -133,7 +133,7 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
     from fastloop.sweep.measure import sweep_job
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.request import job_names
-    from fastloop.sweep.rounds import run_sweep
+    from fastloop.sweep.run_rounds import run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:

@@ -65,7 +65,7 @@ class Setup:
     execution: Execution
     precision: str
     pair: ExtractPair = tuple
-    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/job_start.py."""
+    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/job_context.py."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from fastloop.core.protocols import (
     StreamingDataset,
 )
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.time_limits import Stalled, limit_stalls
+from fastloop.core.stall_alarm import Stalled, limit_stalls
 from fastloop.core.types import (
     BadData,
     SamplesDiffer,

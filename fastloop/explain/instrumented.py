@@ -26,7 +26,8 @@ from fastloop.observe.job_probe import watch_calls, watch_epoch
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 from fastloop.observe.lanes import coverage
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.job_context import JobContext
+from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import set_cache_state
 from fastloop.trial.window import Consumer
 

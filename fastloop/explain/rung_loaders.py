@@ -26,7 +26,7 @@ from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
 from fastloop.explain.rungs import reads_images, rungs_of
-from fastloop.trial.job_start import JobContext
+from fastloop.trial.job_context import JobContext
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 

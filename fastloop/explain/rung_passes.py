@@ -19,7 +19,8 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
 from fastloop.explain.rungs import benchmark_name, rungs_of
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.job_context import JobContext
+from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.window import Consumer, drain, num_repeats
 

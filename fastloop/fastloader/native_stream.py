@@ -19,8 +19,8 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.native_rows import open_column
+from fastloop.fastloader.feistel import FeistelPermutation
 from fastloop.fastloader.load_native_core import load_core
-from fastloop.fastloader.permutation import FeistelPermutation
 
 ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
 """The core's kinds of orders."""

@@ -26,6 +26,7 @@ from fastloop.fastloader.batching import (
     to_array,
 )
 from fastloop.fastloader.block_shuffle import Blocks
+from fastloop.fastloader.feistel import FeistelPermutation, random_permutation
 from fastloop.fastloader.load_native_core import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.native_stream import (
@@ -35,7 +36,6 @@ from fastloop.fastloader.native_stream import (
     SourceOrder,
     read_pieces,
 )
-from fastloop.fastloader.permutation import FeistelPermutation, random_permutation
 from fastloop.fastloader.process_group import group_size, resolve_rank
 from fastloop.fastloader.torch_draws import (
     Leftover,
@@ -50,7 +50,7 @@ SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
 """The most samples for which torch.randperm's order is stored. If there are more, indices are
-computed on demand, see permutation.py."""
+computed on demand, see feistel.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 

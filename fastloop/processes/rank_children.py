@@ -14,11 +14,11 @@ from fastloop.core.launcher import RankTask
 from fastloop.core.result import Resources
 from fastloop.core.types import Failure
 from fastloop.processes.child_process import Call, Child, Outcome, start_child
+from fastloop.processes.monitor import Answer
 from fastloop.processes.positions import NO_STACK, locate_processes
 from fastloop.processes.rank_group import Backend, RankSpec
 from fastloop.processes.start_method import Isolation
 from fastloop.processes.torchrun_env import TorchrunProcess
-from fastloop.processes.wait_for_children import Answer
 
 NO_LIMIT_S = 2_000_000.0
 """Time limit of a collective, in seconds, if the call has none: 23 days."""

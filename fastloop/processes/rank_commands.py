@@ -22,6 +22,7 @@ from fastloop.core.launcher import RankTask
 from fastloop.core.source_fingerprint import code_version
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
 from fastloop.processes.child_process import Child, Outcome
+from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
 from fastloop.processes.rank_children import (
     RankWork,
     answer_to_json,
@@ -32,7 +33,6 @@ from fastloop.processes.rank_children import (
 )
 from fastloop.processes.store_messages import JOIN_TIMEOUT_S, STOP, Mailbox, connect
 from fastloop.processes.torchrun_env import TorchrunProcess
-from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 
 STORE_ENDED = "a rank has ended, or torchrun's store with its agent"
 COMMANDS, ANSWERS = "commands", "answers"

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from fastloop.core.launcher import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.processes.child_process import Call, Child
+from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
 from fastloop.processes.rank_children import (
     RankPosition,
     RankWork,
@@ -31,7 +32,6 @@ from fastloop.processes.rank_commands import STORE_ENDED, Followers
 from fastloop.processes.stall_watch import StallWatch
 from fastloop.processes.store_messages import LOOPBACK, STOP, host_store
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
-from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor, MonitorTimeout
 
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
 """Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""

@@ -38,7 +38,7 @@ IMPORTED_LATER = (
     "fastloop.sweep.machine_lock",
     "fastloop.sweep.progress",
     "fastloop.sweep.resume",
-    "fastloop.sweep.rounds",
+    "fastloop.sweep.run_rounds",
     "fastloop.trial.support",
 )
 """Modules that a sweep imports while signals still end the command at once."""
@@ -113,7 +113,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.resume import describe_kept_trials, with_earlier_results
-    from fastloop.sweep.rounds import run_sweep
+    from fastloop.sweep.run_rounds import run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     (request,) = requests
@@ -135,7 +135,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
-    from fastloop.sweep.rounds import num_progress_steps, run_sweep
+    from fastloop.sweep.run_rounds import num_progress_steps, run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     if reason := explain_no_ranks([job.job.trials for job in jobs]):

@@ -25,7 +25,7 @@ from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import compares_crops
+from fastloop.trial.job_context import compares_crops
 from fastloop.trial.support import check_job_libraries
 
 

@@ -13,7 +13,8 @@ from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synch
 from fastloop.core.types import Epochs
 from fastloop.processes.rank_group import all_gather, local_world_size
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.job_context import JobContext
+from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import evict_on_all_ranks, set_cache_state
 from fastloop.trial.training_limit import replay_batches, step_seconds
 from fastloop.trial.window import Consumer, drain, num_repeats, time_instrumented_epoch

@@ -23,7 +23,7 @@ from fastloop.trial.crop_limit import crop_limit
 from fastloop.trial.decode_limit import decode_limit
 from fastloop.trial.gather_limit import FLOAT_NBYTES, conversion_limit, gather_limit
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext
+from fastloop.trial.job_context import JobContext
 from fastloop.trial.rate_on_cores import MAX_BUDGET_S
 
 PINNED_COPY_NS = 250_000_000

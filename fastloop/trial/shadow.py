@@ -30,7 +30,8 @@ from fastloop.data.reference import reference_hashes
 from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.job_context import JobContext
+from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain

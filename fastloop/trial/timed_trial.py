@@ -18,7 +18,8 @@ from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
-from fastloop.trial.job_start import JobContext, start_job
+from fastloop.trial.job_context import JobContext
+from fastloop.trial.job_start import start_job
 from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
 from fastloop.trial.page_cache import (
     ReopenableLoader,

@@ -18,7 +18,7 @@ from fastloop.sweep.merge_ranks import merge_passes
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.sweep.resume import with_earlier_results
-from fastloop.sweep.rounds import RunRound, run_sweep
+from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
 from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget

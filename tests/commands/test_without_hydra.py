@@ -33,7 +33,7 @@ from pathlib import Path
 
 from experiments.lib.job_file import read_job
 from fastloop.sweep.progress import Progress
-from fastloop.sweep.rounds import run_sweep
+from fastloop.sweep.run_rounds import run_sweep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.job_state import SweepJob
 from fastloop.options.launcher.single import SingleLauncher

@@ -23,7 +23,7 @@ from fastloop.data.cropped_dataset import number_samples, plan_of_indices
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.fastloader.columns.crops import draw_cut
-from fastloop.trial.delivery import loader_opener
+from fastloop.trial.device_delivery import loader_opener
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
 from fastloop.trial.timed_trial import run_trial

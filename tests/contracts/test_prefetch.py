@@ -31,7 +31,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.loader.device_resident import check_fits, free_bytes
-from fastloop.trial.delivery import PinnedBuffer, loader_opener, place_through_pinned
+from fastloop.trial.device_delivery import PinnedBuffer, loader_opener, place_through_pinned
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.prefetch.process import prefetch_by_process, share_batch
 from fastloop.trial.prefetch.stream import DeliveryStream, prefetch_by_stream

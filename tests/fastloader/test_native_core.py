@@ -16,6 +16,7 @@ from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.native_rows import gather_into, open_column
+from fastloop.fastloader.feistel import random_permutation
 from fastloop.fastloader.native_stream import (
     Delivery,
     FeistelOrder,
@@ -28,7 +29,6 @@ from fastloop.fastloader.native_stream import (
     open_stream,
     read_order,
 )
-from fastloop.fastloader.permutation import random_permutation
 
 pytestmark = needs_core
 DTYPES = [

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastloop import FastLoader
+from fastloop.fastloader import feistel as module
 from fastloop.fastloader import order
-from fastloop.fastloader import permutation as module
-from fastloop.fastloader.permutation import FeistelPermutation, random_permutation
+from fastloop.fastloader.feistel import FeistelPermutation, random_permutation
 
 SMALL = 1 << 10
 

@@ -43,7 +43,7 @@ PRELOADED = (
     "mlflow.tracking",
     "mlflow.store.tracking.sqlalchemy_store",
     "fastloop.sweep.measure",
-    "fastloop.sweep.rounds",
+    "fastloop.sweep.run_rounds",
     "fastloop.sweep.early_check",
     "fastloop.sweep.machine_lock",
     "fastloop.sweep.compare_versions",

@@ -27,8 +27,8 @@ from fastloop.data.same_data import check_data
 from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder
 from fastloop.sweep.caveats import option_caveats
-from fastloop.trial.delivery import with_sample_lengths
 from fastloop.trial.instrumented_pass import run_instrumentation
+from fastloop.trial.job_start import with_sample_lengths
 from fastloop.trial.support import check_support
 from fastloop.trial.timed_trial import run_trial
 

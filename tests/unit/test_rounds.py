@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastloop.core import time_limits
 from fastloop.core.interleave import rounds
 from fastloop.core.time_limits import within
-from fastloop.sweep.rounds import rounds_cut
+from fastloop.sweep.run_rounds import rounds_cut
 
 
 def test_rounds_hold_every_key_once_and_first_equally_often():

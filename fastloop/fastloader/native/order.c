@@ -2,7 +2,7 @@
  *
  * FL_RANDPERM is torch.randperm's order for a generator with this seed: a Mersenne Twister
  * (MT19937, Matsumoto and Nishimura, 1998, seeded as in their version of 2002) and a Fisher-Yates
- * shuffle from the front, so that the first indices are final first. FL_FEISTEL is permutation.py's
+ * shuffle from the front, so that the first indices are final first. FL_FEISTEL is feistel.py's
  * network over tables that torch has drawn.
  *
  * No function here takes a lock: only one thread at a time may read or feed an order. A stream sees

@@ -1,4 +1,4 @@
-"""The stages of a job between loader and step: prefetching, pinned buffers, placement.
+"""The stages of a job between loader and step: prefetching, pinned buffers, and placement.
 
 With `device_prefetch` a batch is loaded and delivered ahead of the loop; without, the loop does it.
 `pinned_buffers=N` are page-locked buffers that are allocated once and reused for all batches, while
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import count, cycle
 from typing import Any
@@ -17,14 +16,11 @@ from typing import Any
 import torch
 
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.order_parts import OrderPrefix, without_prefix
 from fastloop.core.plan import LoaderProbe, Plan
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
-from fastloop.data.reference import sample_lengths
 from fastloop.data.same_data import check_placed
 from fastloop.trial.job import Job
 from fastloop.trial.prefetch.process import prefetch_by_process
@@ -75,17 +71,6 @@ def _open_watched(
     # A loader may import its DataLoader when it is opened; workers start with an epoch.
     with open_() as epochs, probe.watch_loaders():
         yield epochs
-
-
-def with_sample_lengths(plan: Plan, prepared: PreparedData) -> Plan:
-    """The plan, with the sample lengths passed to an order that groups samples by length."""
-    uncut = without_prefix(plan.order)
-    if not isinstance(uncut, LengthAwareOrder):
-        return plan
-    order = uncut.with_lengths(sample_lengths(prepared))
-    if isinstance(plan.order, OrderPrefix):
-        order = replace(plan.order, order=order)
-    return replace(plan, order=order)
 
 
 class PinnedBuffer:

@@ -1,4 +1,4 @@
-"""Wait for several processes at once, within a time limit, while sampling their resources."""
+"""Monitor: waits for several processes within a time limit, and samples their resources."""
 
 from __future__ import annotations
 
