@@ -98,7 +98,7 @@ def _measure(
                 folder.parent.rmdir()
                 outputs_folder().rmdir()
     rounds = f"{compared.rounds} {'round' if compared.rounds == 1 else 'rounds'}"
-    count = compared.trials_a_round
+    count = compared.trials_per_round
     trials = f"{count} {'trial' if count == 1 else 'trials'} of each"
     return VersionOutcome(
         base_label=versions[BASE].label,

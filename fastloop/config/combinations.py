@@ -30,6 +30,7 @@ from fastloop.config.foreign_settings import (
     leave_out_of_experiment,
     name_in,
     override_text,
+    without_force,
 )
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
@@ -79,6 +80,7 @@ def compose_combinations(line: CommandLine) -> Combinations:
     A setting is left out of combinations with an option that lacks it; combinations that are equal
     without it become one. Raises ConfigError and Hydra's exceptions.
     """
+    line = replace(line, overrides=without_force(line.overrides))
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)

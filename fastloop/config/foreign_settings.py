@@ -135,6 +135,27 @@ def _options_with(group: str, setting: str) -> str:
     return f"{group}={', '.join(having)}" if having else ""
 
 
+def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides, without the ++ of each setting that an option of conf/ has.
+
+    >>> without_force(["++loader.store=null", "++loader.mine=1"])
+    ('loader.store=null', '++loader.mine=1')
+    """
+    # With ++, Hydra would add the setting to options that lack it, which then refuse it.
+    return tuple(
+        text.removeprefix("++") if _is_forced_setting(text, overrides) else text
+        for text in overrides
+    )
+
+
+def _is_forced_setting(override: str, overrides: Sequence[str]) -> bool:
+    """True if the override has a ++ and an option of conf/ has its setting."""
+    group, _, setting = name_in(override).removeprefix("++").partition(".")
+    # Arguments of the user's own code are added by +, also if an option has one of that name.
+    is_own = any(text.startswith(f"{group}._target_=") for text in overrides)
+    return override.startswith("++") and not is_own and bool(_options_with(group, setting))
+
+
 def leave_out(overrides: Sequence[str], name: str) -> tuple[str, ...]:
     """The overrides that do not change that setting."""
     return tuple(text for text in overrides if name_in(text) != name)

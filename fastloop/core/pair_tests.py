@@ -76,7 +76,7 @@ def pair_p_values(
     *,
     distance_from: float = 0.0,
     allows_serial: bool = False,
-    trials_a_round: int = 1,
+    trials_per_round: int = 1,
 ) -> np.ndarray:
     """Two-sided p values (..., pairs) of means that differ by `distance_from`, not corrected for
     the number of pairs.
@@ -86,13 +86,13 @@ def pair_p_values(
     variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
     variance that all pairs share.
     allows_serial: successive trials of a job may be correlated. The p values are averaged over the
-    possible correlations, see core/serial_noise.py. trials_a_round: each of the logs is the mean of
-    so many successive trials, which wander less than the trials.
+    possible correlations, see core/serial_noise.py. trials_per_round: each of the logs is the mean
+    of so many successive trials, which wander less than the trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)
-    weights = correlation_weights(logs, trials_a_round)[..., None]
-    series = independent_series(logs, trials_a_round)
+    weights = correlation_weights(logs, trials_per_round)[..., None]
+    series = independent_series(logs, trials_per_round)
     p_values = [_independent_p_values(each, distance_from) for each in series]
     return (weights * np.stack(p_values)).sum(axis=0)
 

@@ -39,18 +39,18 @@ class _Whitening(NamedTuple):
     """(correlations,): logarithm of the likelihood's factor that the series doesn't change."""
 
 
-def independent_series(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray:
+def independent_series(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
     """(correlations, ..., rounds): for each of `CORRELATIONS`, trials that would be independent.
 
     logs: (..., rounds), each the mean of so many successive trials. Each result has the mean that
     is estimated best with that correlation, and the variance with which this mean is known, as of
     so many independent trials.
     """
-    maps = _whitening(logs.shape[-1], trials_a_round).to_independent
+    maps = _whitening(logs.shape[-1], trials_per_round).to_independent
     return np.stack([logs @ each.T for each in maps])
 
 
-def correlation_weights(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray:
+def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
     """(correlations, ...): probability of each of `CORRELATIONS`, one for all jobs of a campaign.
 
     logs: (..., jobs, rounds), two rounds or more, each the mean of so many successive trials. The
@@ -58,7 +58,7 @@ def correlation_weights(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray
     `PRIOR`.
     """
     *_, jobs, rounds = logs.shape
-    maps = _whitening(rounds, trials_a_round)
+    maps = _whitening(rounds, trials_per_round)
     # A disturbance of a whole round cancels in the differences of jobs, so it is taken out here.
     # The median over the jobs: a mean would carry the noise of one job into all others.
     series = logs - np.median(logs, axis=-2, keepdims=True)
@@ -74,7 +74,7 @@ def correlation_weights(logs: np.ndarray, trials_a_round: int = 1) -> np.ndarray
     return weights / weights.sum(axis=0)
 
 
-def interval_growth(differences: np.ndarray, tail: float, trials_a_round: int = 1) -> float:
+def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int = 1) -> float:
     """Factor by which an interval of the mean is wider than Student's, as trials may be correlated.
 
     differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of so
@@ -89,8 +89,8 @@ def interval_growth(differences: np.ndarray, tail: float, trials_a_round: int = 
     # The distribution of the mean is a mixture: Student's distribution for each correlation, with
     # the probability of that correlation as its weight.
     lists = np.stack([np.zeros(len(differences)), differences])
-    weights = correlation_weights(lists, trials_a_round)
-    growths = independent_series(differences, trials_a_round).std(axis=-1, ddof=1) / spread
+    weights = correlation_weights(lists, trials_per_round)
+    growths = independent_series(differences, trials_per_round).std(axis=-1, ddof=1) / spread
     alone = stdtrit(freedom, 1 - tail)
 
     def beyond(growth: float) -> float:
@@ -117,14 +117,14 @@ def correlation_of_means(correlation: float, trials: int) -> float:
 
 
 @cache
-def _whitening(rounds: int, trials_a_round: int) -> _Whitening:
+def _whitening(rounds: int, trials_per_round: int) -> _Whitening:
     ones = np.ones(rounds)
     unit = ones / math.sqrt(rounds)
     independent, forms, scales = [], [], []
     for of_trials in CORRELATIONS:
         # Means of successive trials resemble each other less than the trials do. Beyond adjacent
         # means their correlation falls a little faster than that of the process assumed here.
-        correlation = correlation_of_means(of_trials, trials_a_round)
+        correlation = correlation_of_means(of_trials, trials_per_round)
         # Prais and Winsten 1954: the first trial stays, and each later one leaves its predecessor's
         # share out; for a process of variance 1 the results are independent, of variance 1.
         innovation = math.sqrt(1 - correlation**2)

@@ -103,17 +103,19 @@ def ratio(
     base: Sequence[float],
     *,
     share: float | None = None,
-    trials_a_round: int = 1,
+    trials_per_round: int = 1,
 ) -> Ratio | None:
     """Ratio of new to base, paired by round; None if their counts differ or are below three, or
-    if a value is not a positive number. share, trials_a_round: see `log_interval`."""
+    if a value is not a positive number. share, trials_per_round: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not are_positive(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
-    ends = log_interval(logs, share=share, trials_a_round=trials_a_round)
+    ends = log_interval(logs, share=share, trials_per_round=trials_per_round)
     estimate, low, high = _exp(np.median(logs), *ends)
     lists = np.stack([np.zeros(len(logs)), logs])
-    p_values = pair_p_values(lists, allows_serial=share is not None, trials_a_round=trials_a_round)
+    p_values = pair_p_values(
+        lists, allows_serial=share is not None, trials_per_round=trials_per_round
+    )
     p_value = float(p_values[0])
     # The p value is scaled instead of the level, so that a reader may compare it with 0.05.
     if share is not None:
@@ -160,7 +162,7 @@ def _middle_bounds(count: int) -> np.ndarray:
 
 
 def log_interval(
-    values: np.ndarray, *, share: float | None = None, trials_a_round: int = 1
+    values: np.ndarray, *, share: float | None = None, trials_per_round: int = 1
 ) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
@@ -168,7 +170,7 @@ def log_interval(
     see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is
     wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
     values are correlated in time.
-    trials_a_round: each value is the mean of so many successive trials.
+    trials_per_round: each value is the mean of so many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
@@ -189,7 +191,7 @@ def log_interval(
     if share is None:
         return bounds
     middle = np.median(values)
-    growth = _widening(count, share) * interval_growth(values, BOUNDS[0] / 100, trials_a_round)
+    growth = _widening(count, share) * interval_growth(values, BOUNDS[0] / 100, trials_per_round)
     return middle + growth * (bounds - middle)
 
 

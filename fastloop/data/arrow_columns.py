@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.types import Tree, Unsupported
-from fastloop.data.rows import array_of
+from fastloop.data.store_leaves import array_of
 
 
 def table_of(pyarrow: Any, batch: Tree, option: str, alternative: str) -> Any:

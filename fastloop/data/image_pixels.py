@@ -33,7 +33,7 @@ def decode_file(
 def decode_and_resize(data: bytes, decoder: Decoder, size: Size | None) -> np.ndarray:
     """Pixels of the bytes of an image file, (height, width, 3) uint8; raises BadData."""
     pixels = decoder.decode(data)
-    return resize_to_cover(pixels, size) if size else pixels
+    return resize_and_crop(pixels, size) if size else pixels
 
 
 def decode_rgb(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
@@ -50,18 +50,18 @@ def decode_rgb(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -
     return np.require(pixels, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 
-def covering_size(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+def covering_size(height: int, width: int, size: Size) -> tuple[int, int]:
     """(height, width) of an image resized to just cover `size`, keeping its aspect ratio."""
     scale = max(size[0] / height, size[1] / width)
     return max(size[0], round(height * scale)), max(size[1], round(width * scale))
 
 
-def center_crop_offset(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+def center_crop_offset(height: int, width: int, size: Size) -> tuple[int, int]:
     """First row and column of the center crop of that size."""
     return (height - size[0]) // 2, (width - size[1]) // 2
 
 
-def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def resize_and_crop(pixels: np.ndarray, size: Size) -> np.ndarray:
     """Resize an image to cover `size` and crop its center: (*size, 3) uint8."""
     # torchvision's bilinear resize with antialiasing is used for all decoders. With the resizes of
     # their own libraries, the samples would differ.

@@ -41,7 +41,7 @@ from fastloop.data.npy_store import (
     spread_indices,
     write_header,
 )
-from fastloop.data.rows import array_of, structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
 from fastloop.fastloader.columns.ragged_rows import RaggedRows

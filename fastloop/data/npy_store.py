@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from fastloop.core.types import BadData, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
 from fastloop.data.ragged import STORES_RAGGED, JaggedTensor
-from fastloop.data.rows import array_of, structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 STRUCTURE = "structure.json"

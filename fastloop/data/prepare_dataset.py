@@ -1,30 +1,24 @@
-"""Preparation of a dataset: its same-data reference and its store, each written once."""
+"""Preparation of a dataset: its same-data reference, written once, and its store if it has one."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from fastloop.core.atomic_files import remove_partial
-from fastloop.core.fingerprints import fingerprint, stable_repr
-from fastloop.core.optional_libraries import HasInstallCheck
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import (
     Collate,
     Dataset,
     HasFiles,
-    OverlappingDataset,
     Store,
     StreamingDataset,
 )
@@ -46,7 +40,7 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.ragged import is_ragged
+from fastloop.data.prepare_store import check_storable, prepare_store, user_class_of
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
@@ -57,12 +51,6 @@ from fastloop.data.reference import (
 )
 from fastloop.data.sample_advice import advise
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
-from fastloop.processes.environments import is_inside
-
-ANNOUNCED_MIB = 64
-"""Stores of this size or more are announced before they are written."""
-FIRST_FORMAT = 1
-"""Format version of stores with a seal that does not name one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +76,8 @@ class DataRequest:
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
             return 0.0
-        data = _fingerprint_of(dataset)
-        is_written = read_seal(_reference_path(dataset, data, self.tolerant, self.collate))
+        source_id = _fingerprint_of(dataset)
+        is_written = read_seal(_reference_path(dataset, source_id, self.tolerant, self.collate))
         return 0.0 if is_written else forecast_reading_s(dataset.open())
 
     def prepare_within(self, limit_s: float, compares_checksums: bool = False) -> PreparedData:
@@ -130,53 +118,59 @@ def prepare(
     # should be downloaded.
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
-    data = _fingerprint_of(dataset)
-    prepared = _prepare_reference(dataset, data, tolerant, collate, compares_checksums)
+    source_id = _fingerprint_of(dataset)
+    prepared = _prepare_reference(dataset, source_id, tolerant, collate, compares_checksums)
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
         return dataclasses.replace(prepared, files=tuple(files))
     if prepared.broken:
         reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
-    root = Path(store.root).absolute() / f"{_folder_name(dataset, data)}.{name_of(store)}"
+    root = Path(store.root).absolute() / f"{_folder_name(dataset, source_id)}.{name_of(store)}"
     return prepare_store(prepared, store, root, compares_checksums)
 
 
 def _fingerprint_of(dataset: Dataset) -> str:
     """Fingerprint of the dataset's source, which is downloaded first if it is absent."""
-    return fingerprint(dataset.fetch(), source_fingerprint(dataset), *_class_of(dataset))
+    return fingerprint(dataset.fetch(), source_fingerprint(dataset), *user_class_of(dataset))
 
 
-def _reference_path(dataset: Dataset, data: str, tolerant: bool, collate: Collate | None) -> Path:
-    """Folder of the dataset's reference. data: fingerprint of the dataset's source."""
-    name = f"{_folder_name(dataset, data)}.{_reference_kind(tolerant, collate)}"
+def _reference_path(
+    dataset: Dataset, source_id: str, tolerant: bool, collate: Collate | None
+) -> Path:
+    """Folder of the dataset's reference. source_id: fingerprint of the dataset's source."""
+    name = f"{_folder_name(dataset, source_id)}.{_reference_kind(tolerant, collate)}"
     return outputs_folder() / "stores" / name
 
 
-def _folder_name(dataset: Dataset, data: str) -> str:
+def _folder_name(dataset: Dataset, source_id: str) -> str:
     """Beginning of the names of the dataset's reference and stores."""
-    return f"{name_of(dataset)}-{data[:16]}"
+    return f"{name_of(dataset)}-{source_id[:16]}"
 
 
 def _prepare_reference(
-    dataset: Dataset, data: str, tolerant: bool, collate: Collate | None, compares_checksums: bool
+    dataset: Dataset,
+    source_id: str,
+    tolerant: bool,
+    collate: Collate | None,
+    compares_checksums: bool,
 ) -> PreparedData:
     """Write the reference unless it exists, and describe the dataset by it.
 
-    data: fingerprint of the dataset's source.
+    source_id: fingerprint of the dataset's source.
     """
     source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
-    reference = _reference_path(dataset, data, tolerant, collate)
+    reference = _reference_path(dataset, source_id, tolerant, collate)
     write = partial(_write_reference, source=source)
     try:
-        facts = write_once(reference, fingerprint(data, REFERENCE), write, compares_checksums)
+        facts = write_once(reference, fingerprint(source_id, REFERENCE), write, compares_checksums)
     except (SamplesDiffer, UnusableLeaves) as error:
         raise BadData(advise(error, dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))
     return PreparedData(
         dataset=dataset,
         label=dataset.label,
-        fingerprint=data,
+        fingerprint=source_id,
         content=facts["content"],
         reference=reference,
         folder=reference,
@@ -272,108 +266,3 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
     if declared and by_labels and by_labels > declared:
         reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
         raise BadData(f"{dataset.label}: {reason} (num_classes)")
-
-
-def prepare_store(
-    prepared: PreparedData, store: Store, root: Path, compares_checksums: bool
-) -> PreparedData:
-    """Write the store below that path unless it exists, and add it to the prepared data."""
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise BadData(f"loader.store.root={store.root}: it is no folder") from None
-    except OSError as error:
-        raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Stores with other settings have their own folders, as one sweep may measure several.
-    settings = [*_class_of(store), *_settings(store)]
-    # An environment may have another version of the library that writes the store, and a version
-    # may be unable to read the files of another one.
-    if isinstance(store, HasInstallCheck) and is_inside():
-        settings.append(Path(sys.prefix).name)
-    if settings:
-        root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
-    code = getattr(store, "format_version", None) or source_fingerprint(store)
-    earlier = _find_earlier_store(root, prepared.reference, code)
-    if earlier and not (compares_checksums and break_seal_if_damaged(earlier[0])):
-        root, facts = earlier
-    else:
-        # The reader that wrote the reference has opened the dataset already. A new reader is used,
-        # so that the seconds of every store include opening the dataset.
-        source = ChunkedReader(prepared.dataset)
-        nbytes = prepared.num_samples * prepared.sample_nbytes
-        write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
-        expected = fingerprint(prepared.fingerprint, code, *settings)
-        facts = write_once(root, expected, write, compares_checksums)
-    return dataclasses.replace(
-        prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
-    )
-
-
-def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
-    """Folder and facts of a store of the same samples and format, written before the dataset's code
-    changed; None if there is none."""
-    if root.exists():
-        return None
-    # A change of the code changes the fingerprint in the folder's name, but seldom the samples. The
-    # samples are equal if both references have the same hashes and the same form. The form counts
-    # because hashes are of bytes, and another shape or tree may have the same bytes in the same
-    # order.
-    now = read_seal(reference) or {}
-    name, data = reference.stem.rsplit("-", 1)
-    kind = root.name.removeprefix(reference.stem)
-    hashes = (reference / HASHES).read_bytes()
-    for folder in sorted(root.parent.glob(f"{name}-{'?' * len(data)}{kind}")):
-        earlier = reference.with_name(folder.name.removesuffix(kind) + reference.suffix)
-        facts, reference_facts = read_seal(folder), read_seal(earlier)
-        if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
-            continue
-        is_alike = all(reference_facts.get(each) == now.get(each) for each in ("leaves", "tree"))
-        if is_alike and (earlier / HASHES).read_bytes() == hashes:
-            return folder, facts
-    return None
-
-
-def _write_store(
-    folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
-) -> Facts:
-    """Write the store of samples with `nbytes` in all; a large one is announced on stderr."""
-    purpose = f"writing {name_of(store)}"
-    if nbytes >= ANNOUNCED_MIB << 20:
-        free = shutil.disk_usage(folder).free
-        size = f"about {nbytes >> 20:,} MiB for all {len(source.samples):,} samples"
-        warning = "" if nbytes < free else ": it may not fit"
-        text = f"{source.dataset.label}: {purpose} to {folder.parent}: {size}"
-        tqdm.write(f"{text}, {free >> 20:,} MiB are free{warning}", file=sys.stderr)
-    batches = (chunk.batch for chunk in source.chunks(purpose))
-    store.write(folder, batches, len(source.samples))
-    return {"code": code}
-
-
-def _class_of(option: Any) -> list[str]:
-    """The class of the user's own dataset or store, because several classes of a module have the
-    same name_of; empty for fastloop's own."""
-    kind = type(option)
-    is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
-    return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []
-
-
-def _settings(store: Any) -> list[tuple[str, Any]]:
-    """The store's settings except its root."""
-    if not dataclasses.is_dataclass(store):
-        values = sorted(getattr(store, "__dict__", {}).items())
-        return [(name, stable_repr(value)) for name, value in values if name != "root"]
-    names = [field.name for field in dataclasses.fields(store) if field.name != "root"]
-    return [(name, getattr(store, name)) for name in names]
-
-
-def check_storable(dataset: Dataset, store: Store | None) -> None:
-    """Raise Unsupported if the store can't or should not hold the dataset; reads no data."""
-    if store is None:
-        return
-    reason = ""
-    if is_ragged(dataset):
-        reason = f"rows are of one length, those of {dataset.label} are not"
-    elif isinstance(dataset, OverlappingDataset):
-        reason = dataset.overlap()
-    if reason:
-        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw reads it")

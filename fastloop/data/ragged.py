@@ -99,10 +99,10 @@ def collate_jagged(samples: Sequence[Tree]) -> Tree:
 
 
 def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
-    """The leaves of a batch, with a JaggedTensor for each leaf that varies in its first dimension.
+    """The list of the leaves of a batch, with a JaggedTensor for each that varies in its first
+    dimension; the batch itself, as it is, if no leaf varies or it has another number of leaves.
 
-    leaves: dtype and shape of each leaf of a sample. The batch is unchanged if no leaf varies,
-    and if it has another number of leaves. Raises Invalid if a leaf that varies is not
+    leaves: dtype and shape of each leaf of a sample. Raises Invalid if a leaf that varies is not
     (padded, lengths).
     """
     # Each leaf that varies has two leaves in the batch. If the number of leaves differs from that,

@@ -22,7 +22,7 @@ from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.npy_store import spread_indices
 from fastloop.data.ragged import is_ragged
-from fastloop.data.rows import bytes_of
+from fastloop.data.store_leaves import bytes_of
 
 PROBED_SAMPLES = 16
 """Samples that are read twice to find out whether they are random."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import optree
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils.data import default_collate
 
-from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import Collate, Store
-from fastloop.core.types import Tree, Unsupported, name_of
-from fastloop.data.dataset_samples import fetch_samples
+from fastloop.core.types import Tree, Unsupported
 
 
 class Rows:
@@ -73,87 +68,9 @@ def _copy_to_large_pages(leaf: torch.Tensor) -> torch.Tensor:
     return memory.view(leaf.dtype).view(leaf.shape).copy_(leaf)
 
 
-def bytes_of(leaf: torch.Tensor) -> memoryview:
-    """The bytes of a host tensor of any dtype, in row-major order."""
-    return leaf.contiguous().view(-1).view(torch.uint8).numpy().data
-
-
-def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
-    """The tensor as an array that shares its memory.
-
-    Raises Unsupported for a dtype that numpy lacks; its message names `option` and `alternative`.
-    """
-    try:
-        return leaf.numpy()
-    except TypeError as error:
-        kind = str(leaf.dtype).removeprefix("torch.")
-        raise Unsupported(f"{option} holds no {kind}; {alternative} does") from error
-
-
-def structure_text(structure: pytree.TreeSpec, option: str) -> str:
-    """A tree as text for torch's treespec_loads.
-
-    Raises Unsupported, naming the option, for a tree that the text would not restore, such as one
-    of named tuples, or with keys that JSON does not have.
-    """
-    # The text is read back and compared, as JSON may change a key without an error.
-    try:
-        text = pytree.treespec_dumps(structure)
-        same = pytree.treespec_loads(text) == structure
-    except (NotImplementedError, TypeError, ValueError):
-        same, text = False, ""
-    if not same:
-        allowed = "tuples, lists and dicts with string or integer keys"
-        remedy = "loader=raw and FastLoader(dataset) take any"
-        raise Unsupported(f"{option} holds trees of {allowed}; {remedy}")
-    return text
-
-
 def in_memory_rows(rows: Tree) -> Rows:
     """Rows of tensors that are copied from these arrays into memory."""
     return Rows(partial(_identity, read_into_memory(rows)))
-
-
-def batch_getter(
-    store: Store | None, prepared: PreparedData, in_memory: bool, collate: Collate | None = None
-) -> Callable[[np.ndarray], Tree]:
-    """A function from int64 indices to a newly allocated batch, for libraries that have threads but
-    don't gather rows themselves.
-
-    With a store, the batch is gathered by np.take, from the mapped files or, with in_memory, from
-    memory. Without one, the calling thread decodes the samples and `collate` makes the batch (None:
-    torch's default_collate), unless the dataset's own `__getitems__` returns one. Raises
-    Unsupported for rows that are neither arrays nor tensors, and for a collate of such a dataset.
-    """
-    if store is None:
-        samples, make_batch = prepared.dataset.open(), _sample_collate(prepared, collate)
-        return lambda indices: make_batch(fetch_samples(samples, indices.tolist()))
-    # np.take copies whole rows, and releases the GIL meanwhile.
-    rows = store.open(prepared.folder)
-    leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
-
-    def gather(indices: np.ndarray) -> Tree:
-        return optree.tree_unflatten(structure, [_take(leaf, indices) for leaf in leaves])
-
-    return gather
-
-
-def _sample_collate(prepared: PreparedData, collate: Collate | None) -> Callable[[Any], Tree]:
-    """The function that makes a batch of the dataset's samples; raises Unsupported if the dataset
-    returns whole batches, which no collate can make."""
-    if not prepared.returns_batches:
-        return collate.collate if collate else default_collate
-    if collate is not None:
-        reason = f"the __getitems__ of {prepared.label} returns a whole batch"
-        raise Unsupported(f"collate={name_of(collate)}: {reason}")
-    return _identity
-
-
-def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
-    # numpy has no bfloat16.
-    if leaf.dtype == torch.bfloat16:
-        return leaf.index_select(0, torch.from_numpy(indices))
-    return torch.from_numpy(np.take(leaf.numpy(), indices, axis=0))
 
 
 def _identity(tree: Tree) -> Tree:
@@ -182,16 +99,24 @@ def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
         return (lambda index: tree[index]), len(tree)
     if isinstance(tree, dict):
         getters = {key: _row_getter(value) for key, value in tree.items()}
-        (num_samples,) = {count for _, count in getters.values()}
+        num_samples = _common_length([count for _, count in getters.values()])
         rows = [(key, row) for key, (row, _) in getters.items()]
         return (lambda index: {key: row(index) for key, row in rows}), num_samples
     if type(tree) in (tuple, list):
         build = type(tree)
         children = [_row_getter(value) for value in tree]
-        (num_samples,) = {count for _, count in children}
+        num_samples = _common_length([count for _, count in children])
         row_list = [row for row, _ in children]
         return (lambda index: build([row(index) for row in row_list])), num_samples
     raise _rows_error(tree)
+
+
+def _common_length(counts: Sequence[int]) -> int:
+    """The length of all these leaves; raises Unsupported, with the lengths, if they differ."""
+    if len({*counts}) != 1:
+        lengths = ", ".join(map(str, counts)) or "none"
+        raise Unsupported(f"rows of leaves of the lengths {lengths}; all leaves need one length")
+    return counts[0]
 
 
 def _rows_error(tree: Any) -> Unsupported:

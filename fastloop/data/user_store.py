@@ -30,7 +30,7 @@ from fastloop.data.npy_store import (
 )
 from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, shapes_to_pad
 from fastloop.data.random_samples import refuse_random
-from fastloop.data.rows import bytes_of
+from fastloop.data.store_leaves import bytes_of
 from fastloop.data.store_sources import (
     SampleSource,
     StoreSource,

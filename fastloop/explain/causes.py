@@ -8,18 +8,17 @@ from fastloop.core.cgroup import MOST_THROTTLED
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
-from fastloop.explain.cause_names import (
-    LEAST_COMPUTING_SHARE,
-    CauseName,
-    describe_cores,
-    describe_quota,
-)
+from fastloop.explain.cause_names import CauseName
 from fastloop.explain.change import LEAST_GAIN
+from fastloop.explain.core_limits_text import describe_cores, describe_quota
 from fastloop.explain.proposed_changes import LEAST_WARM_SHARE
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.explain.surroundings import Surroundings
 from fastloop.trial.job import Job
 
+LEAST_COMPUTING_SHARE = 0.25
+"""If the CPU time of samples is below this share of their time, they wait, for example for a disk
+or a network. Samples that compute are above it, even if several processes share a core."""
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8

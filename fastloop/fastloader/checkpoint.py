@@ -24,7 +24,7 @@ from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
 State = dict[str, Any]
 """`epoch`; `delivered` (batches; an int64 array without dimensions while the native core counts);
-`drawn_from` (random states at its begin); `settings`; `dataset`, the state of an iterable that
+`drawn_from` (random states at its start); `settings`; `dataset`, the state of an iterable that
 has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
 """The state's key for a dict from the number of batches delivered to the `dataset` of the state

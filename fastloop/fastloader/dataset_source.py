@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
-from fastloop.fastloader.thread_access import CollateFn, OpenParts, Parts, copy_for_threads
+from fastloop.fastloader.thread_access import CollateFn, OpenUserCode, UserCode, copy_for_threads
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class DatasetSource:
     and large numpy operations do.
     """
 
-    parts: Parts
+    code: UserCode
     is_unbatched: bool
     """True: each sample is delivered by itself, instead of batches."""
-    open: OpenParts
-    """Gives the parts to the thread that makes a batch."""
+    open: OpenUserCode
+    """Gives the code to the thread that makes a batch."""
     is_thread_safe: bool = False
     """True if threads may read the dataset at the same time."""
     reads_lists: bool = False
@@ -41,7 +41,7 @@ class DatasetSource:
     seeded."""
 
     def __len__(self) -> int:
-        return len(self.parts.dataset)
+        return len(self.code.dataset)
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
         """The results of collate_fn. Several threads call this concurrently."""
@@ -111,5 +111,5 @@ def prepare_source(
     if not isinstance(source, DatasetSource):
         return source
     is_copied = num_threads > 1 and not source.is_thread_safe
-    opened = copy_for_threads(source.parts) if is_copied else source.open
+    opened = copy_for_threads(source.code) if is_copied else source.open
     return replace(source, begin=draws.begin, open=opened)

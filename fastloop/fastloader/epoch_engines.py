@@ -37,7 +37,7 @@ from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading, start_reading
 from fastloop.fastloader.reading_choice import Tuning, choose_processes, slow_down, tune
 from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
-from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
+from fastloop.fastloader.torch_draws import DrawMoments, EpochStart, choose_moments
 
 
 @dataclass
@@ -201,15 +201,15 @@ class NativeEpochs:
         return self.source.times
 
     def start(
-        self, order: EpochOrder, state: State, finish: Callable[[], None], begin: EpochBegin
+        self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
         finish: called after the last one.
         """
         assert isinstance(order, LoaderOrder)
-        with begin.restored:
-            native_order, start = _begin(order, begin.seeds.order, int(state["delivered"]))
+        with epoch_start.restored:
+            native_order, start = _begin(order, epoch_start.seeds.order, int(state["delivered"]))
         # The core adds to this number with each batch; Position reads it at any moment.
         state["delivered"] = np.array(state["delivered"], np.int64)
         source = self.source
@@ -255,18 +255,18 @@ class PythonEpochs:
         """Record nothing: only the core makes batches in pieces."""
 
     def start(
-        self, order: EpochOrder, state: State, finish: Callable[[], None], begin: EpochBegin
+        self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
         finish: called after the last one.
         """
-        seeds = begin.seeds
+        seeds = epoch_start.seeds
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
-        with begin.restored:
-            plan = self.plan(order, state, begin, draws)
+        with epoch_start.restored:
+            plan = self.plan(order, state, epoch_start, draws)
         source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
         batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
@@ -274,7 +274,7 @@ class PythonEpochs:
         return pipeline.start(batches, groups, transform).deliver(state, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, state: State, begin: EpochBegin, draws: SampleDraws
+        self, order: EpochOrder, state: State, epoch_start: EpochStart, draws: SampleDraws
     ) -> EpochPlan:
         """The plan of the rest of an epoch, of which the first batch's indices have been drawn."""
         delivered, tuning = int(state["delivered"]), self.reading.pipeline.tuning
@@ -285,12 +285,12 @@ class PythonEpochs:
             return EpochPlan(batches, number_batches(order, delivered), tuning)
         assert not isinstance(source, IterableSource)
         if order.draws.is_paced:
-            order, paced = _open_sampler(order, begin, delivered)
+            order, paced = _open_sampler(order, epoch_start, delivered)
             if paced is not None:
                 by_processes = self.reading.processes is not None
-                tuning = slow_down(tuning, begin.lead, by_processes=by_processes)
+                tuning = slow_down(tuning, epoch_start.lead, by_processes=by_processes)
                 return EpochPlan(source, paced, tuning, paced.draw_for)
-        planned, groups = _plan_reads(source, order, begin.seeds.order, delivered, tuning)
+        planned, groups = _plan_reads(source, order, epoch_start.seeds.order, delivered, tuning)
         if self.shows_views and planned is source and isinstance(source, ColumnSource):
             planned = replace(source, shows_views=True)
         # A group is drawn when it is asked for; the first one is asked for here.
@@ -327,14 +327,14 @@ def _plan_reads(
 
 
 def _open_sampler(
-    order: LoaderOrder, begin: EpochBegin, delivered: int
+    order: LoaderOrder, epoch_start: EpochStart, delivered: int
 ) -> tuple[LoaderOrder, PacedGroups | None]:
     """The order, and the groups of a sampler that is read as DataLoader reads it. If the sampler's
     indices exist already, the order of these indices, and None."""
-    opened = begin.opened
+    opened = epoch_start.opened
     if opened is None:
         opened = iter(order.user_sampler)
     if (drawn := without_sampler(order, opened)) is not None:
         return drawn, None
     batches = islice(read_batches(order, opened), delivered, None)
-    return order, PacedGroups(batches, order.num_samples, begin.lead)
+    return order, PacedGroups(batches, order.num_samples, epoch_start.lead)

@@ -363,7 +363,7 @@ class FastLoader(Generic[T_co]):
         """Return the loader's position, for `load_state_dict`.
 
         It holds the epoch, how many of its batches have been delivered, the random states at its
-        begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
+        start, and the order's settings. All ranks may load one rank's. After an epoch that was left
         early it is the position at which it was left.
 
         Raises ValueError with in_order=False: the number of delivered batches does not say which

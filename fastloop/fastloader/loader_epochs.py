@@ -30,8 +30,8 @@ from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
     DrawMoments,
-    EpochBegin,
     EpochSeeds,
+    EpochStart,
     OrderDraws,
     draw_before,
     epoch_seeds,
@@ -87,8 +87,8 @@ class LoaderEpochs:
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)
         seeds = epoch_seeds(seed, state["epoch"])
-        begin = EpochBegin(seeds, self.sources.restore(loaded))
-        return self.engine.start(self.order, state, finish, begin)
+        epoch_start = EpochStart(seeds, self.sources.restore(loaded))
+        return self.engine.start(self.order, state, finish, epoch_start)
 
     def _start_as_dataloader(
         self, state: State, loaded: States | None, finish: Callable[[], None]
@@ -106,7 +106,7 @@ class LoaderEpochs:
             opened = self._open_directly(draws)
         begin = partial(self._begin_as_dataloader, state, draws, loaded is not None, finish, opened)
         # Without workers DataLoader draws in the first next(): so does this epoch.
-        if self.moments.lead or not draws.at_begin:
+        if self.moments.lead or not draws.at_start:
             return begin()
         state[PENDING] = partial(self.sources.pending_states, drawn)
         return begin_later(begin)
@@ -143,9 +143,9 @@ class LoaderEpochs:
         )
         lead = self.moments.lead
         restored = self.sources.restore(drawn if is_loaded else None)
-        begin = EpochBegin(seeds, restored, lead, opened)
+        epoch_start = EpochStart(seeds, restored, lead, opened)
         delivered = int(state["delivered"])
-        batches = self.engine.start(order, state, finish, begin)
+        batches = self.engine.start(order, state, finish, epoch_start)
         leftover = draws.leftover
         if leftover is None:
             return batches

@@ -33,7 +33,7 @@ from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.recognise_image_arrays import recognise_arrays
 from fastloop.fastloader.recognise_image_folders import log_once, recognise_images
-from fastloop.fastloader.thread_access import CollateFn, Parts, share, take_turns
+from fastloop.fastloader.thread_access import CollateFn, UserCode, share, take_turns
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64
@@ -150,11 +150,11 @@ def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
     """Batches of a ragged tree, or its samples for a collate_fn."""
     collate_fn = settings.collate_fn or default_convert
     makes_batches = settings.collate_fn is None and not settings.is_unbatched
-    parts = Parts(tree, collate_fn)
+    code = UserCode(tree, collate_fn)
     return DatasetSource(
-        parts,
+        code,
         settings.is_unbatched,
-        share(parts),
+        share(code),
         is_thread_safe=True,
         reads_lists=makes_batches or settings.asks_for_lists,
     )
@@ -163,11 +163,11 @@ def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
 def _open_dataset(dataset: Any, collate_fn: CollateFn, settings: LoaderSettings) -> DatasetSource:
     # Items of a list are only referred to: the code of a Dataset may be running in several threads.
     is_shared = settings.thread_safe or isinstance(dataset, ListedSamples)
-    parts = Parts(dataset, collate_fn)
+    code = UserCode(dataset, collate_fn)
     return DatasetSource(
-        parts,
+        code,
         settings.is_unbatched,
-        share(parts) if is_shared else take_turns(parts),
+        share(code) if is_shared else take_turns(code),
         is_thread_safe=is_shared,
         reads_lists=settings.asks_for_lists,
     )

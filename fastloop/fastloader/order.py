@@ -148,12 +148,12 @@ class LoaderOrder:
     @property
     def draws(self) -> OrderDraws:
         """The draws of an epoch's order, and their moments."""
-        at_begin = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
+        at_start = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
         if not self.follows_dataloader:
-            return OrderDraws(at_begin=at_begin)
+            return OrderDraws(at_start=at_start)
         return OrderDraws(
             has_seed=bool(self.shuffle) and self.generator is None,
-            at_begin=at_begin,
+            at_start=at_start,
             is_paced=self.is_lazy and not reads_ahead(self.user_sampler),
             leftover=self._find_leftover(),
         )

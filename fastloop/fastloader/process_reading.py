@@ -387,7 +387,7 @@ def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleD
                 num_readers=settings.num_workers,
                 seed=draws.worker_seed(number),
                 worker_init_fn=settings.worker_init_fn,
-                parts=source.parts,
+                code=source.code,
                 is_unbatched=source.is_unbatched,
                 reads_lists=source.reads_lists,
             )
@@ -424,6 +424,6 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
 
 
 def _describe(context: Any, settings: ReaderSettings, error: Exception) -> str:
-    name, method = type(settings.parts.dataset).__name__, context.get_start_method()
+    name, method = type(settings.code.dataset).__name__, context.get_start_method()
     problem = f"processes get {name}, collate_fn and worker_init_fn pickled by {method!r}"
     return f"{problem}, and that fails ({type(error).__name__}: {error})"

@@ -35,7 +35,7 @@ from fastloop.fastloader.sample_draws import (
     make_seeded,
 )
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain
-from fastloop.fastloader.thread_access import Parts, share
+from fastloop.fastloader.thread_access import UserCode, share
 
 PARENT_S = 5.0
 """A process without work looks after this time whether its parent still lives."""
@@ -77,7 +77,7 @@ class ReaderSettings:
     seed: int
     """The seed of its generators, as in `torch.utils.data.get_worker_info`."""
     worker_init_fn: Callable[[int], None] | None
-    parts: Parts
+    code: UserCode
     """The Dataset and its collate_fn."""
     is_unbatched: bool
     """True: each sample is delivered by itself, instead of batches."""
@@ -158,23 +158,23 @@ def run_reader(
 def _start(settings: ReaderSettings) -> _Reader:
     """The reader of this process, as DataLoader begins a worker: seeded, numbered, initialized."""
     source = DatasetSource(
-        settings.parts,
+        settings.code,
         settings.is_unbatched,
-        share(settings.parts),
+        share(settings.code),
         is_thread_safe=True,
         reads_lists=settings.reads_lists,
     )
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
     # A collate_fn of the user may call default_collate for tensors that it does not return: these
     # go to neither the batch's memory nor /dev/shm.
-    _collate_into(reader, is_batch=settings.parts.collate_fn is default_collate)
+    _collate_into(reader, is_batch=settings.code.collate_fn is default_collate)
     _seed(settings.seed)
     # get_worker_info() tells a Dataset its number, as under DataLoader.
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=settings.number,
         num_workers=settings.num_readers,
         seed=settings.seed,
-        dataset=settings.parts.dataset,
+        dataset=settings.code.dataset,
     )
     try:
         if settings.worker_init_fn is not None:

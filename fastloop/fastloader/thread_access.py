@@ -21,15 +21,15 @@ from fastloop.fastloader.pickle_around import pickle_around, unpickle_around
 CollateFn = Callable[[Any], Tree]
 
 
-class Parts(NamedTuple):
+class UserCode(NamedTuple):
     """The code of a user that makes batches: a Dataset and its collate_fn."""
 
     dataset: Any
     collate_fn: CollateFn
 
 
-OpenParts = Callable[[], AbstractContextManager[Parts]]
-"""Opens the parts for the calling thread, while it makes one batch."""
+OpenUserCode = Callable[[], AbstractContextManager[UserCode]]
+"""Opens the code for the calling thread, while it makes one batch."""
 
 
 class _Lock:
@@ -53,29 +53,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
-def share(parts: Parts) -> OpenParts:
+def share(code: UserCode) -> OpenUserCode:
     """Access to a Dataset by all threads at once: it is thread-safe."""
-    return lambda: nullcontext(parts)
+    return lambda: nullcontext(code)
 
 
-def take_turns(parts: Parts) -> OpenParts:
+def take_turns(code: UserCode) -> OpenUserCode:
     """Access to a Dataset by all threads, which read it one batch at a time.
 
     Loaders of datasets that wrap the same Dataset, such as two Subsets of it, share the lock. So
     does a thread of an earlier epoch that has not ended.
     """
-    innermost = parts.dataset
+    innermost = code.dataset
     while (wrapped := _dataset_within(innermost)) is not None:
         innermost = wrapped
-    # `parts` keeps the Dataset alive, so no other object can get its id.
+    # `code` keeps the Dataset alive, so no other object can get its id.
     holder = _LOCKS.setdefault(id(innermost), _Lock())
 
     @contextmanager
-    def open_parts() -> Iterator[Parts]:
+    def open_code() -> Iterator[UserCode]:
         with holder.lock:
-            yield parts
+            yield code
 
-    return open_parts
+    return open_code
 
 
 def _dataset_within(dataset: Any) -> Any:
@@ -87,38 +87,38 @@ def _dataset_within(dataset: Any) -> Any:
     return None if wrapped is dataset else wrapped
 
 
-def copy_for_threads(parts: Parts) -> OpenParts:
+def copy_for_threads(code: UserCode) -> OpenUserCode:
     """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
 
     It is pickled once, here, and each thread unpickles it. Threads share read-only memory maps and
     functions without a closure. Raises ValueError if the Dataset can't be pickled; opening raises
     it if the Dataset can't be unpickled.
     """
-    data, shared = _pickle(parts)
-    originals, owner, local = take_turns(parts), threading.get_ident(), threading.local()
+    data, shared = _pickle(code)
+    originals, owner, local = take_turns(code), threading.get_ident(), threading.local()
 
-    def open_parts() -> AbstractContextManager[Parts]:
+    def open_code() -> AbstractContextManager[UserCode]:
         if threading.get_ident() == owner:
             return originals()
-        if not hasattr(local, "parts"):
+        if not hasattr(local, "code"):
             try:
-                local.parts = unpickle_around(data, shared)
+                local.code = unpickle_around(data, shared)
             except Exception as error:
                 # Reading a pickle may fail although writing it did not: torch can't restore tensors
                 # of some dtypes.
-                raise ValueError(_describe(parts, error)) from error
-        return nullcontext(local.parts)
+                raise ValueError(_describe(code, error)) from error
+        return nullcontext(local.code)
 
-    return open_parts
+    return open_code
 
 
-def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
-    """The pickled parts, and the objects that their copies share."""
+def _pickle(code: UserCode) -> tuple[bytes, list[Any]]:
+    """The pickled code, and the objects that their copies share."""
     shared: list[Any] = []
     try:
-        data = pickle_around(parts, lambda leaf: _share_leaf(leaf, shared))
+        data = pickle_around(code, lambda leaf: _share_leaf(leaf, shared))
     except Exception as error:
-        raise ValueError(_describe(parts, error)) from error
+        raise ValueError(_describe(code, error)) from error
     return data, shared
 
 
@@ -131,8 +131,8 @@ def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
     return len(shared) - 1
 
 
-def _describe(parts: Parts, error: Exception) -> str:
-    name, reason = type(parts.dataset).__name__, f"{type(error).__name__}: {error}"
+def _describe(code: UserCode, error: Exception) -> str:
+    name, reason = type(code.dataset).__name__, f"{type(error).__name__}: {error}"
     allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
     problem = f"num_threads gives each thread a pickled copy of {name}, which fails ({reason})"
     return f"{problem}; {allowed}"

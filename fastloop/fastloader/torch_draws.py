@@ -77,7 +77,7 @@ class OrderDraws(NamedTuple):
 
     has_seed: bool = False
     """True if the order's seed is drawn from torch's global generator."""
-    at_begin: bool = False
+    at_start: bool = False
     """True if something is drawn, or a sampler read, when the first index is asked for."""
     is_paced: bool = False
     """True if the user's code gives the indices, and may draw whenever it is asked for one. Such a
@@ -87,8 +87,8 @@ class OrderDraws(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EpochBegin:
-    """The seeds and the states with which an epoch begins."""
+class EpochStart:
+    """The seeds and the states with which an epoch starts."""
 
     seeds: EpochSeeds
     restored: AbstractContextManager[None]

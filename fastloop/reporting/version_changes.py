@@ -38,40 +38,40 @@ def judge_change(change: CostChange, fail_above: float) -> Judgement:
     return "no slower" if is_sure or change.ratio.high < largest else ""
 
 
-def round_means(seconds: Sequence[float], trials_a_round: int) -> list[float]:
-    """The geometric mean of the trials of each round; each round has `trials_a_round` trials.
+def round_means(seconds: Sequence[float], trials_per_round: int) -> list[float]:
+    """The geometric mean of the trials of each round; each round has `trials_per_round` trials.
 
     >>> round_means([1.0, 4.0, 3.0, 3.0], 2)
     [2.0, 3.0]
     """
-    return np.exp(np.log(seconds).reshape(-1, trials_a_round).mean(axis=1)).tolist()
+    return np.exp(np.log(seconds).reshape(-1, trials_per_round).mean(axis=1)).tolist()
 
 
 def needs_no_round(
     times: Mapping[tuple[str, str], RoundTimes],
     num_rounds: int,
-    trials_a_round: int,
+    trials_per_round: int,
     fail_above: float,
 ) -> bool:
     """True if no further round is needed: all jobs are judged, or MOST_ROUNDS rounds have run.
 
-    trials_a_round: number of trials of each version in a round.
+    trials_per_round: number of trials of each version in a round.
 
     Changes are judged only after the rounds of LOOKS: tests after every round would find
     differences between equal versions too often.
     """
     if num_rounds not in LOOKS:
         return False
-    changes = find_version_changes(times, trials_a_round)
+    changes = find_version_changes(times, trials_per_round)
     return num_rounds == MOST_ROUNDS or all(judge_change(each, fail_above) for each in changes)
 
 
 def find_version_changes(
-    times: Mapping[tuple[str, str], RoundTimes], trials_a_round: int
+    times: Mapping[tuple[str, str], RoundTimes], trials_per_round: int
 ) -> list[CostChange]:
     """The changes by (job, benchmark), after a round in which trials=auto would look.
 
-    trials_a_round: number of trials of each version in a round. A difference between two equal
+    trials_per_round: number of trials of each version in a round. A difference between two equal
     versions is found at any look in at most 3 % of cases, however many jobs are compared (Holm
     1979).
     """
@@ -80,29 +80,30 @@ def find_version_changes(
     # Student's t has no value for one round, and before the first look nothing is tested.
     if rounds < FEWEST_ROUNDS:
         return [
-            _change(key, each, trials_a_round, is_significant=False) for key, each in times.items()
+            _change(key, each, trials_per_round, is_significant=False)
+            for key, each in times.items()
         ]
     p_values = np.array(
         [
-            pair_p_values(each, allows_serial=True, trials_a_round=trials_a_round)[0]
+            pair_p_values(each, allows_serial=True, trials_per_round=trials_per_round)[0]
             for each in logs.values()
         ]
     )
     significant = holm(p_values, DIFFERENCES * share_of_look(rounds)).tolist()
     return [
-        _change(key, times[key], trials_a_round, is_significant=is_significant)
+        _change(key, times[key], trials_per_round, is_significant=is_significant)
         for key, is_significant in zip(times, significant, strict=True)
     ]
 
 
 def _change(
-    key: tuple[str, str], times: RoundTimes, trials_a_round: int, *, is_significant: bool
+    key: tuple[str, str], times: RoundTimes, trials_per_round: int, *, is_significant: bool
 ) -> CostChange:
     (job, benchmark), (base, new) = key, times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
         share = share_of_look(len(base))
-        ratio = stats.ratio(new, base, share=share, trials_a_round=trials_a_round)
+        ratio = stats.ratio(new, base, share=share, trials_per_round=trials_per_round)
     return CostChange(
         job=job,
         benchmark=benchmark,

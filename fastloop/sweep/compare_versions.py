@@ -32,7 +32,7 @@ from fastloop.sweep.version_process import (
     start_version,
 )
 
-MOST_TRIALS_A_ROUND = 8
+MOST_TRIALS_PER_ROUND = 8
 """The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
 round is a third of a trial's."""
 
@@ -47,7 +47,7 @@ class VersionComparison:
     """(job, benchmark) -> times of both versions, a value for each round."""
     changes: list[CostChange]
     rounds: int
-    trials_a_round: int
+    trials_per_round: int
     """Trials of each version in a round."""
     seconds: float
 
@@ -74,30 +74,30 @@ def compare_versions(
             )
             for name, version in versions.items()
         }
-        # Both import and prepare their data at the same time.
+        # Both versions import, and prepare their data, at the same time.
         for process in processes.values():
             process.receive()
         # The first trial of a job compares its data, which takes time: it does not count.
         for process in processes.values():
             process.run_trial(0)
         base, new = processes[BASE].results(), processes[NEW].results()
-        num_rounds, trials_a_round = 0, 1
+        num_rounds, trials_per_round = 0, 1
         # If the versions deliver other samples, their times can't be compared: none are measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
-            num_rounds, trials_a_round = _run_rounds(processes, fail_above, left_s)
+            num_rounds, trials_per_round = _run_rounds(processes, fail_above, left_s)
         for process in processes.values():
             process.end()
             exit_if_signalled()
         base, new = processes[BASE].results(), processes[NEW].results()
-    times = round_times(base, new, num_rounds, trials_a_round)
+    times = round_times(base, new, num_rounds, trials_per_round)
     return VersionComparison(
         base=base,
         new=new,
         times=times,
-        changes=find_version_changes(times, trials_a_round),
+        changes=find_version_changes(times, trials_per_round),
         rounds=num_rounds,
-        trials_a_round=trials_a_round,
+        trials_per_round=trials_per_round,
         seconds=seconds_between(start_ns, now_ns()),
     )
 
@@ -106,8 +106,8 @@ def _run_rounds(
     processes: Mapping[str, VersionProcess], fail_above: float, seconds: float
 ) -> tuple[int, int]:
     """Run rounds until enough is known. Returns (rounds, trials of each version in a round)."""
-    trials_a_round, done = 1, 0
-    most = MOST_ROUNDS * MOST_TRIALS_A_ROUND
+    trials_per_round, done = 1, 0
+    most = MOST_ROUNDS * MOST_TRIALS_PER_ROUND
     # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(processes, most + 1)), 1, None)
     begun_ns = now_ns()
@@ -117,17 +117,17 @@ def _run_rounds(
                 processes[name].run_trial(number)
             # The time of the first trial of both shows how many there is time for.
             if number == 1:
-                trials_a_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
+                trials_per_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
             # A round is complete after so many trials of each version.
-            if number % trials_a_round:
+            if number % trials_per_round:
                 continue
-            done = number // trials_a_round
+            done = number // trials_per_round
             end_round()
             base, new = processes[BASE].results(), processes[NEW].results()
-            times = round_times(base, new, done, trials_a_round)
-            if needs_no_round(times, done, trials_a_round, fail_above):
+            times = round_times(base, new, done, trials_per_round)
+            if needs_no_round(times, done, trials_per_round, fail_above):
                 break
-    return done, trials_a_round
+    return done, trials_per_round
 
 
 def _count_trials(both_s: float, seconds: float) -> int:
@@ -135,7 +135,7 @@ def _count_trials(both_s: float, seconds: float) -> int:
 
     both_s: seconds of a trial of both versions.
     """
-    return int(min(max(seconds / (MOST_ROUNDS * both_s), 1), MOST_TRIALS_A_ROUND))
+    return int(min(max(seconds / (MOST_ROUNDS * both_s), 1), MOST_TRIALS_PER_ROUND))
 
 
 def comparable_jobs(base: Results, new: Results) -> list[str]:
@@ -148,18 +148,18 @@ def comparable_jobs(base: Results, new: Results) -> list[str]:
 
 
 def round_times(
-    base: Results, new: Results, num_rounds: int, trials_a_round: int
+    base: Results, new: Results, num_rounds: int, trials_per_round: int
 ) -> dict[tuple[str, str], RoundTimes]:
     """(job, benchmark) -> seconds per sample of both versions: the geometric mean of the trials of
     each round."""
     if not num_rounds:
         return {}
-    numbers = range(1, 1 + num_rounds * trials_a_round)
+    numbers = range(1, 1 + num_rounds * trials_per_round)
 
     def means(result: Result, benchmark: str) -> list[float]:
         by_number = {trial.number: trial.benchmarks[benchmark] for trial in result.trials}
         seconds = [seconds_per_sample(by_number[number]) for number in numbers]
-        return round_means(seconds, trials_a_round)
+        return round_means(seconds, trials_per_round)
 
     return {
         (name, benchmark): (means(base[name], benchmark), means(new[name], benchmark))

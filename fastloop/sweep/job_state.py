@@ -50,8 +50,9 @@ class JobState:
         self.tracking = tracking
         self.result = entry.earlier or entry.result
         self.prepared: PreparedData | None = None
-        self.is_continued = entry.earlier is None
-        """False while the result on disk is that of an interrupted sweep."""
+        self.owns_result = entry.earlier is None
+        """False while the result on disk is that of an interrupted sweep, which is not overwritten
+        yet."""
         # The number is drawn at random, so that no loader can foresee which of its trials is
         # compared. It is below the fewest trials, because with trials=auto nobody knows whether a
         # later one will run.
@@ -71,7 +72,7 @@ class JobState:
 
     def continue_from(self, result: Result) -> None:
         """Continue from this result; in memory only, until the next update."""
-        self.is_continued = True
+        self.owns_result = True
         self.result = replace(
             result, status="RUNNING", status_reason="", failure_kind=None, caveats=[]
         )
@@ -94,7 +95,7 @@ class JobState:
 
     def keep(self) -> None:
         """Keep the earlier result as it is, and track it if the tracker has not received it all."""
-        self.is_continued = True
+        self.owns_result = True
         if not self.result.recorded:
             self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
             self.update(recorded=self.tracking.finish(self.result, self.entry.folder))
@@ -140,7 +141,7 @@ class JobState:
     @property
     def is_running(self) -> bool:
         """True from the moment when the job begins or is continued until it ends."""
-        return self.is_continued and self.result.status == "RUNNING"
+        return self.owns_result and self.result.status == "RUNNING"
 
     @property
     def trial_numbers(self) -> set[int]:

@@ -48,7 +48,7 @@ def prepare_all(
         # A resumed job writes nothing yet: its earlier result stays on disk until it is known
         # whether its trials can be kept.
         now = replace(state.entry.result, environment=describe_environment(launcher))
-        if state.is_continued:
+        if state.owns_result:
             state.result = now
             state.begin()
         key = repr((job.data_request, job.requirements))
@@ -99,7 +99,7 @@ def _set_up_job(
     """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
     state.prepared = prepared
     fields = _data_fields(now, state.entry.job, prepared)
-    if state.is_continued:
+    if state.owns_result:
         state.update(**fields)
         return ""
     message = continue_job(state, replace(now, **fields), settings)

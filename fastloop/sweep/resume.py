@@ -141,7 +141,7 @@ def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
 
     now: the job's result before any trial, with the present code and machine.
     """
-    if state.is_continued:
+    if state.owns_result:
         state.fail(failure)
         return ""
     if state.result.status == "FINISHED":

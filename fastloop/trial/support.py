@@ -43,7 +43,7 @@ from fastloop.core.types import Unsupported, name_of
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8
-from fastloop.data.prepare_dataset import check_storable
+from fastloop.data.prepare_store import check_storable
 from fastloop.data.ragged import is_ragged
 from fastloop.data.torch_epochs import check_stream
 from fastloop.processes.environments import environment_for

@@ -19,7 +19,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import FailureKind, JobFailed, UsageError
-from fastloop.explain.cause_names import LEAST_COMPUTING_SHARE
+from fastloop.explain.causes import LEAST_COMPUTING_SHARE
 from fastloop.explain.explained_job import (
     FEWEST_BATCHES,
     LEAST_PASS_S,

@@ -130,11 +130,11 @@ def _start() -> None:
         del sys.path[0]
     # fastloop need not be on the script's path. The race imports more of it later.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
-    from fastloop.explain.attach.import_hook import MODULE, ProbeFinder
+    from fastloop.explain.attach.import_hook import DATALOADER_MODULE, ProbeFinder
     from fastloop.explain.attach.script import become_script
     from fastloop.tune.script_process import probe_for_race
 
-    sys.meta_path.insert(0, ProbeFinder(MODULE, probe_for_race, sys.argv[1]))
+    sys.meta_path.insert(0, ProbeFinder(DATALOADER_MODULE, probe_for_race, sys.argv[1]))
     become_script(sys.argv[2:])
 
 

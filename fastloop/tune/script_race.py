@@ -13,7 +13,7 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
-from fastloop.explain.attach.import_hook import MODULE
+from fastloop.explain.attach.import_hook import DATALOADER_MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
@@ -101,7 +101,7 @@ def _loader_maker(
 
     notes: gets the sentences on arguments that FastLoader drops.
     """
-    base = next(each for each in type(loader).__mro__ if each.__module__ == MODULE)
+    base = next(each for each in type(loader).__mro__ if each.__module__ == DATALOADER_MODULE)
 
     def make(fastloader: bool, **settings: Any) -> Any:
         changed = {**arguments, **settings}

@@ -19,8 +19,8 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach import findings, tried_changes
 from fastloop.explain.attach.loader_facts import describe_loader
-from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
 from fastloop.explain.attach.step_lines import StepLine, StepLines
 from fastloop.explain.change import Change
 

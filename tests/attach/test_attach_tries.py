@@ -33,9 +33,9 @@ from fastloop.explain.attach.changes_to_try import (
 )
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
-from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
+from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
 from fastloop.explain.attach.script_patch import edit_call, patch_script
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes

@@ -13,8 +13,8 @@ import pytest
 from commands import run_fastloop
 
 from fastloop.core.parts import Part
-from fastloop.explain.attach.loop_verdict import compare_ranks
 from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.rank_comparison import compare_ranks
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "scripts" / "slow_rank.py")
 TORCHRUN = ("--standalone", "--nproc_per_node=2")

@@ -9,7 +9,7 @@ import pytest
 from fastloop.explain.attach import hangs
 from fastloop.explain.attach.fetch_probe import ProbedSamples
 from fastloop.explain.attach.hangs import LOCK, OF_FORK, _find_reasons, _shorten_stacks
-from fastloop.explain.attach.live_loops import LoopState, _Process
+from fastloop.explain.attach.live_loops import LiveLoop, _ProcessHistory
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -18,8 +18,8 @@ def test_lock_is_one_of_the_parent_only_in_a_fork(monkeypatch, method):
     worker = "worker 0 (pid 2)", SimpleNamespace(pid=2)
     monkeypatch.setattr(hangs, "workers_of", lambda _: [worker])
     monkeypatch.setattr(hangs, "_read_wait", lambda _: LOCK)
-    process = _Process(loaders=[{"loader": 3, "start_method": method}])
-    state = LoopState(
+    process = _ProcessHistory(loaders=[{"loader": 3, "start_method": method}])
+    state = LiveLoop(
         process_id=1,
         number=1,
         place="train.py:9",

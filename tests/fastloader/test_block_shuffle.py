@@ -32,7 +32,7 @@ from fastloop.fastloader.columns.mapped_file import (
 )
 from fastloop.fastloader.large_files import DirectColumn
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.torch_draws import EpochBegin, EpochSeeds
+from fastloop.fastloader.torch_draws import EpochSeeds, EpochStart
 
 
 @given(
@@ -225,8 +225,8 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 def plan_epoch(loader, epoch):
     """What an epoch is made of, and the groups of its batches."""
     state, draws = {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch)
-    begin = EpochBegin(EpochSeeds(epoch, 0, is_base=False), nullcontext())
-    plan = loader._epochs.engine.plan(loader._epochs.order, state, begin, draws)
+    epoch_start = EpochStart(EpochSeeds(epoch, 0, is_base=False), nullcontext())
+    plan = loader._epochs.engine.plan(loader._epochs.order, state, epoch_start, draws)
     return plan.source, plan.groups
 
 

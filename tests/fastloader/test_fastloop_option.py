@@ -14,10 +14,10 @@ from my_code import NotedSquares
 from options import compose_job, options
 
 from fastloop.core.types import BadData, Unsupported
+from fastloop.data.image_file_column import ImageFileColumn
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 from fastloop.options.loader import fastloop as module
-from fastloop.options.loader.fastloop import ImageFileColumn
 from fastloop.trial.support import check_support
 
 PHOTOS = ("dataset=photos", "dataset.count=30", "dataset.crop=[40,60]")

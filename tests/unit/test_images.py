@@ -25,7 +25,7 @@ from sklearn.datasets import load_sample_image
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import BadData
 from fastloop.data.image_files import READ_FILES
-from fastloop.data.image_pixels import resize_to_cover
+from fastloop.data.image_pixels import resize_and_crop
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.same_data import check_data
 
@@ -173,12 +173,12 @@ def test_resize_to_cover_keeps_the_middle():
     pixels = np.zeros((30, 90, 3), np.uint8)
     pixels[:, 30:60] = 255
     # Antialiasing mixes in some of the cropped pixels.
-    assert resize_to_cover(pixels, (10, 10)).min() > 200
-    assert (resize_to_cover(pixels, (10, 10))[:, 1:9] == 255).all()
-    assert resize_to_cover(pixels, (10, 30))[:, :9].max() == 0
-    assert resize_to_cover(pixels, (64, 7)).shape == (64, 7, 3)
-    assert resize_to_cover(pixels[:1, :1], (5, 4)).shape == (5, 4, 3)
-    assert (resize_to_cover(pixels, (30, 90)) == pixels).all()
+    assert resize_and_crop(pixels, (10, 10)).min() > 200
+    assert (resize_and_crop(pixels, (10, 10))[:, 1:9] == 255).all()
+    assert resize_and_crop(pixels, (10, 30))[:, :9].max() == 0
+    assert resize_and_crop(pixels, (64, 7)).shape == (64, 7, 3)
+    assert resize_and_crop(pixels[:1, :1], (5, 4)).shape == (5, 4, 3)
+    assert (resize_and_crop(pixels, (30, 90)) == pixels).all()
 
 
 def test_image_folder_takes_nested_folders_and_webp(outputs, tmp_path):

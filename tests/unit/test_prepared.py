@@ -48,7 +48,7 @@ def store_names(outputs) -> list[str]:
 def test_large_store_is_announced_once_with_its_size_and_the_free_disk(outputs, monkeypatch, capfd):
     job = compose_job("loader=np_memmap", *MYDATASET)
     prepare(job.dataset, None)
-    monkeypatch.setattr("fastloop.data.prepare_dataset.ANNOUNCED_MIB", 0)
+    monkeypatch.setattr("fastloop.data.prepare_store.ANNOUNCED_MIB", 0)
     for _ in range(2):
         prepare(job.dataset, job.loader.store)
     lines = [line for line in capfd.readouterr().err.splitlines() if "MiB" in line]

@@ -51,6 +51,13 @@ def test_setting_applies_to_the_jobs_that_have_it_and_a_line_says_to_how_many(
     assert [each.folder.name for each in requests] == ["0", "1"]
 
 
+def test_setting_with_two_plus_signs_applies_to_the_jobs_that_have_it(compose, capsys):
+    requests = compose("-m loader=raw,fastloop ++loader.store=null")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "loader.store=null concerns 1 of 2 jobs: loader=fastloop"
+    assert ["loader.store=null" in each.overrides for each in requests] == [False, True]
+
+
 def test_jobs_that_differ_only_in_a_setting_that_they_lack_are_one(compose, capsys):
     requests = compose("-m order=random,blocks order.block_size=32,64")
     assert [each.overrides for each in requests] == [

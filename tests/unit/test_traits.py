@@ -13,7 +13,7 @@ from options import REPOSITORY
 from fastloop.core import benchmark, plan, protocols, traits
 
 NOT_IN_A_PROTOCOL = {"format_version", "slow"}
-"""Optional, and read by data/prepare_dataset.py; and of a column of FastLoader."""
+"""Optional, and read by data/prepare_store.py; and of a column of FastLoader."""
 
 
 def declared_names() -> set[str]:

@@ -22,7 +22,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option
-from fastloop.data.rows import bytes_of, read_into_memory, tensors_of
+from fastloop.data.rows import read_into_memory, tensors_of
+from fastloop.data.store_leaves import bytes_of
 
 SOURCE = Path(__file__).with_name("gather.c")
 COMPILE = ("cc", "-O3", "-march=native", "-shared", "-fPIC")

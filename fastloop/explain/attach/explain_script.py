@@ -24,8 +24,8 @@ from fastloop.explain.attach.findings_text import (
     what_if_rows,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
-from fastloop.explain.attach.loop_verdict import rank_rows
 from fastloop.explain.attach.loops import Loop, find_begun, find_loops, find_unseen
+from fastloop.explain.attach.rank_comparison import rank_rows
 from fastloop.explain.attach.recorded_processes import read_records
 from fastloop.observe.chrome_trace import format_trace
 from fastloop.reporting.page import render_page

@@ -54,7 +54,7 @@ def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
     # A class that is derived from DataLoader may do more than FastLoader knows.
     if loop.facts["type"] != LOADER or loop.facts.get("is_derived"):
         return None
-    return _find_gain_of_processes(loop) if model.workers else _find_gain_of_thread(time)
+    return _explain_no_gain(loop) if model.workers else _find_gain_of_thread(time)
 
 
 def _find_kept_share(loop: Loop) -> float:
@@ -74,7 +74,7 @@ def _find_collate_share(loop: Loop) -> float:
     return collate_ns / all_ns if all_ns else 1.0
 
 
-def _find_gain_of_processes(loop: Loop) -> FastLoaderGain | None:
+def _explain_no_gain(loop: Loop) -> FastLoaderGain | None:
     """The reason why no gain is predicted; None if the loop hardly waits.
 
     FastLoader reads by as many processes: only their start and the way of a batch to the loop

@@ -12,14 +12,10 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_model import cores_of_loading, cores_of_steps
-from fastloop.explain.attach.loop_verdict import (
-    RankComparison,
-    compare_ranks,
-    judge_loop,
-    steady_step_ms,
-)
+from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf, predict_changes
-from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
+from fastloop.explain.attach.loops import Loop, share_of_parts, steady_step_ms, wait_share
+from fastloop.explain.attach.rank_comparison import RankComparison, compare_ranks
 from fastloop.explain.attach.step_lines import StepLines
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, is_close
 

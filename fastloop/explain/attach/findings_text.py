@@ -18,8 +18,9 @@ from fastloop.explain.attach.findings import (
     num_ranks,
     outside_s,
 )
-from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION, rank_rows
+from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.rank_comparison import rank_rows
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines

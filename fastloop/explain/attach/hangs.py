@@ -12,7 +12,7 @@ import psutil
 
 from fastloop.core.number_text import significant
 from fastloop.core.text import wrap
-from fastloop.explain.attach.live_loops import LoopState
+from fastloop.explain.attach.live_loops import LiveLoop
 from fastloop.explain.attach.stack_files import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
 
@@ -55,14 +55,14 @@ def read_cpu_s(pids: Sequence[int]) -> dict[int, float]:
     return spent
 
 
-def processes_of(state: LoopState) -> list[int]:
+def processes_of(state: LiveLoop) -> list[int]:
     """Process ids of the loop's process and of those that it has started."""
     started = [process.pid for _, process in workers_of(state.process_id)]
     return [state.process_id, *started]
 
 
 def describe_hang(
-    state: LoopState,
+    state: LiveLoop,
     still_s: float,
     cores: dict[int, float],
     folder: Path,
@@ -105,7 +105,7 @@ def _describe_cores(cores: float) -> str:
     return f"Its processes keep {significant(cores, 2)} cores busy"
 
 
-def _find_reasons(state: LoopState, stacks: str) -> list[str]:
+def _find_reasons(state: LiveLoop, stacks: str) -> list[str]:
     """Sentences that say why the processes of a loop without progress wait."""
     reasons = []
     workers = workers_of(state.process_id)

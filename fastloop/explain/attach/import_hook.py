@@ -1,4 +1,5 @@
-"""Puts the probe into torch's DataLoader as soon as the script imports it."""
+"""Puts a probe into torch's DataLoader, and one into FastLoader, as soon as the script imports it;
+and records the iterables of fastloop.watch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fastloop.explain.attach.cut_plan import CUT, read_cut
 from fastloop.explain.attach.effects import are_effects_asked, note_saves, record_effects
 from fastloop.explain.attach.watch import record_watched
 
-MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
+DATALOADER_MODULE, FASTLOADER_MODULE = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
 """Modules to which a probe is added when the script imports them."""
 
 
@@ -27,11 +28,11 @@ def install_probe(folder: str) -> None:
         return
     if are_effects_asked(Path(folder)):
         record_effects(Path(folder))
-    _probe_on_import(MODULE, _probe, folder)
+    _probe_on_import(DATALOADER_MODULE, _probe_dataloader, folder)
     # A shortened run times the loop over one DataLoader, and records nothing else.
     if not (Path(folder) / CUT).exists():
         record_watched(folder)
-        _probe_on_import(FASTLOADER, _probe_fastloader, folder)
+        _probe_on_import(FASTLOADER_MODULE, _probe_fastloader, folder)
 
 
 def _probe_on_import(name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
@@ -77,7 +78,7 @@ class ProbeFinder(MetaPathFinder):
         loader.exec_module = exec_module
 
 
-def _probe(module: ModuleType, folder: str) -> None:
+def _probe_dataloader(module: ModuleType, folder: str) -> None:
     # These modules import torch, for the clock in core/spans.py. They are imported here, and not at
     # the top, so that the probe never imports torch before the script does.
     from fastloop.explain.attach.cut_run import cut_module

@@ -34,7 +34,7 @@ MOST_PASSES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopState:
+class LiveLoop:
     """The pass with the newest event among the passes of a process that have not ended."""
 
     process_id: int
@@ -49,7 +49,7 @@ class LoopState:
 
 
 @dataclass
-class _Process:
+class _ProcessHistory:
     """A process's records: the beginnings of its passes, and its last events."""
 
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
@@ -124,7 +124,7 @@ class LiveLoops:
     def __init__(self, folder: Path) -> None:
         self.log = open_script_log(str(folder))
         self._offsets: dict[Path, int] = {}
-        self._processes: dict[int, _Process] = defaultdict(_Process)
+        self._processes: dict[int, _ProcessHistory] = defaultdict(_ProcessHistory)
         self._facts_read: dict[Path, int] = {}
 
     def update(self) -> set[int]:
@@ -147,7 +147,7 @@ class LiveLoops:
                 del self._processes[process_id]
         return {event.process_id for event in events}
 
-    def states(self) -> list[LoopState]:
+    def states(self) -> list[LiveLoop]:
         """The loop of each process that has one."""
         return [
             state
@@ -155,13 +155,13 @@ class LiveLoops:
             if process.last and (state := self._state(process_id, process))
         ]
 
-    def _state(self, process_id: int, process: _Process) -> LoopState | None:
+    def _state(self, process_id: int, process: _ProcessHistory) -> LiveLoop | None:
         number = next(reversed(process.last))
         facts = process.passes.get(number)
         if not facts:
             return None
         # A wait is recorded when it ends, so a loop with WAIT as its last event has its batch.
-        return LoopState(
+        return LiveLoop(
             process_id=process_id,
             number=number,
             place=facts["place"],
@@ -170,7 +170,7 @@ class LiveLoops:
             start_method=process.find_start_method(facts["loader"]),
         )
 
-    def describe(self, state: LoopState) -> str:
+    def describe(self, state: LiveLoop) -> str:
         """The loop's place, batches and speed, the share of its last seconds that it waited, and
         for what."""
         records = [

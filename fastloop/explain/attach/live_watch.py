@@ -17,7 +17,7 @@ from fastloop.explain.attach.stack_files import ASKED
 from fastloop.observe.event_log import SUFFIX
 
 if TYPE_CHECKING:
-    from fastloop.explain.attach.live_loops import LiveLoops, LoopState
+    from fastloop.explain.attach.live_loops import LiveLoop, LiveLoops
 
 STDERR = 2
 """Descriptor of stderr, which may be closed."""
@@ -121,7 +121,7 @@ class LiveWatch:
         elif self._looks_since_signal:
             self._looks_since_signal += 1
 
-    def _check(self, state: LoopState, moved: set[int]) -> None:
+    def _check(self, state: LiveLoop, moved: set[int]) -> None:
         """Report once if nothing moves in the loop."""
         if moved & {state.process_id, *state.pids}:
             self._still[state.process_id] = _LoopStill()
@@ -153,7 +153,7 @@ class LiveWatch:
             text = describe_hang(state, still.still_s, cores, self.folder, self._pause)
             self._print(lambda: self._tell(text))
 
-    def _describe(self, loops: LiveLoops, states: list[LoopState]) -> str:
+    def _describe(self, loops: LiveLoops, states: list[LiveLoop]) -> str:
         state = states[-1]
         still_s = self._still[state.process_id].still_s
         if still_s < 2 * self.period_s:

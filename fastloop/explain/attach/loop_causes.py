@@ -20,7 +20,8 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop, wait_share
-from fastloop.explain.cause_names import CauseName, describe_cores, describe_quota
+from fastloop.explain.cause_names import CauseName
+from fastloop.explain.core_limits_text import describe_cores, describe_quota
 
 LEAST_COST = 0.02
 """A cause is reported if it costs at least this share of the loop's time. Less is within the noise

@@ -251,6 +251,11 @@ def wait_share(shares: dict[Part, Estimate]) -> Estimate:
     )
 
 
+def steady_step_ms(loop: Loop) -> float:
+    """Median time of a step."""
+    return float(np.median(loop.steps_ns)) / 1e6
+
+
 def _build_loop(
     group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
 ) -> Loop:

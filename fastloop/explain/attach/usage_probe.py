@@ -45,7 +45,7 @@ class PassUsage:
     longest_idle_ns: int = 0
     """Idle time of the fetch or the step that was idle for the longest time."""
     is_begun: bool = False
-    """True between the begin and the end of a fetch or a step that may be read."""
+    """True between the start and the end of a fetch or a step that may be read."""
     before: ThreadTotals | None = None
     """The counters as it began; None: they were not read."""
     start: ProcessCounters | None = None

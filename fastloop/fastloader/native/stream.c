@@ -1,4 +1,4 @@
-/* The stream of an epoch's batches, from its begin to its end: made ahead by threads, and by the
+/* The stream of an epoch's batches, from its start to its end: made ahead by threads, and by the
  * consumer before it waits. stream.h describes the state that they share. */
 #include "stream.h"
 #include "timed_wait.h"

@@ -46,7 +46,7 @@ class Training:
             setup=setup,
             module=module,
             step=step,
-            make_receive=_keep_losses,
+            make_receive=_make_loss_list,
             ddp=ddp,
             scaler=scaler,
         )
@@ -76,7 +76,8 @@ def _training_step(
     return step_with_scaler
 
 
-def _keep_losses() -> tuple[Receive, list]:
+def _make_loss_list() -> tuple[Receive, list]:
+    """A receiver of losses, and the list to which it appends them."""
     # The losses stay on the device: .item() would synchronize with it in every step.
     losses: list[torch.Tensor] = []
     return losses.append, losses

@@ -23,7 +23,7 @@ class FastCollate:
     tolerant: ClassVar[bool] = False
 
     def collate(self, samples: list[Tree]) -> Tree:
-        """(uint8 (batch, height, width, channels), int64 labels)."""
+        """The batch: (uint8 (batch, height, width, channels), int64 labels)."""
         first = samples[0][0]
         batch = torch.empty((len(samples), *first.shape), dtype=torch.uint8)
         if get_worker_info() is not None:
@@ -35,7 +35,8 @@ class FastCollate:
         return batch, torch.tensor([label for _, label in samples], dtype=torch.int64)
 
     def finish(self, batch: Any, uint8_scale: float | None) -> Tree:
-        """(float32 (batch, channels, height, width), labels), with the values of ToTensor."""
+        """The batch on the device: (float32 (batch, channels, height, width), labels), with the
+        values of ToTensor."""
         if uint8_scale is None:
             raise Unsupported("collate=fast: this dataset's samples are not made from uint8")
         images, labels = batch

@@ -23,7 +23,7 @@ from fastloop.data.image_pixels import (
     covering_size,
     decode_and_resize,
     decode_file,
-    resize_to_cover,
+    resize_and_crop,
     to_floats,
 )
 
@@ -50,7 +50,7 @@ class LandmarkSamples:
         # Landmarks are in pixels of the stored image: they move with its resize and crop.
         if self.size:
             points = _resize_landmarks(points, pixels.shape[0], pixels.shape[1], self.size)
-            pixels = resize_to_cover(pixels, self.size)
+            pixels = resize_and_crop(pixels, self.size)
         return {"image": to_floats(pixels), "landmarks": torch.tensor(points)}
 
     def read_file(self, index: int) -> bytes:
@@ -148,7 +148,7 @@ def _row(location: str, row: list[str], axes: list[str]) -> tuple[str, list[floa
 def _resize_landmarks(
     points: np.ndarray, height: int, width: int, size: tuple[int, int]
 ) -> np.ndarray:
-    """(parts, 2) float32: the landmarks' positions in the image after `resize_to_cover`."""
+    """(parts, 2) float32: the landmarks' positions in the image after `resize_and_crop`."""
     covered = covering_size(height, width, size)
     top, left = center_crop_offset(*covered, size)
     resized = points * (covered[1] / width, covered[0] / height) - (left, top)

@@ -18,7 +18,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Tree, option
-from fastloop.data.rows import batch_getter
+from fastloop.data.batch_getter import batch_getter
 
 LIBRARY = Library("nvidia.dali", "loader=dali", "pip install nvidia-dali-cuda120")
 

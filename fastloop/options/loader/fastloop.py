@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
@@ -21,13 +20,13 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
+from fastloop.data.image_file_column import ImageFileColumn
 from fastloop.data.image_files import LabelledImages, uint8_samples
-from fastloop.data.image_pixels import decode_file
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
 from fastloop.data.torch_epochs import identity_collate
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.columns.column import ColumnList, SampleSpec, mark_columns
+from fastloop.fastloader.columns.column import ColumnList, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
 
 
@@ -115,7 +114,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     if isinstance(dataset, CroppedDataset):
         return ColumnList(_crops(dataset, plan)), None
     if check_batches(prepared, plan):
-        return _probe(dataset.open(), identity_collate, plan)
+        return _record_use(dataset.open(), identity_collate, plan)
     as_uint8 = collate is not None and collate.takes == "uint8"
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
     is_unchanged = not transform and (collate is None or as_uint8)
@@ -126,7 +125,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     if isinstance(samples, list | tuple | dict):
         # FastLoader would take a tuple or a dict for a tree of columns.
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
-    return _probe(wrap_samples(samples, plan), collate.collate if collate else None, plan)
+    return _record_use(wrap_samples(samples, plan), collate.collate if collate else None, plan)
 
 
 def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
@@ -137,7 +136,9 @@ def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
     return crop_columns(dataset)
 
 
-def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, Callable | None]:
+def _record_use(
+    samples: Any, collate_fn: Callable | None, plan: Plan
+) -> tuple[Any, Callable | None]:
     """The dataset and its collate_fn, which record their use in an instrumented pass."""
     if plan.probe is None:
         return samples, collate_fn
@@ -145,40 +146,7 @@ def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, 
 
 
 @dataclass(frozen=True)
-class ImageFileColumn:
-    """Column of a FastLoader: the images, of one size, are decoded into the batch."""
-
-    images: LabelledImages
-    slow: ClassVar[bool] = True
-    """Decoding takes longer than a copy, so the threads divide each batch, see FastLoader's
-    Column."""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def spec(self) -> SampleSpec:
-        """dtype and shape of an image."""
-        assert self.images.size
-        height, width = self.images.size
-        if self.images.as_uint8:
-            return SampleSpec(torch.uint8, (height, width, 3))
-        return SampleSpec(torch.float32, (3, height, width))
-
-    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Decode these images, one by one, into `out`; raises BadData that names the file."""
-        images, rows = self.images, self.spec.view_tensor(out)
-        for index, row in zip(indices.tolist(), rows, strict=True):
-            path = images.path(index)
-            pixels = torch.from_numpy(decode_file(path, images.decoder, images.size))
-            if images.as_uint8:
-                row.copy_(pixels)
-            else:
-                row.copy_(pixels.permute(2, 0, 1)).div_(255)
-
-
-@dataclass(frozen=True)
-class EpochOrder:
+class PlanSampler:
     """The order of an epoch as a FastLoader sampler, evaluated while the epoch runs."""
 
     plan: Plan
@@ -211,6 +179,6 @@ def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iter
     loader.set_epoch(epoch)
     if not loader.shuffle:
         # FastLoader reads the plan's order as it reads a user's sampler.
-        loader.sampler = EpochOrder(plan, num_samples, epoch)
+        loader.sampler = PlanSampler(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)

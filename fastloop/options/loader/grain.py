@@ -19,7 +19,7 @@ from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Tree, option
-from fastloop.data.rows import batch_getter
+from fastloop.data.batch_getter import batch_getter
 
 LIBRARY = Library("grain", "loader=grain", "pip install grain")
 

@@ -16,7 +16,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
-from fastloop.data.rows import array_of, read_into_memory
+from fastloop.data.rows import read_into_memory
+from fastloop.data.store_leaves import array_of
 
 
 @option

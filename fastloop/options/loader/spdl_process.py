@@ -18,7 +18,7 @@ from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Epochs, Tree, option
-from fastloop.data.rows import batch_getter
+from fastloop.data.batch_getter import batch_getter
 from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
 from fastloop.processes.parent_death import tie_worker_to_parent
 

@@ -14,7 +14,7 @@ from fastloop.core.plan import RAGGED_COLLATE, Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, option
-from fastloop.data.rows import batch_getter
+from fastloop.data.batch_getter import batch_getter
 
 LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata")
 

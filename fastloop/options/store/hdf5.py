@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.rows import array_of, structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("h5py", "store=hdf5", "pip install h5py")
 FILE = "rows.h5"

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.rows import structure_text
+from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("datasets", "store=hf_datasets", "pip install datasets")
 ROWS, LAYOUT = "rows.arrow", "layout.json"

@@ -16,7 +16,7 @@ from fastloop.core.text import first_line
 from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.core.user_code import error_line
 from fastloop.data.arrow_columns import array_of_column, table_of
-from fastloop.data.rows import structure_text
+from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("lance", "store=lance", "pip install pylance")
 ROWS, LAYOUT = "rows.lance", "layout.json"

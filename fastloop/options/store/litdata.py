@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.rows import array_of, structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("litdata", "store=litdata", "pip install litdata")
 INDEX, LAYOUT = "index.json", "layout.json"

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, option
 from fastloop.data.arrow_columns import array_of_column, table_of
-from fastloop.data.rows import structure_text
+from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("pyarrow", "store=parquet", "pip install pyarrow")
 ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"

@@ -12,7 +12,7 @@ import torch
 from tensordict import tensorclass
 
 from fastloop.core.types import BadData, Tree, Unsupported, option
-from fastloop.data.rows import bytes_of
+from fastloop.data.store_leaves import bytes_of
 
 
 @tensorclass

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.types import BadData, Tree, option
-from fastloop.data.rows import structure_text
+from fastloop.data.store_leaves import structure_text
 from fastloop.data.tfrecord_format import check_installed, example_class, import_crc32c, mask_crc
 
 NEEDED_BY = "store=tfrecord"

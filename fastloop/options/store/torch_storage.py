@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.types import Tree, option
-from fastloop.data.rows import bytes_of, structure_text
+from fastloop.data.store_leaves import bytes_of, structure_text
 
 STRUCTURE = "structure.json"
 

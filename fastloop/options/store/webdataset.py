@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.optional_libraries import Library
 from fastloop.core.types import BadData, Tree, option
-from fastloop.data.rows import array_of, structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("webdataset", "store=webdataset", "pip install webdataset")
 SHARDS, LAYOUT = "rows-%06d.tar", "layout.json"
