@@ -28,23 +28,6 @@ from fastloop.trial.job import Job
 from fastloop.trial.job_context import compares_crops
 from fastloop.trial.support import check_job_libraries
 
-DATA_FIELDS = (
-    "dataset",
-    "fingerprint",
-    "content",
-    "decoder_equivalence_id",
-    "pixels_off",
-    "key",
-    "num_samples",
-    "sample_nbytes",
-    "prepare_s",
-    "disk_mib",
-    "skipped",
-    "random",
-    "compared_crops",
-)
-"""Fields of a result that are set once its data is prepared."""
-
 
 def prepare_all(
     states: Sequence[JobState],
@@ -115,11 +98,11 @@ def _set_up_job(
 ) -> str:
     """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
     state.prepared = prepared
-    now = _with_data_fields(now, state.entry.job, prepared)
+    fields = _data_fields(now, state.entry.job, prepared)
     if state.owns_result:
-        state.update(**{name: getattr(now, name) for name in DATA_FIELDS})
+        state.update(**fields)
         return ""
-    message = continue_job(state, now, settings)
+    message = continue_job(state, replace(now, **fields), settings)
     if state.is_running:
         state.begin()
     return message
@@ -140,7 +123,7 @@ def prepare_job(
     # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
     # only the time without progress is limited.
     if isinstance(job.dataset, StreamingDataset):
-        limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
+        limit_s = job.trial_timeout_s if most_s is None else min(job.trial_timeout_s, most_s)
         return launcher.call(request.prepare, compares_checksums, timeout_s=limit_s)
     return launcher.call(
         request.prepare_within, job.trial_timeout_s, compares_checksums, timeout_s=most_s
@@ -183,21 +166,20 @@ def _prepare_or_failure(
         return error.failure
 
 
-def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Result:
-    """The result with the properties of its prepared data."""
-    return replace(
-        result,
-        dataset=prepared.label,
-        fingerprint=prepared.fingerprint,
-        content=prepared.content,
-        decoder_equivalence_id=prepared.decoder_equivalence_id,
-        pixels_off=prepared.pixels_off,
-        key=trial_key(result, job, prepared),
-        num_samples=prepared.num_samples,
-        sample_nbytes=prepared.sample_nbytes,
-        prepare_s=prepared.seconds,
-        disk_mib=prepared.disk_mib,
-        random=prepared.random,
-        compared_crops=COMPARED_CROPS if compares_crops(job) else 0,
-        skipped=[reason for _, reason in prepared.broken],
-    )
+def _data_fields(result: Result, job: Job, prepared: PreparedData) -> dict[str, Any]:
+    """The fields of a result that are set once its data is prepared."""
+    return {
+        "dataset": prepared.label,
+        "fingerprint": prepared.fingerprint,
+        "content": prepared.content,
+        "decoder_equivalence_id": prepared.decoder_equivalence_id,
+        "pixels_off": prepared.pixels_off,
+        "key": trial_key(result, job, prepared),
+        "num_samples": prepared.num_samples,
+        "sample_nbytes": prepared.sample_nbytes,
+        "prepare_s": prepared.seconds,
+        "disk_mib": prepared.disk_mib,
+        "random": prepared.random,
+        "compared_crops": COMPARED_CROPS if compares_crops(job) else 0,
+        "skipped": [reason for _, reason in prepared.broken],
+    }
