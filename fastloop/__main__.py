@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fastloop.cli.commands import COMMANDS, HELP, MEANT, module_of
+from fastloop.core.similar_names import closest_name, suggest
 from fastloop.processes.command_endings import (
     exit_at_once_on_signals,
     exit_on_system_error,
@@ -37,11 +38,8 @@ def _run_command() -> None:
 
 
 def _no_such_command(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
-    meant = MEANT.get(name) or (close[0] if close else "")
-    hint = f"did you mean fastloop {meant}? " if meant else ""
+    meant = MEANT.get(name) or closest_name(name, COMMANDS)
+    hint = f"{suggest(f'fastloop {meant}')} " if meant else ""
     return f"{name}: no such command; {hint}allowed: {', '.join(COMMANDS)}"
 
 

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -172,11 +171,11 @@ def _unwritable_outputs() -> str:
     """The reason why nothing can be written to the outputs folder; empty if it can."""
     # Checked before the script runs, possibly for hours. The folder is not made, as other ranks may
     # check at the same time.
-    from fastloop.core.outputs_folder import nearest_existing, outputs_folder
+    from fastloop.core.outputs_folder import make_trial_file, outputs_folder
 
     folder = outputs_folder()
     try:
-        tempfile.TemporaryFile(dir=nearest_existing(folder)).close()
+        make_trial_file(folder)
     except OSError as error:
         return f"the outputs folder (FASTLOOP_OUTPUTS): {error.strerror}: '{folder}'"
     return ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from fastloop.core.similar_names import closest_name, suggest
 
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
@@ -89,16 +90,15 @@ def _suggest_flag(word: str, following: Sequence[str]) -> str:
     """
     name, _, number = word.partition("=")
     by_name = {each.rstrip("="): each for each in (*SWITCHES, *NUMBERS)}
-    close = get_close_matches(name, by_name, n=1)
-    if not close:
+    flag = by_name.get(closest_name(name, by_name), "")
+    if not flag:
         return ""
-    flag = by_name[close[0]]
     if flag not in NUMBERS:
-        return f"did you mean {flag}? "
+        return f"{suggest(flag)} "
     # `--minutes 2`, as other programs take it.
     if not number and following and following[0].replace(".", "", 1).isdecimal():
         number = following[0]
-    return f"did you mean {flag}{number or '<number>'}? "
+    return f"{suggest(flag + (number or '<number>'))} "
 
 
 def _check_words(words: AttachWords) -> AttachSettings:

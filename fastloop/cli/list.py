@@ -12,12 +12,12 @@ The command line chooses an option by group=option, and sets a setting by settin
 
 from __future__ import annotations
 
-import difflib
 import sys
 
 from fastloop.config.catalogue import Group, Option, groups
 from fastloop.config.help import all_text, hanging_lines, setting_lines
 from fastloop.config.suggestions import option_hint
+from fastloop.core.similar_names import closest_name, suggest
 
 SETTINGS, ALL = "settings", "all"
 
@@ -29,7 +29,7 @@ def main() -> None:
         print(__doc__, end="")
         return
     if len(arguments) > 1:
-        sys.exit(f"list: {' '.join(arguments)}: allowed: one group")
+        sys.exit(f"list: {' '.join(arguments)}: allowed: one argument")
     print("\n".join(_lines(arguments[0] if arguments else "")))
 
 
@@ -80,9 +80,9 @@ def _find_group(name: str) -> Group:
     wanted = name if name in found else name.removesuffix("s")
     if wanted not in found:
         names = [*found, SETTINGS, ALL]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        sys.exit(f"list {name}: no such group; {hint}allowed: {', '.join(names)}")
+        hint = suggest(closest_name(name, names))
+        meant = f"{hint} " if hint else ""
+        sys.exit(f"list {name}: no such group; {meant}allowed: {', '.join(names)}")
     return found[wanted]
 
 

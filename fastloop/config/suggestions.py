@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from fastloop.config.catalogue import options_of, settings
+from fastloop.core.similar_names import closest_name, suggest
 
 RAW = "loader=raw is torch's DataLoader over the dataset itself"
 FOLDER = "dataset=image_folder dataset.root=<folder> reads a folder per class"
@@ -116,8 +116,8 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
         return hint
-    close = difflib.get_close_matches(option.lower(), options, n=1)
-    return f"did you mean {group}={close[0]}?" if close else ""
+    close = closest_name(option.lower(), options)
+    return suggest(f"{group}={close}" if close else "")
 
 
 def setting_hint(name: str, known_names: Iterable[str]) -> str:
@@ -127,12 +127,12 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
         return SETTING_WORDS[name]
     group, dot, last = name.rpartition(".")
     if not dot:
-        return _of_an_option(name, known) or _mean(_closest(name, known))
+        return _of_an_option(name, known) or suggest(_closest(name, known))
     if last in {setting.name for setting in settings()}:
-        return f"did you mean {last}?"
+        return suggest(last)
     if same := same_setting(last, [each for each in known if each.rpartition(".")[0] == group]):
-        return f"did you mean {same}?"
-    return _mean(_closest(name, known))
+        return suggest(same)
+    return suggest(_closest(name, known))
 
 
 def same_setting(last: str, known: Iterable[str]) -> str:
@@ -167,14 +167,9 @@ def _of_an_option(name: str, known: Sequence[str]) -> str:
     """A hint at a setting of options with this name: of datasets first, then of loaders."""
     for group in ("dataset", "loader", "transform", "order", "collate", "model"):
         if f"{group}.{name}" in known:
-            return f"did you mean {group}.{name}?"
+            return suggest(f"{group}.{name}")
     of_datasets = [each for each in known if each.startswith("dataset.")]
-    same = same_setting(name, of_datasets) if name != "num_workers" else ""
-    return f"did you mean {same}?" if same else ""
-
-
-def _mean(name: str) -> str:
-    return f"did you mean {name}?" if name else ""
+    return suggest(same_setting(name, of_datasets) if name != "num_workers" else "")
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
@@ -182,5 +177,5 @@ def _closest(name: str, known: Sequence[str]) -> str:
     group, _, last = name.rpartition(".")
     of_group = [each for each in known if each.rpartition(".")[0] == group]
     by_last = {each.rpartition(".")[2]: each for each in of_group} or {each: each for each in known}
-    matches = difflib.get_close_matches(last if of_group else name, by_last, n=1)
-    return by_last[matches[0]] if matches and by_last[matches[0]] != name else ""
+    close = by_last.get(closest_name(last if of_group else name, by_last), "")
+    return close if close != name else ""

@@ -226,12 +226,18 @@ def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
         user, system, children_user, children_system = (int(each) / hertz for each in fields[11:15])
         found[int(name)] = ProcessTimes(
             parent=int(fields[1]),
-            name=before.partition("(")[2],
+            name=_printable_name(before.partition("(")[2]),
             started=int(fields[19]),
             own_s=user + system,
             ended_children_s=children_user + children_system,
         )
     return found
+
+
+def _printable_name(name: str) -> str:
+    """A process's name for a line of text: whatever can't be printed separates words."""
+    # A program may give itself any name (prctl(2), PR_SET_NAME), also with a line feed.
+    return " ".join("".join(each if each.isprintable() else " " for each in name).split())
 
 
 def seconds_spent(

@@ -28,17 +28,26 @@ def nearest_existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
+def make_trial_file(folder: Path) -> None:
+    """Make a file in the folder, or in the nearest parent that exists, and remove it.
+
+    Raises OSError if that fails, also on read-only mounts and if a quota is used up, which
+    permissions do not show.
+    """
+    tempfile.TemporaryFile(dir=nearest_existing(folder)).close()
+
+
 def refuse_unwritable(shown: str, path: Path) -> None:
     """Raise UsageError unless a file can be written at the path; nothing is written.
 
     shown: the setting and its value, the beginning of the message.
     """
     # The folders above the file are made when it is written, so the nearest one that exists has to
-    # be writable. Making a file finds read-only mounts and quotas, which permissions do not show.
+    # be writable.
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        tempfile.TemporaryFile(dir=nearest_existing(path.absolute().parent)).close()
+        make_trial_file(path.absolute().parent)
     except OSError as error:
         allowed = "allowed: the path of a file that can be written"
         raise UsageError(f"{shown}: {error.strerror}; {allowed}") from error
@@ -108,15 +117,22 @@ def claim_sweep_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise UsageError(f"{folder}: another command measures this sweep") from None
-    # Not every file system has locks.
+    # Not every file system has locks: then there is no claim.
     except OSError:
-        yield
-        return
+        is_claimed = False
+    else:
+        is_claimed = True
+    # The context's body runs outside of the handler, which would be the context of its errors.
     try:
         yield
     finally:
-        # The lock is still held while its file is removed: another command can't have claimed this
-        # file. One that has opened it before gets a lock of a file without a name, which FileLock
-        # notices: it opens the new file.
-        remove(folder / CLAIM)
-        lock.release()
+        if is_claimed:
+            _end_claim(lock)
+
+
+def _end_claim(lock: FileLock) -> None:
+    # The lock is still held while its file is removed: another command can't have claimed this
+    # file. One that has opened it before gets a lock of a file without a name, which FileLock
+    # notices: it opens the new file.
+    remove(Path(lock.lock_file))
+    lock.release()

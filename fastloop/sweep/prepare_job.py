@@ -20,7 +20,7 @@ def prepare_job(
     compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
     which it fails; None: there is no such limit.
     """
-    if failure := find_build_failure(job):
+    if failure := build_job_environment(job):
         raise JobFailed(failure)
     request = job.data_request
     # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
@@ -38,12 +38,12 @@ def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float
 
     Raises JobFailed, also if the first samples take longer than `most_s`.
     """
-    if failure := find_build_failure(job):
+    if failure := build_job_environment(job):
         raise JobFailed(failure)
     return launcher.call(job.data_request.forecast_s, timeout_s=most_s)
 
 
-def find_build_failure(job: Job) -> Failure | None:
+def build_job_environment(job: Job) -> Failure | None:
     """Build the job's environment, if it asks for that and lacks it; the failure, or None.
 
     A job that lacks its environment and does not ask for it fails, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,28 +18,11 @@ from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.environment_facts import describe_environment
 from fastloop.sweep.job_identity import trial_key
 from fastloop.sweep.job_state import JobState
-from fastloop.sweep.prepare_job import find_build_failure, prepare_job
+from fastloop.sweep.prepare_job import build_job_environment, prepare_job
 from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import compares_crops
-
-DATA_FIELDS = (
-    "dataset",
-    "fingerprint",
-    "content",
-    "decoder_equivalence_id",
-    "pixels_off",
-    "key",
-    "num_samples",
-    "sample_nbytes",
-    "prepare_s",
-    "disk_mib",
-    "skipped",
-    "random",
-    "compared_crops",
-)
-"""Fields of a result that are set once its data is prepared."""
 
 
 def prepare_all(
@@ -87,7 +71,7 @@ def _early_failure(
     if reason := reason_against(job, launcher):
         return Failure(kind=FailureKind.UNSUPPORTED, message=reason)
     if (key := repr(job.requirements)) not in builds:
-        builds[key] = find_build_failure(job)
+        builds[key] = build_job_environment(job)
     return builds[key]
 
 
@@ -96,11 +80,11 @@ def _set_up_job(
 ) -> str:
     """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
     state.prepared = prepared
-    now = _with_data_fields(now, state.entry.job, prepared)
+    fields = _data_fields(now, state.entry.job, prepared)
     if state.owns_result:
-        state.update(**{name: getattr(now, name) for name in DATA_FIELDS})
+        state.update(**fields)
         return ""
-    message = continue_job(state, now, settings)
+    message = continue_job(state, replace(now, **fields), settings)
     if state.is_running:
         state.begin()
     return message
@@ -115,21 +99,20 @@ def _prepare_or_failure(
         return error.failure
 
 
-def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Result:
-    """The result with the properties of its prepared data."""
-    return replace(
-        result,
-        dataset=prepared.label,
-        fingerprint=prepared.fingerprint,
-        content=prepared.content,
-        decoder_equivalence_id=prepared.decoder_equivalence_id,
-        pixels_off=prepared.pixels_off,
-        key=trial_key(result, job, prepared),
-        num_samples=prepared.num_samples,
-        sample_nbytes=prepared.sample_nbytes,
-        prepare_s=prepared.seconds,
-        disk_mib=prepared.disk_mib,
-        random=prepared.random,
-        compared_crops=COMPARED_CROPS if compares_crops(job) else 0,
-        skipped=[reason for _, reason in prepared.broken],
-    )
+def _data_fields(result: Result, job: Job, prepared: PreparedData) -> dict[str, Any]:
+    """The fields of a result that are set once its data is prepared."""
+    return {
+        "dataset": prepared.label,
+        "fingerprint": prepared.fingerprint,
+        "content": prepared.content,
+        "decoder_equivalence_id": prepared.decoder_equivalence_id,
+        "pixels_off": prepared.pixels_off,
+        "key": trial_key(result, job, prepared),
+        "num_samples": prepared.num_samples,
+        "sample_nbytes": prepared.sample_nbytes,
+        "prepare_s": prepared.seconds,
+        "disk_mib": prepared.disk_mib,
+        "random": prepared.random,
+        "compared_crops": COMPARED_CROPS if compares_crops(job) else 0,
+        "skipped": [reason for _, reason in prepared.broken],
+    }

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from fastloop.core.cgroup import usable_cores
 from fastloop.core.machine import describe_machine
 from fastloop.core.order_parts import OrderPrefix, rank_plan, without_prefix
 from fastloop.core.plan import Plan
@@ -19,6 +18,7 @@ from fastloop.data.reference import sample_lengths
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
+from fastloop.trial.rate_on_cores import cores_of_rank
 from fastloop.trial.support import check_support
 
 TRIAL_SEED_STRIDE = 10_000
@@ -64,4 +64,4 @@ def _rank_threads() -> int | None:
     # torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    return max(1, usable_cores() // local_world_size())
+    return cores_of_rank()

@@ -12,6 +12,7 @@ import contextlib
 import random
 import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -182,13 +183,9 @@ def check_idle(batch_nbytes: int) -> None:
     """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
     nothing is asked of it."""
     pause(SETTLE_S)
-    first_nbytes = _bytes_read()
-    before = _CpuTimes.now()
-    second_nbytes = _bytes_read()
-    # Counting reads files of /proc itself; these bytes are subtracted.
-    counting_nbytes = second_nbytes - first_nbytes
+    before, before_nbytes = _CpuTimes.now(), _bytes_read()
     pause(PAUSE_S)
-    nbytes = _bytes_read() - second_nbytes - counting_nbytes
+    nbytes = _bytes_read() - before_nbytes
     if nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
         work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
         raise Invalid(f"works outside the window: {work} before it")
@@ -255,14 +252,28 @@ def _seconds(epochs: Epochs, number: int) -> float:
 
 
 def _bytes_read() -> int:
-    """Bytes that this process and its living descendants have read so far by system calls, from
-    files or the page cache; 0 if the system does not count them."""
-    process, total = psutil.Process(), 0
+    """Bytes that the other threads of this process, and its living descendants, have read so far by
+    system calls, from files or the page cache; 0 if the system does not count them.
+
+    Differences of two calls by the same thread are meaningful.
+    """
+    # Counting reads files of /proc itself, 4 KB for each descendant. What this thread has read is
+    # subtracted, whatever other threads read meanwhile on a busy machine.
+    process, total = psutil.Process(), -_bytes_read_here()
     for each in (process, *process.children(recursive=True)):
         # The process may have ended, and macOS has no io_counters.
         with contextlib.suppress(psutil.Error, AttributeError):
             total += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]
     return total
+
+
+def _bytes_read_here() -> int:
+    """Bytes that this thread has read so far by system calls; 0 if the system does not count
+    them."""
+    with contextlib.suppress(OSError):
+        # proc_pid_io(5): the first line is `rchar: <bytes>`.
+        return int(Path("/proc/thread-self/io").read_text(encoding="ascii").split()[1])
+    return 0
 
 
 def _children_seconds() -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
+import pytest
 from commands import run_fastloop
 from torch.utils.data import DataLoader
 
@@ -63,6 +66,44 @@ def test_iterator_of_a_dataloader_is_recorded_once(tmp_path):
     iterator = iter(DataLoader([1, 2, 3]))
     assert watch_loops(iterator, tmp_path) is iterator
     assert watch_loops(iter([1, 2, 3]), tmp_path) is not iterator
+
+
+class Batches:
+    """An iterable without a length, and with a state of its own."""
+
+    batch_size = 8
+
+    def __iter__(self):
+        return iter([1, 2, 3])
+
+    def __setstate__(self, state):
+        assert "_iterable" not in state, "the wrapper's state is not the iterable's"
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, lambda watched: pickle.loads(pickle.dumps(watched))],
+    ids=["copy", "pickle"],
+)
+@pytest.mark.parametrize("made", [Batches, lambda: [1, 2, 3], lambda: iter([1, 2, 3])])
+def test_watched_iterable_can_be_copied(tmp_path, made, copied):
+    watched = watch_loops(made(), tmp_path)
+    second = copied(watched)
+    assert type(second) is type(watched)
+    assert list(second) == [1, 2, 3]
+
+
+def test_watched_iterable_is_true_if_the_iterable_is(tmp_path):
+    watched = watch_loops(Batches(), tmp_path)
+    assert watched
+    assert watched.batch_size == 8
+    with pytest.raises(TypeError, match="Batches"):
+        len(watched)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = watched.no_such_name
+    assert watch_loops([1], tmp_path)
+    assert not watch_loops([], tmp_path)
+    assert watch_loops(iter([]), tmp_path), "as any iterator is"
 
 
 def test_watched_iterable_is_seen_and_behaves_as_before(tmp_path):

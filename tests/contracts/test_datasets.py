@@ -234,6 +234,17 @@ def test_tokens_yield_every_window_that_fits(tmp_path, num_tokens, stride, count
     assert last[-1] < num_tokens
 
 
+def test_windows_side_by_side_have_one_fingerprint(tmp_path):
+    override = token_file(tmp_path, np.arange(21))
+
+    def fingerprint_of(stride):
+        settings = ("dataset.block_size=5", f"dataset.stride={stride}")
+        return dataset_of("dataset=tokens", override, *settings).fetch()
+
+    assert fingerprint_of("null") == fingerprint_of(5)
+    assert len({fingerprint_of(stride) for stride in (1, 4, 5, 6)}) == 4
+
+
 def test_store_rejects_tokens_whose_windows_overlap_much(outputs):
     overrides = ("dataset=tokens", "loader=np_memmap", "benchmark=traversal")
     message = (

@@ -97,6 +97,17 @@ def test_own_and_the_kernels_time_is_not_that_of_others(tmp_path):
     assert (load.cores, load.is_quiet) == (2, False)
 
 
+def test_names_of_processes_are_printable_and_each_is_told_once(tmp_path):
+    """A program may give itself any name, also one with a line feed or an escape sequence."""
+    after = BEFORE | {
+        41: (INIT, "python", 0.1, 0.0),
+        42: (INIT, "python\n", 0.2, 0.0),
+        43: (INIT, "\tmux: \x1b[1m\n2", 0.1, 0.0),
+    }
+    load = load_of(tmp_path, after, idle_s=101.6)
+    assert load.busiest == {"python": pytest.approx(0.3), "mux: [1m 2": pytest.approx(0.1)}
+
+
 def test_own_children_that_ended_and_those_that_began_are_own(tmp_path):
     after = BEFORE | {
         OWN: (INIT, "fastloop", 5.0, 7.0 + 2.0 + 0.6),  # WORKER ended, which had used 2 s before

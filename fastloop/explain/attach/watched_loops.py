@@ -132,6 +132,14 @@ def _describe(iterable: Any) -> dict[str, Any]:
     }
 
 
+def _refuse_own_name(wrapper: object, name: str) -> None:
+    """Raise AttributeError for a name that is not asked of the wrapped object."""
+    # copy and pickle make a wrapper without attributes, and ask it for __setstate__: it has no
+    # wrapped object yet, and the wrapped object's __setstate__ is for its own state.
+    if name in ("_iterable", "_iterator") or (name.startswith("__") and name.endswith("__")):
+        raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {name!r}")
+
+
 class Watched(Generic[T]):
     """Wraps an iterable, and records each loop over it; all attributes are the iterable's."""
 
@@ -139,7 +147,12 @@ class Watched(Generic[T]):
         self._iterable, self._loader = iterable, loader
 
     def __getattr__(self, name: str) -> Any:
+        _refuse_own_name(self, name)
         return getattr(self._iterable, name)
+
+    def __bool__(self) -> bool:
+        # Without it, `if loader:` would ask __len__, also of an iterable that has none.
+        return bool(self._iterable)
 
     def __len__(self) -> int:
         return len(self._iterable)  # pyright: ignore[reportArgumentType]
@@ -160,7 +173,11 @@ class WatchedIterator(Generic[T]):
         self._state: PassState | None = None
 
     def __getattr__(self, name: str) -> Any:
+        _refuse_own_name(self, name)
         return getattr(self._iterator, name)
+
+    def __bool__(self) -> bool:
+        return bool(self._iterator)
 
     def __iter__(self) -> Iterator[T]:
         return self

@@ -67,6 +67,11 @@ class Tokens:
     stride: PositiveInt | None
 
     @property
+    def step(self) -> int:
+        """Number of tokens from the start of a window to the start of the next one."""
+        return self.stride or self.block_size
+
+    @property
     def file(self) -> Path:
         """The user's file, or the generated one."""
         return self.path or Path(self.root) / f"tokens-{self.num_tokens}.bin"
@@ -87,7 +92,10 @@ class Tokens:
             raise BadData(
                 f"{self.file}: {tokens} (dataset.block_size={self.block_size} and the next)"
             )
-        return fingerprint("tokens", file_fingerprint(self.file), self.block_size, self.stride)
+        # stride=null and stride=<block_size> are the same windows and have one fingerprint: that of
+        # null, by which existing stores are found.
+        stride = None if self.step == self.block_size else self.step
+        return fingerprint("tokens", file_fingerprint(self.file), self.block_size, stride)
 
     def files(self) -> list[Path]:
         """The token file."""
@@ -98,21 +106,22 @@ class Tokens:
 
         A store writes every window in full, with 16 bytes per token (input and target).
         """
-        stride = self.stride or self.block_size
         # Overlapping windows repeat their tokens in a store.
-        if self.block_size <= STORED_WINDOWS * stride:
+        if self.block_size <= STORED_WINDOWS * self.step:
             return ""
         exists = self.file.is_file()
         tokens = self.file.stat().st_size // 2 if exists else self.num_tokens
-        windows = max(0, tokens - self.block_size - 1) // stride + 1
+        windows = max(0, tokens - self.block_size - 1) // self.step + 1
         store_mib, file_mib = windows * self.block_size * 16 / 2**20, tokens * 2 / 2**20
-        cause = f"dataset.stride={stride} puts a token into {self.block_size // stride} windows"
+        cause = (
+            f"dataset.stride={self.step} puts a token into {self.block_size // self.step} windows"
+        )
         return f"{cause}: {store_mib:,.0f} MiB for a file of {file_mib:,.1f} MiB"
 
     def open(self) -> TokenWindows:
         """The windows, each read on access."""
         tokens = np.memmap(self.file, np.uint16, mode="r")
-        return TokenWindows(tokens, self.block_size, self.stride or self.block_size)
+        return TokenWindows(tokens, self.block_size, self.step)
 
     def _make(self) -> None:
         generator = np.random.default_rng(SEED)

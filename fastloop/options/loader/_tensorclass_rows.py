@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +36,9 @@ def check_tensorclass(rows: Any) -> Any:
     return rows
 
 
-@contextmanager
-def tensorclass_epochs(rows: Any, plan: Plan) -> Iterator[Epochs]:
+def tensorclass_epochs(rows: Any, plan: Plan) -> AbstractContextManager[Epochs]:
     """Epochs of (data, targets) batches of a tensorclass, by a DataLoader."""
-    with torch_epochs(TensorClassRows(rows), plan, collate_fn=_data_and_targets) as epochs:
-        yield epochs
+    return torch_epochs(TensorClassRows(rows), plan, collate_fn=_data_and_targets)
 
 
 def _data_and_targets(batch: Any) -> Tree:

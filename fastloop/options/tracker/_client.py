@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastloop.core.atomic_files import flush_to_disk, write_beside
@@ -16,7 +17,11 @@ from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import default_database, tracker_place, tracking_uri
 
 if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Run
+    from mlflow.store.entities import PagedList
     from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
 
 # Set before the client is used. Telemetry would run a thread during the measurements. By default
 # MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
@@ -28,6 +33,8 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 # MLflow logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+PAGE = 1000
+"""The most runs, or experiments, that one call returns; there may be more pages."""
 DATABASE_ATTEMPTS = 5
 """MLflow's 10 attempts to open a database take 102 s, these take 3."""
 
@@ -40,6 +47,32 @@ def open_client() -> MlflowClient:
     if scheme and not scheme.startswith("http"):
         _limit_attempts()
     return MlflowClient(tracking_uri=tracking_uri())
+
+
+def search_runs(
+    client: MlflowClient,
+    experiment_ids: list[str],
+    filter_string: str,
+    order_by: list[str] | None = None,
+) -> list[Run]:
+    """All runs that the filter lets pass, however many there are."""
+    return _read_pages(
+        partial(client.search_runs, experiment_ids, filter_string, order_by=order_by)
+    )
+
+
+def search_experiments(client: MlflowClient) -> list[Experiment]:
+    """All experiments, however many there are."""
+    return _read_pages(client.search_experiments)
+
+
+def _read_pages(search: Callable[..., PagedList[T]]) -> list[T]:
+    page = search(max_results=PAGE)
+    found = [*page]
+    while page.token:
+        page = search(max_results=PAGE, page_token=page.token)
+        found += page
+    return found
 
 
 @contextlib.contextmanager

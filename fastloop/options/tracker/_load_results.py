@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.options.tracker._charts_view import filter_of_sweep
-from fastloop.options.tracker._client import open_client
+from fastloop.options.tracker._client import open_client, search_experiments, search_runs
 from fastloop.options.tracker._location import default_database, is_default
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ def load_sweep_results(sweep: str) -> list[Result]:
         # A query would create the file.
         return []
     client = open_client()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(
-        experiments, filter_of_sweep(sweep), order_by=["attributes.start_time ASC"]
-    )
+    experiments = [experiment.experiment_id for experiment in search_experiments(client)]
+    order_by = ["attributes.start_time ASC"]
+    runs = search_runs(client, experiments, filter_of_sweep(sweep), order_by)
     ids = [run.info.run_id for run in runs]
     return [_download_result(client, run_id) for run_id in ids if _has_result(client, run_id)]
 

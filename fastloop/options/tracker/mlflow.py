@@ -30,7 +30,12 @@ from fastloop.options.tracker._charts_view import (
     charts_view,
     filter_of_finished_runs,
 )
-from fastloop.options.tracker._client import errors_name_place, make_database, open_client
+from fastloop.options.tracker._client import (
+    errors_name_place,
+    make_database,
+    open_client,
+    search_runs,
+)
 from fastloop.options.tracker._location import (
     check_database,
     check_default_place,
@@ -96,7 +101,8 @@ class MlflowTracker:
 
     def _close_abandoned(self, experiment_id: str) -> None:
         """Mark runs of this machine as KILLED if their command was killed."""
-        for run in self._client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
+        running = search_runs(self._client, [experiment_id], "attributes.status = 'RUNNING'")
+        for run in running:
             tags = run.data.tags
             # A run of another machine may be going on: its command can't be seen from here.
             if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
@@ -170,7 +176,8 @@ class MlflowTracker:
         return f"ui:     {_ui_command(uri)}\ncharts: {LOCAL_UI}/{address}"
 
     def _metric_names(self, sweep: str) -> set[str]:
-        runs = self._client.search_runs([self._experiment_id], filter_of_finished_runs(sweep))
+        finished = filter_of_finished_runs(sweep)
+        runs = search_runs(self._client, [self._experiment_id], finished)
         return {name for run in runs for name in run.data.metrics}
 
 
