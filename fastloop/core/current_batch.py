@@ -16,7 +16,7 @@ class CurrentBatch:
 
     number: int = UNKNOWN
     """The number of the batch in its pass, from 0 on."""
-    epoch: int = UNKNOWN
+    pass_number: int = UNKNOWN
     """The number of the pass over a loader for which the batch is made."""
     received: int = UNKNOWN
     """The number of the batch that this thread has received last from a DataLoader."""

@@ -31,7 +31,7 @@ SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
 RECORD = Struct("6q")
-"""Part, start, batch, epoch, CPU time and stop of an event, each an int64. The stop is written
+"""Part, start, batch, pass, CPU time and stop of an event, each an int64. The stop is written
 last: a record with a stop of zero holds no event, or one that a kill has cut off."""
 # Bound once: these are used for every event.
 _pack_into, RECORD_BYTES = RECORD.pack_into, RECORD.size
@@ -56,7 +56,7 @@ class Event:
     stop_ns: int
     batch: int
     """Number of the batch in the pass, from 0 on; or UNKNOWN."""
-    epoch: int = UNKNOWN
+    pass_number: int = UNKNOWN
     """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
     cpu_ns: int = UNKNOWN
     """CPU time that the process used during the event; or UNKNOWN."""
@@ -124,13 +124,13 @@ class ThreadLog:
         start_ns: int,
         stop_ns: int,
         batch: int | None = None,
-        epoch: int | None = None,
+        pass_number: int | None = None,
         cpu_ns: int = UNKNOWN,
     ) -> None:
         """Record an event.
 
-        batch, epoch: the numbers of the batch and of the pass; None: those of the batch that this
-        thread is making.
+        batch, pass_number: the numbers of the batch and of its pass; None: those of the batch that
+        this thread is making.
         """
         if self.count >= self.most_events:
             return
@@ -139,10 +139,10 @@ class ThreadLog:
         self.count += 1
         if batch is None:
             batch = self.current.number
-        if epoch is None:
-            epoch = self.current.epoch
+        if pass_number is None:
+            pass_number = self.current.pass_number
         _pack_into(
-            self.records, self.place, _NUMBERS[part], start_ns, batch, epoch, cpu_ns, stop_ns
+            self.records, self.place, _NUMBERS[part], start_ns, batch, pass_number, cpu_ns, stop_ns
         )
         self.place += RECORD_BYTES
 
@@ -331,5 +331,7 @@ def _append(path: Path, data: bytes) -> None:
 def _read(path: Path, offset: int = 0) -> Iterator[Event]:
     process_id, text = path.name.removesuffix(SUFFIX).split(" ", 1)
     lane = LaneKey.decode(text)
-    for part, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
-        yield Event(int(process_id), lane, _PARTS[part], start_ns, stop_ns, batch, epoch, cpu_ns)
+    for part, start_ns, batch, pass_number, cpu_ns, stop_ns in _read_records(path, offset):
+        yield Event(
+            int(process_id), lane, _PARTS[part], start_ns, stop_ns, batch, pass_number, cpu_ns
+        )

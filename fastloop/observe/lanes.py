@@ -82,8 +82,8 @@ def last_passes(events: Iterable[Event]) -> list[Event]:
     events = list(events)
     last: dict[int, int] = defaultdict(lambda: UNKNOWN)
     for event in events:
-        last[event.process_id] = max(last[event.process_id], event.epoch)
-    return [event for event in events if event.epoch in (UNKNOWN, last[event.process_id])]
+        last[event.process_id] = max(last[event.process_id], event.pass_number)
+    return [event for event in events if event.pass_number in (UNKNOWN, last[event.process_id])]
 
 
 def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:

@@ -68,7 +68,7 @@ class NumberedIndices:
         item = self._queue.get(*args, **named)
         if isinstance(item, tuple):
             current = current_batch()
-            current.number, current.epoch = item[0], self._passed
+            current.number, current.pass_number = item[0], self._passed
         # torch's _ResumeIteration, which persistent workers get before each further epoch.
         elif item is not None:
             self._passed += 1

@@ -70,8 +70,8 @@ def test_batches_that_wait_at_once_have_rows_of_their_own():
 
 def test_events_of_earlier_passes_of_persistent_workers_are_left_out():
     loop = [main(Part.START, 20, 21), main(Part.WAIT, 21, 30, 0)]
-    left = replace(worker(0, Part.COLLATE, 19, 22, 1), epoch=0)
-    made = [replace(worker(each, Part.COLLATE, 23, 24, each), epoch=1) for each in range(2)]
+    left = replace(worker(0, Part.COLLATE, 19, 22, 1), pass_number=0)
+    made = [replace(worker(each, Part.COLLATE, 23, 24, each), pass_number=1) for each in range(2)]
     assert last_passes([left, *made, *loop]) == [*made, *loop]
 
 
@@ -99,12 +99,14 @@ def test_coverage_counts_no_time_twice():
 
 
 def native(thread, start, stop, batch):
-    return Event(LOOP, LaneKey(LaneKind.NATIVE, thread), Part.READ, start, stop, batch, epoch=0)
+    return Event(
+        LOOP, LaneKey(LaneKind.NATIVE, thread), Part.READ, start, stop, batch, pass_number=0
+    )
 
 
 def test_batches_of_native_threads_are_queued_once_all_of_their_pieces_are_made():
     arrivals = [main(Part.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
-    own = Event(LOOP, LOOP_LANE, Part.READ, 21, 28, 2, epoch=0)
+    own = Event(LOOP, LOOP_LANE, Part.READ, 21, 28, 2, pass_number=0)
     pieces = [native(1, 0, 5, 0), native(2, 1, 12, 1)]  # the second one ends in batch 2
     lanes = build_lanes([*arrivals, own, *pieces])
     names = ["native 1", "native 2", "queue native", "queue native (2)", "main"]

@@ -94,11 +94,11 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
             if check:
                 check.restore_collate()
         if is_counted:
-            usage.end_part(here.current.epoch)
+            usage.end_part(here.current.pass_number)
         if check:
             reason = check.reason_against_store()
             log.add_fact(
-                samples_of=here.current.epoch, no_store=reason, tensors=_count_tensors(batch)
+                samples_of=here.current.pass_number, no_store=reason, tensors=_count_tensors(batch)
             )
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)

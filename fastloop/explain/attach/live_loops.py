@@ -67,7 +67,7 @@ class _ProcessHistory:
     def add(self, event: Event) -> None:
         """Add an event, which is newer than those before."""
         self.recent.append(event)
-        number = event.epoch
+        number = event.pass_number
         if event.part not in OF_LOOPS:
             return
         if event.part is Part.START:
@@ -112,7 +112,7 @@ class _ProcessHistory:
         """The events of the last WINDOW_S, and the beginnings of their passes."""
         since_ns = self.recent[-1].stop_ns - 1e9 * WINDOW_S if self.recent else 0
         events = [each for each in self.recent if each.stop_ns >= since_ns]
-        numbers = {each.epoch for each in events} & {*self.starts}
+        numbers = {each.pass_number for each in events} & {*self.starts}
         starts = [self.starts[number] for number in numbers]
         others = [each for each in events if each.part is not Part.START]
         return tuple(sorted([*starts, *others], key=lambda each: each.start_ns))

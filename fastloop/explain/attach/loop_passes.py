@@ -80,12 +80,12 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     by_lane: dict[LaneKey, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
     for event in process.events:
-        if event.part in OF_LOOPS and event.epoch in begun:
+        if event.part in OF_LOOPS and event.pass_number in begun:
             by_lane[event.lane].append(event)
             if event.part is Part.START:
-                fact = begun[event.epoch]
+                fact = begun[event.pass_number]
                 earlier = passes.get(fact["first_pass"])
-                passes[event.epoch] = _begin(event, fact, earlier)
+                passes[event.pass_number] = _begin(event, fact, earlier)
     # Events nest within one thread only, and next() may be called in another thread than iter().
     for events in by_lane.values():
         _add_batches(passes, events)
@@ -127,7 +127,7 @@ def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
 
 def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> LoaderPass:
     return LoaderPass(
-        number=start.epoch,
+        number=start.pass_number,
         loader=fact["loader"],
         process_id=start.process_id,
         lane=start.lane,
@@ -147,13 +147,13 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
     # flatten() takes inner loops out of the step that contains them, such as a validation.
     pieces = flatten(events)
     for piece in pieces:
-        if loop_pass := passes.get(piece.epoch):
+        if loop_pass := passes.get(piece.pass_number):
             loop_pass.own_events.append(piece)
         if piece.part is Part.STEP:
-            steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
-    waits = {(each.epoch, each.batch): each for each in events if each.part is Part.WAIT}
+            steps_ns[piece.pass_number, piece.batch] += piece.stop_ns - piece.start_ns
+    waits = {(each.pass_number, each.batch): each for each in events if each.part is Part.WAIT}
     for event in events:
-        loop_pass, key = passes.get(event.epoch), (event.epoch, event.batch)
+        loop_pass, key = passes.get(event.pass_number), (event.pass_number, event.batch)
         if loop_pass is None:
             continue
         if event.part is Part.STEP and key in waits:

@@ -358,8 +358,8 @@ class LoopProbe:
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.
             current = here.current
-            outside = current.number, current.epoch
-            current.number, current.epoch = iterator._num_yielded, state.number
+            outside = current.number, current.pass_number
+            current.number, current.pass_number = iterator._num_yielded, state.number
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -370,7 +370,7 @@ class LoopProbe:
                 log.add_fact(failed_in=state.number, error=str(error)[-MOST_ERROR:])
                 raise
             finally:
-                current.number, current.epoch = outside
+                current.number, current.pass_number = outside
             # The number is read after the call, which passes over the numbers of workers that have
             # ended, as those of an IterableDataset do at different times.
             stop_ns, number = now_ns(), number_of_batch(iterator)

@@ -39,7 +39,7 @@ class ProcessRecords:
         # They are grouped once for all passes, because a script may have many passes.
         groups: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
-            groups[event.epoch].append(event)
+            groups[event.pass_number].append(event)
         return groups
 
 
