@@ -40,7 +40,7 @@ def main() -> None:
 def _prepare_all(requests: Sequence[JobRequest]) -> int:
     """Prepare each dataset and store of the requests once; return the exit status."""
     from fastloop.core.types import FailureKind, JobFailed
-    from fastloop.sweep.prepare_stage import prepare_job
+    from fastloop.sweep.prepare_job import prepare_job
 
     handle_signals(lambda: ": what is complete is kept")
     keys: set[str] = set()

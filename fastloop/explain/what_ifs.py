@@ -15,7 +15,7 @@ from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.explain.rungs import benchmark_name
-from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.prepare_job import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support

@@ -201,7 +201,7 @@ def _compose(
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
     """The final results of the requests in the folder, by the hash of the configuration; without
     those of other code, other versions or fewer trials."""
-    from fastloop.sweep.prepare_stage import describe_environment
+    from fastloop.sweep.environment_facts import describe_environment
 
     results = {result.tags.get("config_hash"): result for result in _results(folder)}
     final = {}

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
 from fastloop.core.launcher import Launcher
-from fastloop.core.machine import describe_machine
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Result
-from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
+from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.same_crops import COMPARED_CROPS
-from fastloop.fastloader import has_core
-from fastloop.processes.environments import build_environment, environment_for, read_environment
 from fastloop.sweep.early_check import reason_against
+from fastloop.sweep.environment_facts import describe_environment
 from fastloop.sweep.job_identity import trial_key
 from fastloop.sweep.job_state import JobState
+from fastloop.sweep.prepare_job import build_job_environment, prepare_job
 from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import compares_crops
-from fastloop.trial.support import check_job_libraries
 
 
 def prepare_all(
@@ -75,22 +71,8 @@ def _early_failure(
     if reason := reason_against(job, launcher):
         return Failure(kind=FailureKind.UNSUPPORTED, message=reason)
     if (key := repr(job.requirements)) not in builds:
-        builds[key] = _build_failure(job)
+        builds[key] = build_job_environment(job)
     return builds[key]
-
-
-def describe_environment(launcher: Launcher) -> dict[str, Any]:
-    """The description of the machine, with the engine of FastLoader as one of the versions.
-
-    The packages of an environment of the job's own replace those of this process.
-    """
-    machine = describe_machine()
-    versions = machine["versions"] | {"FastLoader's engine": "native" if has_core() else "python"}
-    if launcher.environment is not None:
-        # An environment that could not be built has no packages, and its job no trials.
-        with suppress(Unsupported):
-            versions |= read_environment(launcher.environment).packages
-    return machine | {"versions": versions}
 
 
 def _set_up_job(
@@ -106,55 +88,6 @@ def _set_up_job(
     if state.is_running:
         state.begin()
     return message
-
-
-def prepare_job(
-    job: Job, launcher: Launcher, compares_checksums: bool = False, most_s: float | None = None
-) -> PreparedData:
-    """The job's data, prepared in its own process. Raises JobFailed, also if no sample is
-    read or written for `trial_timeout_s`, or the job's environment can't be built.
-
-    compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
-    which it fails; None: there is no such limit.
-    """
-    if failure := _build_failure(job):
-        raise JobFailed(failure)
-    request = job.data_request
-    # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
-    # only the time without progress is limited.
-    if isinstance(job.dataset, StreamingDataset):
-        limit_s = job.trial_timeout_s if most_s is None else min(job.trial_timeout_s, most_s)
-        return launcher.call(request.prepare, compares_checksums, timeout_s=limit_s)
-    return launcher.call(
-        request.prepare_within, job.trial_timeout_s, compares_checksums, timeout_s=most_s
-    )
-
-
-def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float:
-    """About the seconds that reading the job's data takes, see DataRequest.forecast_s.
-
-    Raises JobFailed, also if the first samples take longer than `most_s`.
-    """
-    if failure := _build_failure(job):
-        raise JobFailed(failure)
-    return launcher.call(job.data_request.forecast_s, timeout_s=most_s)
-
-
-def _build_failure(job: Job) -> Failure | None:
-    """Build the job's environment, if it asks for that and lacks it; the failure, or None.
-
-    A job that lacks its environment and does not ask for it fails, too.
-    """
-    environment = environment_for(job.requirements)
-    if environment is None:
-        return None
-    try:
-        check_job_libraries(job)
-        if job.build_environment:
-            build_environment(environment)
-    except Unsupported as error:
-        return Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
-    return None
 
 
 def _prepare_or_failure(

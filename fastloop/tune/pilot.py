@@ -36,7 +36,7 @@ from fastloop.explain.predict import (
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
-from fastloop.sweep.prepare_stage import forecast_preparation_s, prepare_job
+from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_memory

@@ -137,9 +137,7 @@ def plan_tuning(
         command=command,
         jobs=[[*Change(overrides=change).apply(overrides)] for change in changes],
         changes=[[*change] for change in changes],
-        forecast_mib=[
-            forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
-        ],
+        forecast_mib=[_forecast_mib(job, pilot) for job in jobs],
         left_out={**found.left_out, **unaffordable},
         predicted=[*map(predict, jobs, changes)],
         trial_s=_forecast_trial_s(pilot),
@@ -147,6 +145,11 @@ def plan_tuning(
         combinations=len(affordable),
         exhaustive=spending.exhaustive,
     )
+
+
+def _forecast_mib(job: Job, pilot: Pilot) -> float | None:
+    """The forecast of the job's peak memory; None if the pilot has observed no memory."""
+    return forecast_peak_mib(job, pilot.memory) if pilot.memory else None
 
 
 def _without_slow_starts(candidates: Candidates) -> Candidates:

@@ -169,7 +169,7 @@ def test_fingerprint_detects_a_changed_file_in_a_large_folder(tmp_path):
     assert len(set(fingerprints)) == 6
 
 
-def test_resize_to_cover_keeps_the_middle():
+def test_resize_and_crop_keeps_the_middle():
     pixels = np.zeros((30, 90, 3), np.uint8)
     pixels[:, 30:60] = 255
     # Antialiasing mixes in some of the cropped pixels.

@@ -17,7 +17,7 @@ from fastloop.options.launcher.single import SingleLauncher
 from fastloop.suite import measure_round
 from fastloop.suite.measure_round import SuiteRun
 from fastloop.suite.workloads import WORKLOADS, SuiteRow
-from fastloop.sweep.prepare_stage import describe_environment
+from fastloop.sweep.environment_facts import describe_environment
 
 LAUNCHER = SingleLauncher(isolation="forkserver")
 

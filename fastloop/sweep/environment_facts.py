@@ -1,0 +1,26 @@
+"""The facts about the machine and the packages with which a job's trials run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from fastloop.core.launcher import Launcher
+from fastloop.core.machine import describe_machine
+from fastloop.core.types import Unsupported
+from fastloop.fastloader import has_core
+from fastloop.processes.environments import read_environment
+
+
+def describe_environment(launcher: Launcher) -> dict[str, Any]:
+    """The description of the machine, with the engine of FastLoader as one of the versions.
+
+    The packages of an environment of the job's own replace those of this process.
+    """
+    machine = describe_machine()
+    versions = machine["versions"] | {"FastLoader's engine": "native" if has_core() else "python"}
+    if launcher.environment is not None:
+        # An environment that could not be built has no packages, and its job no trials.
+        with suppress(Unsupported):
+            versions |= read_environment(launcher.environment).packages
+    return machine | {"versions": versions}
