@@ -41,10 +41,10 @@ def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
 
     if isinstance(iterable, (*RECORDED, FastLoader, Watched, WatchedIterator)):
         return iterable
-    loader = WatchedLoader(_LoopLog.of_folder(str(folder)), iterable)
+    recorder = LoopRecorder(_LoopLog.of_folder(str(folder)), iterable)
     if isinstance(iterable, Iterator):
-        return WatchedIterator(iterable, loader, now_ns())
-    return Watched(iterable, loader)
+        return WatchedIterator(iterable, recorder, now_ns())
+    return Watched(iterable, recorder)
 
 
 def probe_fastloader(module: ModuleType, folder: str) -> None:
@@ -54,8 +54,8 @@ def probe_fastloader(module: ModuleType, folder: str) -> None:
     @functools.wraps(original)
     def __iter__(loader: FastLoader[Any]) -> Iterator[Any]:  # noqa: N807
         start_ns = now_ns()
-        watched = WatchedLoader(_LoopLog.of_folder(folder), loader)
-        return WatchedIterator(original(loader), watched, start_ns)
+        recorder = LoopRecorder(_LoopLog.of_folder(folder), loader)
+        return WatchedIterator(original(loader), recorder, start_ns)
 
     module.FastLoader.__iter__ = __iter__
 
@@ -75,8 +75,8 @@ class _LoopLog:
 
 
 @dataclass
-class WatchedLoader:
-    """An iterable, and the facts about it."""
+class LoopRecorder:
+    """An iterable, with the log to which its loops are recorded and the facts about it."""
 
     log: _LoopLog
     iterable: Any
@@ -143,8 +143,8 @@ def _refuse_own_name(wrapper: object, name: str) -> None:
 class Watched(Generic[T]):
     """Wraps an iterable, and records each loop over it; all attributes are the iterable's."""
 
-    def __init__(self, iterable: Iterable[T], loader: WatchedLoader) -> None:
-        self._iterable, self._loader = iterable, loader
+    def __init__(self, iterable: Iterable[T], recorder: LoopRecorder) -> None:
+        self._iterable, self._recorder = iterable, recorder
 
     def __getattr__(self, name: str) -> Any:
         _refuse_own_name(self, name)
@@ -159,14 +159,14 @@ class Watched(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         start_ns = now_ns()
-        return WatchedIterator(iter(self._iterable), self._loader, start_ns)
+        return WatchedIterator(iter(self._iterable), self._recorder, start_ns)
 
 
 class WatchedIterator(Generic[T]):
     """Wraps an iterator over batches, and records each wait and each step."""
 
-    def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
-        self._iterator, self._loader = iterator, loader
+    def __init__(self, iterator: Iterator[T], recorder: LoopRecorder, start_ns: int) -> None:
+        self._iterator, self._recorder = iterator, recorder
         self._start_ns, self._stop_ns = start_ns, now_ns()
         self._place = place_of_pass()
         self._count = 0
@@ -187,11 +187,11 @@ class WatchedIterator(Generic[T]):
             # The pass begins with the first next(), which shows the line of the script's loop,
             # unless a thread only calls next().
             place = place_in_script() or self._place
-            self._state = self._loader.begin(place, self._start_ns, self._stop_ns)
-        state, here = self._state, self._loader.log.log.here()
+            self._state = self._recorder.begin(place, self._start_ns, self._stop_ns)
+        state, here = self._state, self._recorder.log.log.here()
         start_ns, has_step = now_ns(), self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)
-        if has_step and (counter := self._loader.log.counter):
+        if has_step and (counter := self._recorder.log.counter):
             loop = state.place, state.loader.made_at
             counter.count_step(loop, start_ns - state.start_ns)
         begun_ns = cpu_ns()
