@@ -3,7 +3,8 @@
 A test after every round at 5 % finds a difference between equal jobs sooner or later. Here the 5 %
 are spent over all looks (alpha spending, Lan and DeMets 1983): each look has a share, and by
 Bonferroni's inequality the shares bound all false claims, however the looks depend on each other.
-Later looks have larger shares (the power family of Kim and DeMets 1987).
+Later looks have larger shares (the power family of Kim and DeMets 1987). A sweep ends when
+`is_decided` in ranking.py says so.
 experiments/auto_trials/README.md has the false claims of simulated sweeps.
 """
 
