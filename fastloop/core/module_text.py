@@ -34,7 +34,7 @@ class VerdictError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleText:
-    """What the text of a module shows."""
+    """The names that the text of a module shows."""
 
     names: Mapping[str, Definition]
     """The names that it defines; None if it is not clear what a name stands for."""
@@ -46,7 +46,7 @@ class ModuleText:
 
 @cache
 def read_text(path: str) -> ModuleText:
-    """What the text of the file shows. Raises ValueError for a syntax error."""
+    """The names that the text of the file shows. Raises ValueError for a syntax error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ class _NameVisitor(ast.NodeVisitor):
 
     @property
     def text(self) -> ModuleText:
-        """What was collected."""
+        """The collected names."""
         unclear = {*self.names} if self.is_dynamic else self._unclear_names()
         names = {name: None if name in unclear else node for name, node in self.names.items()}
         is_open = self.is_open or self.is_dynamic

@@ -170,7 +170,7 @@ def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
 def _path_of_import(module: _Module, node: ast.ImportFrom, name: str) -> str:
     """The dotted name of the object that `from … import …` binds to this name; empty if the module
     is beyond its package."""
-    own = _imported_name(node, name)
+    own = _name_of_import(node, name)
     if not node.level:
         return f"{node.module}.{own}"
     is_package = module.spec.submodule_search_locations is not None
@@ -227,14 +227,14 @@ def _is_torch_base(module: _Module, base: ast.expr, allowed: Sequence[str]) -> b
     last = text
     if isinstance(node, ast.ImportFrom):
         is_torch = (node.module or "").partition(".")[0] == "torch" and not node.level
-        last = _imported_name(node, first) if text == first else text
+        last = _name_of_import(node, first) if text == first else text
     else:
         is_torch = text.startswith("torch.")
     return is_torch and last.rpartition(".")[2] in allowed
 
 
-def _imported_name(node: ast.ImportFrom, name: str) -> str:
-    """What `from … import …` calls the object that it binds to this name."""
+def _name_of_import(node: ast.ImportFrom, name: str) -> str:
+    """The name, in its own module, of the object that `from … import …` binds to this one."""
     return next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
 
 
@@ -285,7 +285,7 @@ def _has_plain_fields(module: _Module, node: ast.ClassDef) -> bool:
         name
         for name in types & module.names.keys()
         if (bound := module.names[name]) is None
-        or (isinstance(bound, ast.ImportFrom) and _imported_name(bound, name) != name)
+        or (isinstance(bound, ast.ImportFrom) and _name_of_import(bound, name) != name)
     }
     return len({*names}) == len(names) and not stored & {*names} and not unclear
 
