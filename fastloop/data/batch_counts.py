@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.core.types import Invalid, Tree, UnclearCount
-from fastloop.data.count_readings import Path, find_counts
+from fastloop.data.count_readings import Counts, Path, find_counts, is_nested
 
 REMEDY = (
     "let the collate function return a dict of columns, or give the loader the attribute batch_size"
@@ -42,6 +42,10 @@ def count_epoch(
         count += counter.count(batch)
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
+    # A triple of columns of several lengths looks like a list of three samples.
+    length = _length_of(batches)
+    if counter.reads_lists and length is not None and count > length:
+        raise UnclearCount(f"{count:,} samples are read in an epoch of {length:,}; {REMEDY}")
     return count, counter.count_quickly
 
 
@@ -51,17 +55,25 @@ def full_size(batches: Iterable[Tree]) -> int | None:
     >>> full_size(DataLoader(range(5), batch_size=8))
     5
     """
-    loader = batches.batches if isinstance(batches, FirstBatches) else batches
+    loader = _loader_of(batches)
     holders = (loader, getattr(loader, "batch_sampler", None))
     sizes = [getattr(holder, "batch_size", None) for holder in holders]
     size = next((each for each in sizes if isinstance(each, int) and each > 0), None)
-    if size is None:
-        return None
+    length = _length_of(batches)
+    return size if size is None or length is None else min(size, length)
+
+
+def _loader_of(batches: Iterable[Tree]) -> Iterable[Tree]:
+    return batches.batches if isinstance(batches, FirstBatches) else batches
+
+
+def _length_of(batches: Iterable[Tree]) -> int | None:
+    """Number of samples of a loader's whole epoch, by its sampler."""
     try:
-        return min(size, len(loader.sampler))  # pyright: ignore[reportAttributeAccessIssue]
+        return len(_loader_of(batches).sampler)  # pyright: ignore[reportAttributeAccessIssue]
     # An iterable has no sampler, or one without a length.
     except (AttributeError, TypeError):
-        return size
+        return None
 
 
 class SampleCounter:
@@ -72,6 +84,8 @@ class SampleCounter:
         self._size = size
         self._paths: frozenset[Path] | None = None
         self._shortest: Path | None = None
+        self.reads_lists = False
+        """Only lists of samples have told the numbers, no column."""
 
     def count(self, batch: Tree) -> int:
         """Number of samples of a batch of tensors, texts and lists.
@@ -84,35 +98,57 @@ class SampleCounter:
         counts = find_counts(batch)
         if not counts:
             raise UnclearCount(f"a batch is columns of one length or a list of samples; {REMEDY}")
-        possible = self._choose(counts)
+        possible = self._choose(batch, counts)
         if len(possible) != 1:
             texts = " or ".join(map(str, sorted(possible or counts)))
             raise UnclearCount(f"a batch may be read as {texts} samples; {REMEDY}")
         (count,) = possible
         # The columns or lists that have told the number of samples of every batch so far.
         paths = counts[count]
+        self.reads_lists = _are_lists_of_samples(batch, paths)
         self._paths = paths if self._paths is None else self._paths & paths
         self._shortest = min(self._paths, key=len, default=None)
         return count
 
     def count_quickly(self, batch: Tree) -> int:
         """As `count`, in a time that fits into a measurement, after `count` of an epoch."""
-        node: Any = batch
         try:
-            for key in self._shortest:  # pyright: ignore[reportOptionalIterable] - a TypeError
-                node = node[key]
+            node = _part_of(batch, self._shortest)  # pyright: ignore[reportArgumentType]
             return int(node.batch_sizes[0]) if isinstance(node, PackedSequence) else len(node)
         # No part has told the numbers of all batches, or this batch lacks it.
         except (KeyError, IndexError, TypeError):
             return self.count(batch)
 
-    def _choose(self, counts: Mapping[int, frozenset[Path]]) -> set[int]:
+    def _choose(self, batch: Tree, counts: Counts) -> set[int]:
         """The numbers of samples that a batch may have."""
-        if len(counts) == 1:
-            return set(counts)
         # A smaller last batch is read as those before it: a pair of columns stays a pair.
         if self._paths is not None:
-            return {count for count, paths in counts.items() if paths & self._paths}
-        if self._size is None or self._size in counts:
-            return {self._size} if self._size else set(counts)
-        return {count for count in counts if count < self._size}
+            known = {count for count, paths in counts.items() if paths & self._paths}
+            return known or self._find_sure(batch, counts)
+        if self._size in counts:
+            return {self._size} if self._size else set()
+        return self._find_sure(batch, counts)
+
+    def _find_sure(self, batch: Tree, counts: Counts) -> set[int]:
+        """The only number, if a column tells it; else none."""
+        if len(counts) != 1:
+            return set()
+        ((count, paths),) = counts.items()
+        # Columns of several lengths, as of a text and its offsets, look like a list of samples.
+        if _are_lists_of_samples(batch, paths):
+            return set()
+        return {count} if paths or self._size is None else set()
+
+
+def _are_lists_of_samples(batch: Tree, paths: Iterable[Path]) -> bool:
+    parts = [_part_of(batch, path) for path in paths]
+    return bool(parts) and all(
+        isinstance(part, tuple | list) and not isinstance(part, PackedSequence) and is_nested(part)
+        for part in parts
+    )
+
+
+def _part_of(batch: Tree, path: Path) -> Any:
+    for key in path:
+        batch = batch[key]
+    return batch

@@ -43,7 +43,7 @@ def _find(node: Any, path: Path) -> Counts | None:
 
 def _find_in_list(node: Sequence[Any], path: Path) -> Counts | None:
     here = frozenset({path})
-    if node and not any(map(_is_tree, node)):
+    if node and not is_nested(node):
         # Without a dict or a tensor around them, texts may also be those of one sample.
         alone: Counts = {} if path else {1: frozenset()}
         return {**alone, len(node): here}
@@ -77,7 +77,7 @@ def _are_alike(nodes: Sequence[Any]) -> bool:
         return all(isinstance(each, Mapping) for each in nodes) and _are_dicts_alike(nodes)
     if _is_list(first):
         return all(map(_is_list, nodes)) and _are_lists_alike(nodes)
-    return not any(map(_is_tree, nodes))
+    return not is_nested(nodes)
 
 
 def _are_dicts_alike(dicts: Sequence[Mapping[Any, Any]]) -> bool:
@@ -106,5 +106,7 @@ def _is_list(node: Any) -> bool:
     return isinstance(node, tuple | list)
 
 
-def _is_tree(node: Any) -> bool:
-    return isinstance(node, tuple | list | Mapping | torch.Tensor | np.ndarray)
+def is_nested(entries: Iterable[Any]) -> bool:
+    """True if some of these are tensors, lists or dicts; texts and numbers form a column."""
+    trees = tuple | list | Mapping | torch.Tensor | np.ndarray
+    return any(isinstance(each, trees) for each in entries)

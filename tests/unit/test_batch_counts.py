@@ -94,8 +94,7 @@ def test_samples_of_loaders_are_counted(name, batch_size):
         ([torch.zeros(5, 3), torch.zeros(5)], 5),
         (({"ids": torch.zeros(5, 3), "mask": torch.zeros(5, 3)}, torch.zeros(5)), 5),
         ({"text": ["a", "b"], "label": torch.zeros(2), "epoch": 3}, 2),
-        (((torch.zeros(3, 2),) * 4, ({"boxes": torch.zeros(9, 4)},) * 4), 4),
-        ([{"x": torch.zeros(3), "y": torch.zeros(2)}] * 6, 6),
+        ({"image": [torch.zeros(3, 2)] * 4, "id": torch.zeros(4)}, 4),
         (torch.tensor(3.0), 1),
         (torch.zeros(4, 2).numpy(), 4),
     ],
@@ -118,8 +117,6 @@ def test_batch_size_decides_between_two_readings(batch, counts):
         SampleCounter().count(batch)
     for size in counts:
         assert SampleCounter(size).count(batch) == size
-    # A first batch has at most the batch size of samples.
-    assert SampleCounter(max(counts) - 1).count(batch) == min(counts)
     with pytest.raises(UnclearCount):
         SampleCounter(100).count(batch)
 
@@ -128,7 +125,7 @@ def test_batch_size_decides_between_two_readings(batch, counts):
     "batch",
     [
         ("a", "b"),
-        (torch.zeros(2), torch.zeros(3, 1)),
+        (torch.zeros(2), torch.zeros(3)),
         {},
         [],
         [{}, {}],
@@ -140,6 +137,34 @@ def test_batch_size_decides_between_two_readings(batch, counts):
 def test_batch_without_a_clear_number_is_refused(batch):
     with pytest.raises(Invalid, match="return a dict of columns, or give the loader the attribute"):
         SampleCounter().count(batch)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.zeros(2), torch.zeros(3)),
+        ((torch.zeros(5, 2), torch.zeros(5, 2)), (torch.zeros(9), torch.zeros(9))),
+        (((torch.zeros(3, 2),) * 4, ({"boxes": torch.zeros(9, 4)},) * 4)),
+        [{"x": torch.zeros(3), "y": torch.zeros(2)}] * 4,
+    ],
+)
+def test_list_of_samples_without_a_column_has_the_batch_size(batch):
+    for size in (None, 7):
+        with pytest.raises(UnclearCount, match="may be read as"):
+            SampleCounter(size).count(batch)
+
+
+def flatten_texts(samples):
+    """Labels, texts and offsets, as for torch.nn.EmbeddingBag."""
+    lengths = torch.tensor([len(each) for each in samples])
+    return torch.zeros(len(samples)).long(), torch.cat(samples).long(), lengths.cumsum(0)
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_columns_of_several_lengths_are_no_list_of_samples(batch_size):
+    loader = DataLoader(INPUTS[:29], batch_size=batch_size, collate_fn=flatten_texts)
+    with pytest.raises(UnclearCount, match="let the collate function return a dict"):
+        count_epoch(loader)
 
 
 def test_batch_size_of_a_loader_is_found():
