@@ -80,7 +80,6 @@ def compose_combinations(line: CommandLine) -> Combinations:
     A setting is left out of combinations with an option that lacks it; combinations that are equal
     without it become one. Raises ConfigError and Hydra's exceptions.
     """
-    line = replace(line, overrides=without_force(line.overrides))
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)
@@ -168,6 +167,7 @@ def _compose_own(
 
     lacking: settings that the options are known to lack, with their errors; more are added.
     """
+    overrides = without_force(overrides)
     # Hydra reports one unknown setting at a time, so it is asked again without it.
     for setting in lacking:
         overrides = leave_out(overrides, setting)

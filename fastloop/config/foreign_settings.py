@@ -136,12 +136,12 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides, without the ++ of each setting that an option of conf/ has.
+    """The overrides of a job, without the ++ of each setting that another option of conf/ has.
 
-    >>> without_force(["++loader.store=null", "++loader.mine=1"])
-    ('loader.store=null', '++loader.mine=1')
+    >>> without_force(["loader=raw", "++loader.store=null", "++loader.mine=1"])
+    ('loader=raw', 'loader.store=null', '++loader.mine=1')
     """
-    # With ++, Hydra would add the setting to options that lack it, which then refuse it.
+    # With ++, Hydra would add the setting to an option that lacks it, which then refuses it.
     return tuple(
         text.removeprefix("++") if _is_forced_setting(text, overrides) else text
         for text in overrides
@@ -151,9 +151,13 @@ def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
 def _is_forced_setting(override: str, overrides: Sequence[str]) -> bool:
     """True if the override has a ++ and an option of conf/ has its setting."""
     group, _, setting = name_in(override).removeprefix("++").partition(".")
-    # Arguments of the user's own code are added by +, also if an option has one of that name.
-    is_own = any(text.startswith(f"{group}._target_=") for text in overrides)
-    return override.startswith("++") and not is_own and bool(_options_with(group, setting))
+    if not override.startswith("++") or not _options_with(group, setting):
+        return False
+    # Code of the user's, named by _target_ or by a yaml of their own, may have an argument of that
+    # name, which ++ adds.
+    chosen = [text for text in overrides if text.startswith((f"{group}=", f"{group}._target_="))]
+    known = [f"{group}={option.name}" for option in _options_of_path(group)]
+    return all(text in known for text in chosen)
 
 
 def leave_out(overrides: Sequence[str], name: str) -> tuple[str, ...]:

@@ -58,6 +58,21 @@ def test_setting_with_two_plus_signs_applies_to_the_jobs_that_have_it(compose, c
     assert ["loader.store=null" in each.overrides for each in requests] == [False, True]
 
 
+def test_two_plus_signs_add_an_argument_to_the_users_own_option(
+    compose, tmp_path, monkeypatch, capsys
+):
+    """Options of conf/ have a setting of that name, too."""
+    code = "class Squares:\n    def __init__(self, **given): ...\n"
+    (tmp_path / "plus_signs.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "conf" / "dataset"
+    folder.mkdir(parents=True)
+    (folder / "squares.yaml").write_text("_target_: plus_signs.Squares\n")
+    requests = compose(f"-cd {tmp_path}/conf -m dataset=digits,squares ++dataset.count=5")
+    assert [each.config["dataset"].get("count") for each in requests] == [None, 5]
+    assert capsys.readouterr().err == "dataset.count concerns 1 of 2 jobs\n"
+
+
 def test_jobs_that_differ_only_in_a_setting_that_they_lack_are_one(compose, capsys):
     requests = compose("-m order=random,blocks order.block_size=32,64")
     assert [each.overrides for each in requests] == [
