@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import check_own_code
 from fastloop.core.user_code import parameters_of
 from fastloop.core.user_source import read_parameters
 
@@ -409,3 +411,13 @@ def test_syntax_error_is_told_with_its_place(folder):
 
 def test_module_without_text_is_left_to_the_import(folder):
     assert read_parameters("_heapq.nope") is None
+
+
+@pytest.mark.parametrize("more", [{"_args_": ["data"]}, {"_partial_": True}], ids=str)
+def test_arguments_that_hydra_passes_in_another_way_are_not_missing(folder, more):
+    node = {"_target_": "pack_read.rows.Rows"}
+    check_own_code([{"dataset": node | more}])
+    with pytest.raises(ConfigError, match="has no argument pth"):
+        check_own_code([{"dataset": node | more | {"pth": 1}}])
+    with pytest.raises(ConfigError, match="has no default for it"):
+        check_own_code([{"dataset": node}])
