@@ -136,6 +136,9 @@ def _refuse_arguments(
     group = prefix.partition(".")[0]
     if group not in ("dataset", "model"):
         return
+    # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
+    if given.get("_args_") or given.get("_partial_"):
+        return
     offered = OFFERED if group == "model" else ()
     needed = parameters.required - given.keys() - {*offered}
     missing = [name for name in parameters.names if name in needed]
