@@ -134,6 +134,9 @@ def _refuse_arguments(
     # Loaders and models are given some arguments by fastloop, functions of samples their sample.
     if prefix.partition(".")[0] != "dataset":
         return
+    # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
+    if given.get("_args_") or given.get("_partial_"):
+        return
     missing = [name for name in parameters.names if name in parameters.required - given.keys()]
     if missing:
         names = ", ".join(f"{prefix}.{name}" for name in missing)

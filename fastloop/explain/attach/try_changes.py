@@ -54,9 +54,7 @@ def try_changes(
     first_s = seconds_between(started_ns, now_ns())
     before, run_s = runner.cut.batches, _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
-        # A first step that loads libraries may take most of a run that is no short one.
-        short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
-        report(f"a run up to batch {before} is {short}: further ones end at {batches}")
+        report(_tell_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     baseline = Attempt(change=AS_IS, run_s=run_s)
@@ -118,6 +116,13 @@ def _lengthen_runs(
         return first_s
     runner.lengthen(longer)
     return outside_s + later_s * (longer - 1) / (batches - 1)
+
+
+def _tell_length(before: int, batches: int, first: HashedRun) -> str:
+    """The line on runs that get more batches than the first one had."""
+    # A first step that loads libraries may take most of a run that is no short one.
+    short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
+    return f"a run up to batch {before} is {short}: further ones end at {batches}"
 
 
 def _add_of_later_passes(
