@@ -113,8 +113,9 @@ def _is_kept(before: ShownCell | None, cell: Cell) -> bool:
     if before is None or not before.rank or before.is_old:
         return False
     # A loader that has come to deliver other data has lost its rank, and the reader must see it.
-    is_comparable = cell.figures is not None and cell.unranked_reason != OTHER_DATA
-    return is_comparable and cell.figures.rank is None
+    if cell.figures is None or cell.unranked_reason == OTHER_DATA:
+        return False
+    return cell.figures.rank is None
 
 
 def _agreements(rounds: list[LoadedRound]) -> Iterator[TwoRounds]:
