@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastloop.core.similar_names import closest_name, suggest
@@ -90,7 +90,7 @@ def _suggest_flag(word: str, following: Sequence[str]) -> str:
     """
     name, _, number = word.partition("=")
     by_name = {each.rstrip("="): each for each in (*SWITCHES, *NUMBERS)}
-    flag = by_name.get(closest_name(name, by_name), "")
+    flag = by_name.get(_closest_flag(name, by_name), "")
     if not flag:
         return ""
     if flag not in NUMBERS:
@@ -99,6 +99,21 @@ def _suggest_flag(word: str, following: Sequence[str]) -> str:
     if not number and following and following[0].replace(".", "", 1).isdecimal():
         number = following[0]
     return f"{suggest(flag + (number or '<number>'))} "
+
+
+def _closest_flag(name: str, flags: Iterable[str]) -> str:
+    """The flag that continues the name, or that it continues; else the most similar one."""
+    others = [each for each in flags if each != YES]
+    if len(name) > len("--"):
+        for flag in others:
+            if flag.startswith(name) or name.startswith(flag):
+                return flag
+    closest = closest_name(name, flags)
+    # --yes lets the script run again without a question, which must not come from a guess.
+    if closest == YES:
+        same = len("--t")
+        return closest_name(name, [each for each in others if each[:same] == name[:same]])
+    return closest
 
 
 def _check_words(words: AttachWords) -> AttachSettings:

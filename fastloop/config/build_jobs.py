@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import option_values, options_of
 from fastloop.config.combinations import Combination
-from fastloop.config.fit_defaults import FITS_PADDED, fit_defaults, fit_placement
+from fastloop.config.fit_defaults import fit_defaults
 from fastloop.config.messages import (
     ConfigError,
     instantiation_message,
@@ -22,7 +22,6 @@ from fastloop.config.messages import (
 )
 from fastloop.config.user_options import (
     OWN,
-    leave_out_defaults,
     loader_brings_data,
     use_loader_data,
     user_targets,
@@ -50,15 +49,13 @@ def build_request(combination: Combination) -> JobRequest:
     from fastloop.processes.environments import environment_for
 
     overrides = combination.overrides
-    values = _fit_values(combination.values, overrides)
+    values = combination.values
     job = build_job(values, overrides)
     # The recorded configuration has to describe the job, which build_job may leave without a store.
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
-    if values["placement"] is not combination.values["placement"]:
-        choices["placement"] = FITS_PADDED
     if loader_brings_data(job, choices, overrides):
         job, choices["dataset"] = use_loader_data(job), "own_data"
         values["dataset"] = {"_target_": LOADER_DATA}
@@ -121,7 +118,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     from fastloop.data.cropped_dataset import crop_dataset
     from fastloop.trial.job import Job
 
-    of_job = job_config(_fit_values(values, overrides))
+    of_job = job_config(values)
     of_loader, of_placement = (
         tuple(dict.fromkeys(_split_requirements(group, of_job[group])[1]))
         for group in ("loader", "placement")
@@ -142,11 +139,6 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     )
     job = replace(job, dataset=crop_dataset(job.dataset, job.transform))
     return fit_defaults(job, overrides)
-
-
-def _fit_values(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The configuration without defaults that its own overrides rule out."""
-    return fit_placement(leave_out_defaults(values, overrides), overrides)
 
 
 def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from fastloop.config.combinations import (
 )
 from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
+from fastloop.config.fit_defaults import describe_missing_store
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.config.unknown_settings import refuse_unknown_settings
@@ -78,8 +79,10 @@ def compose_all(
         jobs = [combination.values for combination in combinations]
         _check_and_tell(combinations, describe)
         _start_server(jobs, modules)
+        had_store = [bool(job["loader"].get("store")) for job in jobs]
         requests = _build_requests(line, combinations)
         _tell_concerns(composed)
+        _tell_missing_stores(requests, had_store)
         if combinations[0].launcher == BASIC:
             return requests
         return measure_by_launcher(line, combinations, requests, measure_here)
@@ -171,6 +174,17 @@ def _tell_concerns(composed: Combinations) -> None:
     for line in composed.concerns:
         if (launcher := composed.each[0].launcher) != BASIC:
             raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
+        print(line, file=sys.stderr)
+
+
+def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[bool]) -> None:
+    """Print a line for each loader whose store has given way to the samples themselves."""
+    lines = [
+        describe_missing_store(request.job, request.choices)
+        for request, had_one in zip(requests, had_store, strict=True)
+        if had_one and request.job.loader.store is None
+    ]
+    for line in dict.fromkeys(lines):
         print(line, file=sys.stderr)
 
 

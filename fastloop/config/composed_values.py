@@ -49,10 +49,14 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
     # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
     line, names = read_command_line(overrides), {each.name for each in settings()}
+    # Which defaults of these groups are left out depends on the values that are set.
+    targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
+    fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))
     values = [
         text
         for text in line.overrides
-        if text.partition("=")[0] in names or VALUE_IN_OPTION.match(text)
+        if text.partition("=")[0] in names
+        or (VALUE_IN_OPTION.match(text) and not text.startswith(fitted))
     ]
     if values:
         cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))

@@ -19,10 +19,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fastloop.config.catalogue import experiment_files, resource_folder
 from fastloop.config.command_line import CommandLine
+from fastloop.config.composed_defaults import fit_composed
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
@@ -113,8 +114,11 @@ def _add_config_dir(folder: Path) -> None:
     Plugins.instance().register(ConfigDir)
 
 
-def hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
-    """The configuration that Hydra composes; call it in the context of `compose_api`.
+def hydra_compose(
+    name: str, overrides: list[str], *, return_hydra_config: bool = False
+) -> DictConfig:
+    """The configuration that Hydra composes, without defaults that it rules out; call it in the
+    context of `compose_api`.
 
     Raises ConfigError for a missing folder of options, and Hydra's exceptions.
     """
@@ -122,11 +126,16 @@ def hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
         try:
-            return hydra.compose(name, [*pass_to_own_code(overrides)], **options)
+            cfg = hydra.compose(name, [*pass_to_own_code(overrides)], return_hydra_config=True)
         except UserWarning as warning:
             path = re.search(r"path=(.*) is not available", str(warning))
             missing = path.group(1) if path else warning
             raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
+    fit_composed(cfg, name, overrides)
+    if not return_hydra_config:
+        with open_dict(cfg):
+            del cfg["hydra"]
+    return cfg
 
 
 def change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:

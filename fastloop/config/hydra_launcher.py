@@ -18,6 +18,7 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
 from fastloop.config.combinations import Combination, combination_of
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
+from fastloop.config.composed_defaults import fit_alike
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,
@@ -81,8 +82,12 @@ def measure_by_launcher(
         hydra_conf = HydraConfig.get()
         combination = combination_of(cfg, hydra_conf)
         folder = Path(hydra_conf.runtime.output_dir)
-        request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
         number = int(folder.name)
+        # Hydra itself has composed it, with the defaults that `compose_combinations` has replaced.
+        composed = combinations[number]
+        values = fit_alike(combination.values, composed.values)
+        combination = replace(combination, values=values, choices=composed.choices)
+        request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
         if measure_here([replace(request, name=names[number], colour=colours[number])]):
             raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastloop.config.catalogue import default_of, option_values
 from fastloop.config.messages import ConfigError, format_value
 from fastloop.core.user_code import (
+    OFFERED,
     Parameters,
     check_callable,
     check_usable,
@@ -131,10 +132,16 @@ def _refuse_arguments(
         allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
         text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
         raise ConfigError(f"{text}; {hint}allowed: {allowed}")
-    # Loaders and models are given some arguments by fastloop, functions of samples their sample.
-    if prefix.partition(".")[0] != "dataset":
+    # Loaders are given some arguments by fastloop, functions of samples their sample.
+    group = prefix.partition(".")[0]
+    if group not in ("dataset", "model"):
         return
-    missing = [name for name in parameters.names if name in parameters.required - given.keys()]
+    # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
+    if given.get("_args_") or given.get("_partial_"):
+        return
+    offered = OFFERED if group == "model" else ()
+    needed = parameters.required - given.keys() - {*offered}
+    missing = [name for name in parameters.names if name in needed]
     if missing:
         names = ", ".join(f"{prefix}.{name}" for name in missing)
         examples = " ".join(f"{prefix}.{name}=<value>" for name in missing)
@@ -165,25 +172,6 @@ def _group_of_argument(override: str) -> str:
     name, equals, _ = override.lstrip("+").partition("=")
     group, dot, last = name.partition(".")
     return group if equals and dot and last != "_target_" else ""
-
-
-def leave_out_defaults(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The values without the settings of default options that code of the user's has replaced.
-
-    They would be passed to parameters of the same name in place of the user's own defaults.
-    """
-    names = {override.lstrip("+").partition("=")[0] for override in overrides}
-    for group in OPTION_METHODS:
-        # Without a choice from the group, its settings are those of the default option.
-        if f"{group}._target_" not in names or group in names:
-            continue
-        node, defaults = values[group], option_values(group, default_of(group))
-        if str(node["_target_"]).startswith(OWN):
-            continue
-        given = {name.split(".")[1] for name in names if name.startswith(f"{group}.")}
-        kept = {name: each for name, each in node.items() if name in given or name not in defaults}
-        values = values | {group: kept}
-    return values
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:

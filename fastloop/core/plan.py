@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ import torch
 from fastloop.core.loading_settings import DATALOADER, DECLARED, LoadingSettings
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Collate, Order, Store, Transform
+from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 
 CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
@@ -111,6 +112,21 @@ class HasRowsCaveat(Protocol):
     def rows_caveat(self, num_samples: int) -> str:
         """A line about figures with so many samples; empty without a caveat."""
         ...
+
+
+def without_store(loader: Loader) -> Loader | None:
+    """The loader with the store null, which reads the dataset's samples; None if it has no store,
+    or needs it."""
+    reads_samples = traits_of(LoaderTraits, loader).reads_samples
+    # A loader of the user's own may be any class, which can't be made anew with another store.
+    if loader.store is None or not reads_samples or not is_dataclass(loader):
+        return None
+    copied: Any = loader
+    try:
+        return replace(copied, store=None)
+    # It refuses to be without a store, with an error of its own.
+    except Exception:
+        return None
 
 
 def honours_collate(honours: tuple[str, ...], collate: Collate) -> bool:

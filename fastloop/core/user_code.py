@@ -57,6 +57,10 @@ def is_iterable(thing: Any) -> bool:
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
+OFFERED = ("input_shape", "num_classes")
+"""Arguments that fastloop passes to a model that has such parameters."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     """The parameters of a class or function that are passed by name."""

@@ -1,7 +1,8 @@
 """The user's modules as text: whether a dotted name exists, and which arguments it takes.
 
 A module of the user's imports torch as a rule, which takes seconds and may have other effects;
-reading its text takes milliseconds. What the text does not show for certain is left to the import.
+reading its text takes milliseconds. What the text does not show for certain is left to the import:
+bindings under `if` or `try`, decorators, metaclasses, several bases, names that code may change.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ import ast
 import difflib
 import pkgutil
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import (
+    BuiltinImporter,
+    FrozenImporter,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
 from importlib.util import find_spec
 from pathlib import Path
 
-from fastloop.core.user_code import Parameters, error_line
+from fastloop.core.module_text import (
+    SIGNATURE_NAMES,
+    Definition,
+    Function,
+    ModuleText,
+    VerdictError,
+    read_text,
+)
+from fastloop.core.user_code import Parameters
 
 SHOWN_NAMES = 8
 """Most names that a message lists."""
-DYNAMIC = ("globals", "locals", "vars", "exec", "eval", "setattr", "__import__")
-"""Functions by which a module may get names that its text does not show."""
 TORCH_BASES = ("Dataset", "IterableDataset")
 """Classes of torch whose constructor takes no arguments."""
 MOST_STEPS = 8
 """Most modules and classes that are looked at in turn, each of which leads to the next."""
 NOTHING = Parameters(names=(), required=frozenset(), takes_any=False)
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = ast.FunctionDef | ast.ClassDef | ast.ImportFrom | None
+ANYTHING = Parameters(names=(), required=frozenset(), takes_any=True)
 
 
 def read_parameters(path: str) -> Parameters | None:
@@ -39,7 +49,14 @@ def read_parameters(path: str) -> Parameters | None:
 
     Raises ValueError, in one line, if there is no such module or name, or a syntax error.
     """
-    return _read_parameters(path, 0)
+    try:
+        return _read_parameters(path, 0)
+    except VerdictError:
+        raise
+    # Finders of other packages, deeply nested text, a folder that may not be read: an error that is
+    # no verdict on the user's code says nothing about the import.
+    except Exception:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +65,12 @@ class _Module:
 
     name: str
     spec: ModuleSpec
-    names: Mapping[str, Definition]
-    """The names that it defines; None if it is not clear what a name stands for."""
-    is_open: bool
-    """True if it may have further names."""
+    text: ModuleText
+
+    @property
+    def names(self) -> Mapping[str, Definition]:
+        """The names that it defines."""
+        return self.text.names
 
     @property
     def submodules(self) -> list[str]:
@@ -69,9 +88,9 @@ def _read_parameters(path: str, depth: int) -> Parameters | None:
     if not rest:
         return None
     if rest[0] not in module.names:
-        if module.is_open:
+        if module.text.is_open:
             return None
-        raise ValueError(_describe_missing(module, rest))
+        raise VerdictError(_describe_missing(module, rest))
     return _parameters_of(module, rest[0], depth) if len(rest) == 1 else None
 
 
@@ -86,103 +105,50 @@ def _find_module(path: str) -> tuple[_Module, list[str]] | None:
     except (ImportError, ValueError):
         return None
     if spec is None:
-        raise ValueError(_describe_missing_module(first, rest))
-    name = first
-    while rest and (folders := spec.submodule_search_locations):
-        inner = PathFinder.find_spec(f"{name}.{rest[0]}", list(folders))
+        raise VerdictError(_describe_missing_module(first, rest))
+    module = _read_module(first, spec)
+    while rest and (folders := module.spec.submodule_search_locations):
+        # Importing a module imports its package first, which may change the module.
+        if module.text.is_dynamic:
+            return None
+        name = f"{module.name}.{rest[0]}"
+        inner = _find_submodule(name, list(folders))
         if inner is None:
             break
-        spec, name = inner, f"{name}.{rest[0]}"
+        module = _read_module(name, inner)
         del rest[0]
-    return _read_module(name, spec), rest
+    return module, rest
+
+
+def _find_submodule(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """The module with that dotted name, whose package has these folders; None if there is none."""
+    # PathFinder can't be asked: it looks up the package of a folder without __init__.py in
+    # sys.modules, where it is not, since it has not been imported.
+    portions: list[str] = []
+    for folder in folders:
+        finder = pkgutil.get_importer(folder)
+        spec = finder.find_spec(name) if finder else None
+        if spec and spec.loader:
+            return spec
+        portions += (spec and spec.submodule_search_locations) or []
+    if portions:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = portions
+        return spec
+    # Editable installations have finders of their own.
+    usual = (BuiltinImporter, FrozenImporter, PathFinder)
+    for other in sys.meta_path:
+        if other not in usual and (spec := other.find_spec(name, list(folders))):
+            return spec
+    return None
 
 
 def _read_module(name: str, spec: ModuleSpec) -> _Module:
     path = spec.origin or ""
-    # A namespace package has no file, and modules in C have no text.
-    if not path.endswith(".py"):
-        is_open = path != ""
-        return _Module(name=name, spec=spec, names={}, is_open=is_open)
-    names, is_open = _names_in_file(path)
-    return _Module(name=name, spec=spec, names=names, is_open=is_open)
-
-
-@cache
-def _names_in_file(path: str) -> tuple[Mapping[str, Definition], bool]:
-    """The names that the module in the file defines, and True if it may have further ones.
-
-    Raises ValueError for a syntax error.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(Path(path).read_bytes(), Path(path).name)
-    except SyntaxError as error:
-        raise ValueError(error_line(error)) from None
-    # The import tells what is wrong with a file that can't be read, or that holds null bytes.
-    except (OSError, ValueError):
-        return {}, True
-    visitor = _NameVisitor()
-    visitor.visit(tree)
-    return visitor.names, visitor.is_open
-
-
-class _NameVisitor(ast.NodeVisitor):
-    """Collects the names that a module binds outside of its functions and classes."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, Definition] = {}
-        self.is_open = False
-
-    def visit_FunctionDef(self, node: Function | ast.ClassDef) -> None:
-        """Bind its name; the names inside are its own, except global ones."""
-        self._bind(node.name, None if isinstance(node, ast.AsyncFunctionDef) else node)
-        self.is_open = self.is_open or node.name == "__getattr__"
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Global):
-                for name in inner.names:
-                    self._bind(name, None)
-            self._note_dynamic(inner)
-
-    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # noqa: N815 - names of ast
-
-    def visit_Import(self, node: ast.Import) -> None:
-        """Bind the modules' names."""
-        for alias in node.names:
-            self._bind(alias.asname or alias.name.partition(".")[0], None)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Bind the imported names; `*` may bring any."""
-        for alias in node.names:
-            self.is_open = self.is_open or alias.name == "*"
-            self._bind(alias.asname or alias.name, node)
-
-    def visit_Match(self, node: ast.Match) -> None:
-        """Patterns bind names in many ways."""
-        self.is_open = True
-        self.generic_visit(node)
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        """Bind the error's name."""
-        if node.name:
-            self._bind(node.name, None)
-        self.generic_visit(node)
-
-    def generic_visit(self, node: ast.AST) -> None:
-        """Bind variables."""
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            self._bind(node.id, None)
-        self._note_dynamic(node)
-        super().generic_visit(node)
-
-    def _bind(self, name: str, node: Definition) -> None:
-        # Of two definitions, as in try and except, either may be the one that counts.
-        self.names[name] = node if name not in self.names else None
-
-    def _note_dynamic(self, node: ast.AST) -> None:
-        is_call = isinstance(node, ast.Name) and node.id in DYNAMIC
-        is_table = isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules"
-        self.is_open = self.is_open or is_call or is_table
+    # A namespace package has no file, modules in C have no text, and other loaders change it.
+    if path.endswith(".py") and type(spec.loader) is SourceFileLoader:
+        return _Module(name=name, spec=spec, text=read_text(path))
+    return _Module(name=name, spec=spec, text=ModuleText(names={}, is_open=path != ""))
 
 
 def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
@@ -196,7 +162,7 @@ def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
         # The module may be absent, and its import be caught: the import will tell.
         try:
             return _read_parameters(path, depth + 1) if path else None
-        except ValueError:
+        except VerdictError:
             return None
     return None
 
@@ -204,7 +170,7 @@ def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
 def _path_of_import(module: _Module, node: ast.ImportFrom, name: str) -> str:
     """The dotted name of the object that `from … import …` binds to this name; empty if the module
     is beyond its package."""
-    own = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+    own = _name_of_import(node, name)
     if not node.level:
         return f"{node.module}.{own}"
     is_package = module.spec.submodule_search_locations is not None
@@ -215,52 +181,73 @@ def _path_of_import(module: _Module, node: ast.ImportFrom, name: str) -> str:
 
 
 def _of_class(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | None:
-    methods = [each for each in ast.walk(node) if isinstance(each, Function)]
-    assigned = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    makers = [each for each in methods if each.name in ("__init__", "__new__")]
-    if node.keywords or {"__init__", "__new__"} & assigned:
+    inner = [*ast.walk(node)]
+    makers = [each for each in inner if isinstance(each, Function) and each.name == "__init__"]
+    bound = {each.id for each in inner if isinstance(each, ast.Name)}
+    bound |= {each.asname or each.name for each in inner if isinstance(each, ast.alias)}
+    bound |= {each.name for each in inner if isinstance(each, Function) and each not in makers}
+    # Keywords: a metaclass, or arguments of a base's __init_subclass__.
+    if node.keywords or len(node.bases) > 1 or ({*SIGNATURE_NAMES} - {"__call__"}) & bound:
         return None
-    if len(makers) == 1 and makers[0].name == "__init__" and makers[0] in node.body:
-        is_plain = not makers[0].decorator_list and not node.decorator_list
-        return _of_arguments(makers[0].args, 1) if is_plain else None
-    if makers or len(node.bases) > 1:
+    # A base may have a metaclass or a __new__, which decide even if the class has a constructor.
+    inherited = _of_base(module, node.bases[0], depth) if node.bases else NOTHING
+    if inherited is None:
         return None
     if node.decorator_list:
-        return _of_dataclass(module, node)
-    return _of_base(module, node.bases[0], depth) if node.bases else NOTHING
+        return None if makers else _of_dataclass(module, node)
+    if not makers:
+        return inherited
+    (maker, *others) = makers
+    is_plain = not others and maker in node.body and not maker.decorator_list
+    return _of_arguments(maker.args, 1) if is_plain else None
 
 
 def _of_base(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
     """The parameters that a class without a constructor has from its base."""
     # Dataset[int] takes what Dataset takes.
     base = base.value if isinstance(base, ast.Subscript) else base
-    if _is_torch_base(module, base):
+    if _is_torch_base(module, base, TORCH_BASES):
         return NOTHING
-    if not isinstance(base, ast.Name) or base.id not in module.names or depth >= MOST_STEPS:
+    if _is_torch_base(module, base, ("Module",)):
+        return ANYTHING
+    if not isinstance(base, ast.Name) or depth >= MOST_STEPS:
         return None
-    return _parameters_of(module, base.id, depth + 1)
+    if base.id == "object" and base.id not in module.names:
+        return NOTHING
+    # A base that is a function is none.
+    node = module.names.get(base.id)
+    is_function = isinstance(node, ast.FunctionDef)
+    return None if node is None or is_function else _parameters_of(module, base.id, depth + 1)
 
 
-def _is_torch_base(module: _Module, base: ast.expr) -> bool:
-    """True for torch's Dataset and IterableDataset."""
+def _is_torch_base(module: _Module, base: ast.expr, allowed: Sequence[str]) -> bool:
+    """True for these classes of torch."""
     first, _, _ = (text := ast.unparse(base)).partition(".")
-    if text.rpartition(".")[2] not in TORCH_BASES:
-        return False
     node = module.names.get(first)
-    return text.startswith("torch.") or (
-        isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"
-    )
+    last = text
+    if isinstance(node, ast.ImportFrom):
+        is_torch = (node.module or "").partition(".")[0] == "torch" and not node.level
+        last = _name_of_import(node, first) if text == first else text
+    else:
+        is_torch = text.startswith("torch.")
+    return is_torch and last.rpartition(".")[2] in allowed
+
+
+def _name_of_import(node: ast.ImportFrom, name: str) -> str:
+    """The name, in its own module, of the object that `from … import …` binds to this one."""
+    return next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
 
 
 def _of_dataclass(module: _Module, node: ast.ClassDef) -> Parameters | None:
     """The fields of a plain dataclass; None for other decorators and for settings of fields."""
     (decorator, *others) = node.decorator_list
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    is_dataclass = ast.unparse(called) in ("dataclass", "dataclasses.dataclass")
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
     text = "".join(ast.unparse(each) for each in (decorator, *fields))
-    unclear = others or "init=" in text or "KW_ONLY" in text
-    if not is_dataclass or unclear or not all(_is_torch_base(module, each) for each in node.bases):
+    unclear = others or "init=" in text or "KW_ONLY" in text or "**" in text
+    is_dataclass = _is_dataclass_decorator(module, decorator)
+    if not is_dataclass or unclear or not _has_plain_fields(module, node):
+        return None
+    if not all(_is_torch_base(module, each, TORCH_BASES) for each in node.bases):
         return None
     own = [each for each in fields if "ClassVar" not in ast.unparse(each.annotation)]
     return Parameters(
@@ -268,6 +255,39 @@ def _of_dataclass(module: _Module, node: ast.ClassDef) -> Parameters | None:
         required=frozenset(ast.unparse(each.target) for each in own if each.value is None),
         takes_any=False,
     )
+
+
+def _is_dataclass_decorator(module: _Module, decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    node = module.names.get("dataclass")
+    # Other libraries have a `dataclass` of their own.
+    is_imported = isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
+    text = ast.unparse(called)
+    return text == "dataclasses.dataclass" or (text == "dataclass" and is_imported)
+
+
+def _has_plain_fields(module: _Module, node: ast.ClassDef) -> bool:
+    """True if the class only has fields, functions and other variables, none of them twice, and no
+    field's type is a second name of ClassVar or KW_ONLY."""
+    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    functions = [each for each in node.body if isinstance(each, Function)]
+    variables = [each for each in node.body if isinstance(each, ast.Assign)]
+    others = {*node.body} - {*fields, *functions, *variables}
+    # A docstring, and `pass`; fields under `if` are there in some runs only.
+    if not all(isinstance(each, ast.Expr | ast.Pass) for each in others):
+        return False
+    names = [ast.unparse(each.target) for each in fields]
+    stored = {
+        each.id for one in variables for each in ast.walk(one) if isinstance(each, ast.Name)
+    } | {each.name for each in functions}
+    types = {each.annotation.id for each in fields if isinstance(each.annotation, ast.Name)}
+    unclear = {
+        name
+        for name in types & module.names.keys()
+        if (bound := module.names[name]) is None
+        or (isinstance(bound, ast.ImportFrom) and _name_of_import(bound, name) != name)
+    }
+    return len({*names}) == len(names) and not stored & {*names} and not unclear
 
 
 def _of_arguments(arguments: ast.arguments, first: int) -> Parameters | None:

@@ -2,56 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.core.types import Invalid, Tree, UnclearCount
+from fastloop.data.count_readings import Counts, Path, find_counts, is_nested
+
+REMEDY = (
+    "let the collate function return a dict of columns, or give the loader the attribute batch_size"
+)
 
 
-def count_epoch(batches: Iterable[Tree], at_most: int | None = None) -> int:
-    """Number of samples of an epoch.
+@dataclass(frozen=True)
+class FirstBatches:
+    """An epoch that ends after `count` batches."""
 
-    Raises UnclearCount as `count_samples` does, and Invalid as soon as there are more than
+    batches: Iterable[Tree]
+    count: int
+
+    def __iter__(self) -> Iterator[Tree]:
+        return islice(iter(self.batches), self.count)
+
+
+def count_epoch(
+    batches: Iterable[Tree], at_most: int | None = None
+) -> tuple[int, Callable[[Tree], int]]:
+    """Number of samples of an epoch, and a quick function that counts those of a batch.
+
+    Raises UnclearCount as `SampleCounter.count` does, and Invalid as soon as there are more than
     `at_most`.
     """
+    counter = SampleCounter(full_size(batches))
     count = 0
     for batch in batches:
-        count += count_samples(batch)
+        count += counter.count(batch)
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
-    return count
+    # A triple of columns of several lengths looks like a list of three samples.
+    length = _length_of(batches)
+    if counter.reads_lists and length is not None and count > length:
+        raise UnclearCount(f"{count:,} samples are read in an epoch of {length:,}; {REMEDY}")
+    return count, counter.count_quickly
 
 
-def count_samples(batch: Tree) -> int:
-    """Number of samples of a batch of tensors, texts and lists; raises UnclearCount for no batch.
+def full_size(batches: Iterable[Tree]) -> int | None:
+    """Number of samples of a loader's first batch; None if the loader does not tell it.
 
-    >>> count_samples({"text": ["a", "b"], "label": torch.tensor([0, 1])})
-    2
+    >>> full_size(DataLoader(range(5), batch_size=8))
+    5
     """
-    # A collate that returns its list of samples leaves tuples or dicts in it; one that returns
-    # columns, as tuple(zip(*samples)) or default_collate do, has none in a list.
-    if type(batch) is list and batch and all(isinstance(each, tuple | dict) for each in batch):
-        return len(batch)
-    lengths = _lengths_of_columns(batch)
-    if len(lengths) != 1:
-        found = ", ".join(map(str, sorted(lengths))) or "none"
-        raise UnclearCount(f"a batch is columns of one length, not of these lengths: {found}")
-    return lengths.pop()
+    loader = _loader_of(batches)
+    holders = (loader, getattr(loader, "batch_sampler", None))
+    sizes = [getattr(holder, "batch_size", None) for holder in holders]
+    size = next((each for each in sizes if isinstance(each, int) and each > 0), None)
+    length = _length_of(batches)
+    return size if size is None or length is None else min(size, length)
 
 
-def _lengths_of_columns(node: Any) -> set[int]:
-    """The lengths of the columns in a batch: tensors, and lists of what each sample has."""
-    if isinstance(node, torch.Tensor):
-        return {len(node)} if node.ndim else {1}
-    if isinstance(node, Mapping):
-        return set[int]().union(*map(_lengths_of_columns, node.values()))
-    if not isinstance(node, tuple | list):
-        return set()
-    # A list of columns has a tensor or a list for each; in a column each entry is of one sample.
-    lengths = set[int]()
-    for column in node:
-        is_list = isinstance(column, tuple | list)
-        lengths |= {len(column)} if is_list else _lengths_of_columns(column)
-    return lengths
+def _loader_of(batches: Iterable[Tree]) -> Iterable[Tree]:
+    return batches.batches if isinstance(batches, FirstBatches) else batches
+
+
+def _length_of(batches: Iterable[Tree]) -> int | None:
+    """Number of samples of a loader's whole epoch, by its sampler."""
+    try:
+        return len(_loader_of(batches).sampler)  # pyright: ignore[reportAttributeAccessIssue]
+    # An iterable has no sampler, or one without a length.
+    except (AttributeError, TypeError):
+        return None
+
+
+class SampleCounter:
+    """Counts the samples of the batches of one loader, which are all read in the same way."""
+
+    def __init__(self, size: int | None = None) -> None:
+        """size: number of samples of the first batch, and the most of any other; None: unknown."""
+        self._size = size
+        self._paths: frozenset[Path] | None = None
+        self._shortest: Path | None = None
+        self.reads_lists = False
+        """Only lists of samples have told the numbers, no column."""
+
+    def count(self, batch: Tree) -> int:
+        """Number of samples of a batch of tensors, texts and lists.
+
+        Raises UnclearCount for a batch without a number of samples, or with several possible ones.
+
+        >>> SampleCounter().count({"text": ["a", "b"], "label": torch.tensor([0, 1])})
+        2
+        """
+        counts = find_counts(batch)
+        if not counts:
+            raise UnclearCount(f"a batch is columns of one length or a list of samples; {REMEDY}")
+        possible = self._choose(batch, counts)
+        if len(possible) != 1:
+            texts = " or ".join(map(str, sorted(possible or counts)))
+            raise UnclearCount(f"a batch may be read as {texts} samples; {REMEDY}")
+        (count,) = possible
+        # The columns or lists that have told the number of samples of every batch so far.
+        paths = counts[count]
+        self.reads_lists = _are_lists_of_samples(batch, paths)
+        self._paths = paths if self._paths is None else self._paths & paths
+        self._shortest = min(self._paths, key=len, default=None)
+        return count
+
+    def count_quickly(self, batch: Tree) -> int:
+        """As `count`, in a time that fits into a measurement, after `count` of an epoch."""
+        try:
+            node = _part_of(batch, self._shortest)  # pyright: ignore[reportArgumentType]
+            return int(node.batch_sizes[0]) if isinstance(node, PackedSequence) else len(node)
+        # No part has told the numbers of all batches, or this batch lacks it.
+        except (KeyError, IndexError, TypeError):
+            return self.count(batch)
+
+    def _choose(self, batch: Tree, counts: Counts) -> set[int]:
+        """The numbers of samples that a batch may have."""
+        # A smaller last batch is read as those before it: a pair of columns stays a pair.
+        if self._paths is not None:
+            known = {count for count, paths in counts.items() if paths & self._paths}
+            return known or self._find_sure(batch, counts)
+        if self._size in counts:
+            return {self._size} if self._size else set()
+        return self._find_sure(batch, counts)
+
+    def _find_sure(self, batch: Tree, counts: Counts) -> set[int]:
+        """The only number, if a column tells it; else none."""
+        if len(counts) != 1:
+            return set()
+        ((count, paths),) = counts.items()
+        # Columns of several lengths, as of a text and its offsets, look like a list of samples.
+        if _are_lists_of_samples(batch, paths):
+            return set()
+        return {count} if paths or self._size is None else set()
+
+
+def _are_lists_of_samples(batch: Tree, paths: Iterable[Path]) -> bool:
+    parts = [_part_of(batch, path) for path in paths]
+    return bool(parts) and all(
+        isinstance(part, tuple | list) and not isinstance(part, PackedSequence) and is_nested(part)
+        for part in parts
+    )
+
+
+def _part_of(batch: Tree, path: Path) -> Any:
+    for key in path:
+        batch = batch[key]
+    return batch

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.reporting.page import render_page
+from fastloop.suite.build_suite_file import OTHER_DATA
 from fastloop.suite.round_agreement import Agreement, find_agreement, groups_of_both
 from fastloop.suite.round_files import LoadedRound, best_of_machines
 from fastloop.suite.suite_file import Cell, Figures
@@ -111,7 +112,10 @@ def _is_kept(before: ShownCell | None, cell: Cell) -> bool:
     """True if the older cell stays: a later round of some loaders would take away its rank."""
     if before is None or not before.rank or before.is_old:
         return False
-    return cell.figures is not None and cell.figures.rank is None
+    # A loader that has come to deliver other data has lost its rank, and the reader must see it.
+    if cell.figures is None or cell.unranked_reason == OTHER_DATA:
+        return False
+    return cell.figures.rank is None
 
 
 def _agreements(rounds: list[LoadedRound]) -> Iterator[TwoRounds]:

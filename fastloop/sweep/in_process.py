@@ -7,7 +7,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from numbers import Integral, Real
 from reprlib import repr as short_repr
 from typing import Any
@@ -26,7 +25,7 @@ from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.time_limits import within
 from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree, UnclearCount, UnevenBatches
-from fastloop.data.batch_counts import count_epoch, count_samples
+from fastloop.data.batch_counts import FirstBatches, count_epoch
 from fastloop.data.digest import (
     describe_difference,
     digest,
@@ -51,6 +50,8 @@ from fastloop.trial.window import (
 
 SURELY_LONG = 100
 """An epoch fills a window for certain if the one that warms up took this many times as long."""
+SizeOf = Callable[[Tree], int]
+"""Returns the number of samples of a batch."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
@@ -103,8 +104,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     target = resolve_device(device)
     epoch_of = first_batches(epochs_of(loader), batches)
-    samples, leaves = _look_at_epoch(epoch_of)
-    cold = _cold_timer(epoch_of, step, epochs, target, samples, is_even=leaves is not None)
+    samples, leaves, size_of = _look_at_epoch(epoch_of)
+    cold = _cold_timer(epoch_of, step, epochs, target, samples, size_of)
     timer = warm_timer(cold, min_window_s)
     if seconds is None:
         announce_rounds("bench", trials, timer.window_s)
@@ -190,9 +191,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
-    samples, is_even = _check_samples(epochs_by_name, same_data)
+    samples, sizes_of = _check_samples(epochs_by_name, same_data)
     cold = {
-        name: _cold_timer(epoch_of, step, epochs, target, samples, is_even)
+        name: _cold_timer(epoch_of, step, epochs, target, samples, sizes_of[name])
         for name, epoch_of in epochs_by_name.items()
     }
     timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
@@ -345,21 +346,25 @@ def _read_tensors(batch: Tree) -> int:
     return read_bytes([leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)])
 
 
-def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves | None]:
-    """Number of samples of an epoch, and the leaves of a sample; None for uneven batches."""
+def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves | None, SizeOf]:
+    """Number of samples of an epoch, the leaves of a sample, None for uneven batches, and a
+    function that counts the samples of a batch."""
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
-        return _count_uneven(epoch_of, error), None
-    return len(hashes), leaves
+        count, size_of = _count_uneven(epoch_of, error)
+        return count, None, size_of
+    return len(hashes), leaves, count_rows
 
 
-def _count_uneven(epoch_of: Epochs, error: UnevenBatches, at_most: int | None = None) -> int:
-    """Number of samples of an epoch; raises the error if a batch has no clear number of them."""
+def _count_uneven(
+    epoch_of: Epochs, error: UnevenBatches, at_most: int | None = None
+) -> tuple[int, SizeOf]:
+    """As `count_epoch`; raises UnevenBatches if a batch has no clear number of samples."""
     try:
         return count_epoch(epoch_of(0), at_most)
-    except UnclearCount:
-        raise error from None
+    except UnclearCount as unclear:
+        raise UnevenBatches(f"{error}; {unclear}") from None
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:
@@ -369,27 +374,34 @@ def default_step(device: torch.device) -> Callable[[Tree], Any]:
     return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)
 
 
-def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> tuple[int, bool]:
-    """Number of samples in an epoch, and False if only that can be compared; raises Invalid if the
-    loaders' samples differ."""
+def _check_samples(
+    epochs_by_name: Mapping[str, Epochs], same_data: bool
+) -> tuple[int, dict[str, SizeOf]]:
+    """Number of samples in an epoch, and functions that count those of a batch; raises Invalid if
+    the loaders' samples differ."""
     try:
-        return _compare_samples(epochs_by_name, same_data), True
+        count = _compare_samples(epochs_by_name, same_data)
+        return count, dict.fromkeys(epochs_by_name, count_rows)
     except UnevenBatches as error:
         if same_data:
             hint = "same_data=False compares only the numbers of samples"
             raise UnevenBatches(f"{error}; {hint}") from None
-        return _compare_counts(epochs_by_name, error), False
+        return _compare_counts(epochs_by_name, error)
 
 
-def _compare_counts(epochs_by_name: Mapping[str, Epochs], error: UnevenBatches) -> int:
-    """Number of samples in an epoch of each loader; raises Invalid if the numbers differ."""
+def _compare_counts(
+    epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
+) -> tuple[int, dict[str, SizeOf]]:
+    """As `_check_samples`, of the numbers of samples alone."""
     first, *others = epochs_by_name
-    count = _count_uneven(epochs_by_name[first], error)
+    count, size_of = _count_uneven(epochs_by_name[first], error)
+    sizes_of = {first: size_of}
     for name in others:
-        if (other := _count_uneven(epochs_by_name[name], error, at_most=count)) != count:
+        other, sizes_of[name] = _count_uneven(epochs_by_name[name], error, at_most=count)
+        if other != count:
             reason = f"{other} samples delivered, not {count}"
             raise Invalid(f"{name} does not deliver what {first} does: {reason}")
-    return count
+    return count, sizes_of
 
 
 def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:
@@ -423,8 +435,7 @@ class LoaderTimer:
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
-    size_of: Callable[[Tree], int] = count_rows
-    """The number of samples of a batch."""
+    size_of: SizeOf = count_rows
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
@@ -449,15 +460,15 @@ def _cold_timer(
     num_epochs: int,
     device: torch.device,
     samples: int,
-    is_even: bool,
+    size_of: SizeOf,
 ) -> LoaderTimer:
     return LoaderTimer(
         epochs=epoch_of,
-        consume=_step_of(step, device, is_even),
+        consume=_step_of(step, device, is_even=size_of is count_rows),
         num_epochs=num_epochs,
         device=device,
         samples=samples,
-        size_of=count_rows if is_even else count_samples,
+        size_of=size_of,
     )
 
 
@@ -486,10 +497,4 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:
     """Epochs that end after `count` batches; None: whole epochs."""
-    if count is None:
-        return epochs
-
-    def cut(number: int) -> Iterator[Tree]:
-        return islice(iter(epochs(number)), count)
-
-    return cut
+    return epochs if count is None else lambda number: FirstBatches(epochs(number), count)

@@ -14,15 +14,13 @@ the gate. The gate is called
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import torch
 
 from fastloop.core.benchmark import Benchmark
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
-from fastloop.core.plan import DeclaresSettings, Loader, PlanChecker, check_honoured
+from fastloop.core.plan import DeclaresSettings, PlanChecker, check_honoured, without_store
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -240,17 +238,11 @@ def check_plan(job: Job, world_size: int = 1) -> None:
     if traits_of(LoaderTraits, loader).shuffles_itself:
         check_stream(name_of(loader), plan, world_size)
     if isinstance(loader, DeclaresSettings):
-        check_honoured(name_of(loader), plan, loader.honours, _settings_without_store(loader))
+        reader = without_store(loader)
+        of_reader = reader.honours if isinstance(reader, DeclaresSettings) else ()
+        check_honoured(name_of(loader), plan, loader.honours, of_reader)
     if job.collate.takes == "uint8":
         check_uint8(job.dataset, job.collate)
-
-
-def _settings_without_store(loader: Loader) -> tuple[str, ...]:
-    """The settings that the loader honours if its store is null; empty if it needs a store."""
-    if loader.store is None or not traits_of(LoaderTraits, loader).reads_samples:
-        return ()
-    without_store: Any = replace(loader, store=None)  # pyright: ignore[reportArgumentType]
-    return without_store.honours
 
 
 def check_lengths(

@@ -583,6 +583,9 @@ def test_samples_that_wait_get_many_workers():
         (["--batches=1.5"], "--batches=1.5"),
         (["--seconds=-1"], "--seconds=-1"),
         (["--tryy"], "did you mean --try?"),
+        (["--tries"], "did you mean --try?"),
+        (["--min=2"], "did you mean --minutes=2?"),
+        (["--yse"], "--yse: allowed"),
     ],
 )
 def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, options, named):

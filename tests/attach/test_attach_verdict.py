@@ -106,6 +106,16 @@ def test_verdict_on_a_busy_machine_names_the_other_one(monkeypatch, wait, others
     assert len(verdict.sentences) <= 3
 
 
+def test_verdict_on_a_busy_machine_does_not_name_a_word_that_says_nothing(monkeypatch):
+    """With quicker steps two parts of the wait overlap, so that no part would be the greatest."""
+    monkeypatch.setattr("fastloop.explain.attach.loop_verdict.usable_cores", lambda: 2)
+    shares = {Part.STEP: share(0.92, 0.91, 0.93), Part.DECODE: share(0.08, -0.01, 0.09)}
+    verdict = judge_loop(replace(a_loop(0.05), other_cores=1.0), shares)
+    assert verdict.word == "step"
+    assert "on this busy machine" in verdict.text
+    assert "is possible, too" not in verdict.text
+
+
 def lines_of(**shares: float) -> tuple[StepLine, ...]:
     return tuple(
         StepLine(place=f"train.py:{name[1:]}", code=f"code_{name}()", share=value)

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from commands import run_fastloop
 
-from fastloop.explain.attach.library_files import package_of
+from fastloop.explain.attach import library_files
+from fastloop.explain.attach.library_files import add_own_files, package_of
 from fastloop.explain.attach.loader_places import place_of_pass
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.change import Change
@@ -156,12 +157,16 @@ trainer.fit(TensorDataset(torch.arange(32.0)))
 """
 
 
+FILES_OF_TRAINER = "trainer/__init__.py", "trainer/train.py", "other.py"
+
+
 def install(folder, *, has_record):
     """The library as `pip install --target` installs it, and a script beside it."""
     (folder / "trainer").mkdir(parents=True)
     (folder / "trainer" / "__init__.py").write_text(FIT)
     info = folder / "trainer-1.0.dist-info"
     info.mkdir()
+    (info / "INSTALLER").write_text("pip\n")
     if has_record:
         (info / "RECORD").write_text("trainer/__init__.py,,\ntrainer-1.0.dist-info/RECORD,,\n")
     (folder / "mine.py").write_text("")
@@ -175,6 +180,30 @@ def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, has_record
     # A module of one's own in a folder that an installed package also has.
     own = package_of(f"{tmp_path}/trainer/mine.py")
     assert own == ("" if has_record else "trainer")
+
+
+def test_folder_without_files_of_an_installer_makes_no_library(tmp_path):
+    install(tmp_path, has_record=False)
+    (tmp_path / "trainer-1.0.dist-info" / "INSTALLER").unlink()
+    assert package_of(f"{tmp_path}/trainer/__init__.py") == ""
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+@pytest.mark.parametrize(
+    "command", [["trainer/train.py"], ["-m", "trainer.train"], ["torchrun", "-m", "trainer"]]
+)
+def test_distribution_of_the_script_is_no_library(tmp_path, monkeypatch, has_record, command):
+    """`pip install --target app .` of one's own project lists its files as those of any other."""
+    install(tmp_path, has_record=has_record)
+    (tmp_path / "trainer" / "train.py").write_text("")
+    record = tmp_path / "trainer-1.0.dist-info" / "RECORD"
+    if has_record:
+        record.write_text(f"{record.read_text()}trainer/train.py,,\nother.py,,\n")
+    monkeypatch.setattr(library_files, "OWN", set())
+    monkeypatch.chdir(tmp_path)
+    add_own_files([*command, "--out=a.py"])
+    assert {package_of(f"{tmp_path}/{each}") for each in FILES_OF_TRAINER} == {""}
+    library_files.keep_own([])
 
 
 @pytest.mark.heavy

@@ -101,6 +101,7 @@ def test_time_for_hashing_counts_for_no_part_of_the_loop(tmp_path, monkeypatch):
         run.step()
     assert run.end(begun) == pytest.approx(2 * (1 + 3))
     assert len(run.loop.result.digests) == 2
+    assert run.loop.result.hash_s == pytest.approx(100), "of the second batch"
 
 
 def test_thread_that_only_calls_next_asks_for_the_loop_that_has_begun_the_pass(
@@ -144,7 +145,8 @@ def test_pass_of_another_loop_does_not_count(tmp_path, monkeypatch):
 def test_script_ends_although_its_loop_is_in_a_thread():
     """The main thread waits for batches that no longer come."""
     program = (
-        "import threading, time\n"
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'the end')\n"
         "from fastloop.explain.attach.early_stop import end_script\n"
         "print('a line')\n"
         "threading.Thread(target=end_script).start()\n"
@@ -153,13 +155,16 @@ def test_script_ends_although_its_loop_is_in_a_thread():
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
-    assert process.stdout == "a line\n"
+    assert process.stdout == "a line\nthe end\n"
+    assert process.stderr == "fastloop: the script is ended by force: its loop is in a thread\n"
 
 
 def test_script_that_catches_its_end_ends_all_the_same():
     """As one that goes on with its next epoch after any error."""
     program = (
+        "import atexit\n"
         "from fastloop.explain.attach.early_stop import end_script\n"
+        "atexit.register(print, 'the end')\n"
         "for epoch in range(9):\n"
         "    try:\n"
         "        end_script(epoch)\n"
@@ -168,7 +173,30 @@ def test_script_that_catches_its_end_ends_all_the_same():
     )
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert process.stdout == "0 SystemExit\n1 SystemExit\n"
+    assert process.stdout == "0 SystemExit\n1 SystemExit\nthe end\n"
+    assert "ended by force: it goes on after SystemExit" in process.stderr
+
+
+@pytest.mark.parametrize(("trials", "asked", "is_forced"), [(6, 1, False), (99, 1, True)])
+def test_script_that_goes_on_after_its_end_may_finish(tmp_path, trials, asked, is_forced):
+    """As a search over hyperparameters, which reports the end of each trial."""
+    program = (
+        "import sys\n"
+        "from fastloop.explain.attach.early_stop import EarlyStop, StopCounter\n"
+        f"counter = StopCounter(EarlyStop(batches={asked}))\n"
+        f"for trial in range({trials}):\n"
+        "    try:\n"
+        "        counter.count_step(('train.py:9', 'train.py:5'), 1000)\n"
+        "    except SystemExit:\n"
+        "        print('ended')\n"
+        "print('summary')\n"
+    )
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    lines = process.stdout.splitlines()
+    assert ("summary" in lines) is not is_forced
+    assert lines.count("ended") == (20 if is_forced else trials)
+    assert ("fastloop: the script is ended by force" in process.stderr) is is_forced
 
 
 def test_round_that_the_budget_has_cut_off_is_left_out():
@@ -254,7 +282,7 @@ class QuickRunner:
 def test_no_run_gets_more_time_than_is_left():
     """Nor do the runs in which the samples are compared, at the end."""
     runner, change = QuickRunner(), Change(settings={"num_workers": 2})
-    facts = {"place": LOOP, "made_at": "/nowhere/train.py:1"}
+    facts = {"place": LOOP, "made_at": "/nowhere/train.py:1", "num_workers": 0}
     found = cast("Any", SimpleNamespace(facts=facts, what_ifs=()))
     tried = try_changes(cast("Any", runner), found, [change], 10.0, lambda _: None)
     assert (tried.best, tried.same_samples) == ("num_workers=2", True)

@@ -174,14 +174,16 @@ def test_short_runs_are_said_to_be_unlike_long_ones(seconds, is_told):
 class ShortRunner:
     """A script whose batches take 20 ms in the first run, and runs of a known length."""
 
-    def __init__(self, batches, run_s=0.0):
+    def __init__(self, batches, run_s=0.0, *, once_s=2.0, hash_s=0.0):
         self.cut, self.run_s, self.runs = SimpleNamespace(batches=batches), run_s, []
+        self.once_s, self.hash_s = once_s, hash_s
         self.notes = {}
 
     def run_hashed(self, change, limit_s):
-        # The first batch, with its step, takes two seconds.
+        # The first batch takes two seconds with its step, unless a test says otherwise.
         later_s = 0.02 * (self.cut.batches - 1)
-        return HashedRun(digests=[1], seconds=2.0 + later_s, once_s=2.0)
+        seconds = self.once_s + later_s
+        return HashedRun(digests=[1], seconds=seconds, once_s=self.once_s, hash_s=self.hash_s)
 
     def digests(self, change, limit_s):
         return [1]
@@ -214,7 +216,36 @@ def found_loop(**more):
     ],
 )
 def test_first_run_tells_how_many_batches_are_enough(later_s, budget_s, batches):
-    assert lengthen_runs(found_loop(), 5, later_s, budget_s, 3.0) == batches
+    assert lengthen_runs(found_loop(), 5, later_s, budget_s, 3.0, budget_s) == batches
+
+
+@pytest.mark.parametrize(
+    ("later_s", "left_s", "batches"),
+    [
+        (0.08, 36.0, 51),  # six runs of 6 s, or 4 s if they take half as long again: 1 s of loop
+        (0.08, 27.0, 5),
+        (0.08, 5.0, 5),
+        (3.1, 600.0, 5),  # it takes LEAST_S already
+    ],
+)
+def test_runs_are_not_lengthened_beyond_the_time_that_is_left(later_s, left_s, batches):
+    """The floor of three seconds once took the time of the rounds, which were refused then."""
+    assert lengthen_runs(found_loop(), 5, later_s, 42.0, 3.0, left_s) == batches
+
+
+@pytest.mark.parametrize(("workers", "batches"), [(0, 250), (2, 42)])
+def test_time_for_hashing_counts_for_the_length_if_there_are_workers(workers, batches):
+    """Workers make batches meanwhile, so that those of 120 ms seem to take 20 ms."""
+    runner = ShortRunner(5, hash_s=0.4)
+    found = found_loop(facts=FACTS | {"num_workers": workers})
+    tried = try_changes(cast("Any", runner), found, [ONE], 600.0, lambda _: None)
+    assert batches - 5 <= tried.batches <= batches
+
+
+def test_long_run_is_not_said_to_be_too_short():
+    runner, lines = ShortRunner(5, once_s=9.0), []
+    try_changes(cast("Any", runner), found_loop(), [ONE], 600.0, lines.append)
+    assert lines[0].startswith("a run up to batch 5 is mostly its first batch: further ones end")
 
 
 def test_runs_that_the_observed_one_made_too_short_are_lengthened():

@@ -119,7 +119,8 @@ def test_other_samples_are_told_and_not_judged(repository):
 
 
 def test_commit_that_fails_to_import_is_one_line(repository):
-    (repository / "images.py").write_text("import no_such_module\n")
+    images = repository / "images.py"
+    images.write_text("import no_such_module\n" + images.read_text())
     git(repository, "commit", "-q", "-a", "-m", "Break it")
     write_dataset(repository)
     process = check(repository, "against=HEAD")

@@ -152,6 +152,57 @@ def test_argument_belongs_to_the_own_dataset_of_a_sweep(folder, tmp_path):
     assert [result.num_samples for result in own] == [12]
 
 
+LAZY = """
+def attach(package, names):
+    def load(name):
+        import importlib
+        if name in names:
+            return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+        raise AttributeError(name)
+    return load, lambda: list(names), list(names)
+__getattr__, __dir__, __all__ = attach(__name__, {"Squares": "mine"})
+"""
+OPTION = """
+from mine import Squares
+
+
+class Option:
+    label, num_classes, uint8_scale = "Squares", 4, None
+
+    def __init__(self, count, name):
+        self.count, self.name = count, name
+
+    def fetch(self):
+        return f"{self.name}{self.count}"
+
+    def open(self):
+        return Squares(self.count)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("dataset=src.data.mine.Squares", 40),
+        ("dataset=lazy.Squares", 40),
+        ("dataset=option.Option dataset._args_=[12,a]", 12),
+    ],
+)
+def test_code_in_plain_folders_lazy_packages_and_arguments_by_position(
+    folder, tmp_path, line, count
+):
+    # folders without __init__.py
+    (tmp_path / "src/data").mkdir(parents=True)
+    (tmp_path / "src/data/mine.py").write_text(CODE)
+    (tmp_path / "lazy").mkdir()
+    (tmp_path / "lazy/mine.py").write_text(CODE)
+    (tmp_path / "lazy/__init__.py").write_text(LAZY)
+    (tmp_path / "option.py").write_text(OPTION)
+    process = run_short(*line.split(), folder=folder, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [result.num_samples for result in results(tmp_path)] == [count]
+
+
 def test_settings_of_hydra_may_have_a_plus(folder, tmp_path):
     line = ("+hydra.job.env_set.OWN=1", "++hydra.job.chdir=false", "dataset=mine.Squares")
     process = run_short(*line, folder=folder, cwd=tmp_path)

@@ -216,7 +216,7 @@ def test_user_model_runs_training_and_inference(outputs, overrides):
     [
         (
             "model._target_=my_code.Net +model.wdith=3",
-            "my_code.Net: got an unexpected .*wdith",
+            "model.wdith=3: my_code.Net has no argument wdith",
         ),
         ("model._target_=my_code.NUMBER", "NUMBER: int is neither callable nor iterable"),
         (

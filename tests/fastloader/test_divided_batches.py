@@ -74,7 +74,7 @@ def test_threads_gather_for_a_transform_that_the_loop_has_to_apply():
 
     column, appliers = SlowNumbers(), set()
     loader = FastLoader(column, 4, seed=1, num_threads=2, transform=apply)
-    with pytest.warns(UserWarning, match="global generators of numpy"):
+    with pytest.warns(UserWarning, match="global random generators of numpy"):
         first = torch.cat(list(loader))
     appliers.clear()
     second = torch.cat(list(loader))

@@ -207,7 +207,7 @@ class TorchThreads(Threads):
 
 
 # The last digits of a long sum depend on that number.
-@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.filterwarnings("ignore:samples use the global random generators")
 @pytest.mark.parametrize(
     ("wrap", "settings", "has_threads"),
     [
@@ -405,7 +405,7 @@ def test_stream_that_begins_to_draw_after_its_first_batch_is_told(kind):
     assert second[30:].tolist() == expected[1][30:].tolist()
 
 
-@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.filterwarnings("ignore:samples use the global random generators")
 @pytest.mark.parametrize("first", [29, 30, 31, 34])
 def test_late_normal_numbers_leave_the_programs_ones_alone(first):
     """Both kinds are made in pairs, of which the second is kept for the next call."""

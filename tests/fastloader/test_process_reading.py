@@ -135,7 +135,7 @@ def draw_numpy(batch):
     return batch[0] + np.random.rand(), batch[1]
 
 
-@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.filterwarnings("ignore:samples use the global random generators")
 @pytest.mark.parametrize("transform", [add_one, draw_numpy], ids=["torch", "numpy"])
 def test_transforms_are_applied_to_what_processes_make(transform):
     epochs = []

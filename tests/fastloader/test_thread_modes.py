@@ -181,7 +181,7 @@ def test_an_epoch_under_a_mode_decides_nothing_for_later_ones():
     loader = FastLoader(Made(np.random.rand), 3, num_threads=2, thread_safe=True)
     with Count():
         list(loader)
-    with pytest.warns(UserWarning, match="drawn from the global generators of numpy"):
+    with pytest.warns(UserWarning, match="global random generators of numpy"):
         list(loader)
 
 

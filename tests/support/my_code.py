@@ -540,6 +540,13 @@ class HiddenNet(Net):
         super().__init__(input_shape, num_classes, hidden)
 
 
+class WideNet(Net):
+    """A module with an argument that has no default."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, *, hidden: int) -> None:
+        super().__init__(input_shape, num_classes, hidden)
+
+
 def make_net() -> torch.nn.Module:
     return Net((2, 3), 4)
 

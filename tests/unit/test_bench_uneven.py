@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader
 
 import fastloop
 from fastloop.core.types import Invalid
-from fastloop.data.batch_counts import count_samples
 
 COUNT = 30
 TEXTS = [{"text": "a" * index, "label": index % 2} for index in range(COUNT)]
@@ -65,35 +64,18 @@ def test_even_loader_beside_an_uneven_one_is_counted():
     assert result.samples == COUNT
 
 
-@pytest.mark.parametrize(
-    ("batch", "count"),
-    [
-        ((torch.zeros(5, 3), torch.zeros(5)), 5),
-        ([torch.zeros(5, 3), torch.zeros(5)], 5),
-        (({"ids": torch.zeros(5, 3), "mask": torch.zeros(5, 3)}, torch.zeros(5)), 5),
-        ({"text": ["a", "b"], "label": torch.zeros(2), "epoch": 3}, 2),
-        (((torch.zeros(3, 2),) * 4, ({"boxes": torch.zeros(9, 4)},) * 4), 4),
-        ([(torch.zeros(3), 1)] * 6, 6),
-        ([{"x": torch.zeros(3)}] * 6, 6),
-        (torch.tensor(3.0), 1),
-    ],
-)
-def test_samples_of_a_batch_are_counted(batch, count):
-    assert count_samples(batch) == count
+def test_loaders_of_dicts_in_pairs_are_not_equal_by_a_wrong_count():
+    pairs = [({"text": "a", "x": torch.ones(3)}, {"y": index}) for index in range(64)]
+    loaders = {
+        "all": DataLoader(pairs, batch_size=8),
+        "half": DataLoader(pairs[:32], batch_size=4),
+    }
+    assert fastloop.bench(loaders["all"], trials=1, min_window_s=0).samples == 64
+    with pytest.raises(Invalid, match="half does not deliver what all does: 32 samples delivered"):
+        fastloop.bench_all(loaders, trials=1, same_data=False)
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        ("a", "b"),
-        (torch.zeros(2), torch.zeros(3)),
-        {},
-        [],
-        "text",
-        None,
-        {"x": ["a"] * 3, "y": ["b"] * 2},
-    ],
-)
-def test_batch_without_a_clear_number_is_refused(batch):
-    with pytest.raises(Invalid, match="a batch is columns of one length"):
-        count_samples(batch)
+def test_bench_says_what_makes_the_number_clear():
+    pair = [{"text": ["a"] * 5}, {"text": ["b"] * 5}]
+    with pytest.raises(Invalid, match="may be read as 2 or 5 samples; let the collate"):
+        fastloop.bench([pair], trials=1)

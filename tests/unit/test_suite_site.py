@@ -12,6 +12,7 @@ from options import REPOSITORY
 from suite_files import FAST, NOW_MS, SLOW, document_of, example, measured_cell, null_cell
 
 from fastloop.core.types import UsageError
+from fastloop.suite.build_suite_file import OTHER_DATA
 from fastloop.suite.round_agreement import ComparedRow, find_agreement
 from fastloop.suite.round_files import CLAIMS_FILES, ROUNDS, LoadedRound, load_rounds
 from fastloop.suite.site import render_site
@@ -104,6 +105,27 @@ def test_cells_of_different_rounds_are_not_ranked_together():
     assert "3.00" in rows["small_rows", "raw"]["text"]
     assert "2026-10" in rows["small_rows", "raw"]["text"]
     assert "round 2026-10 (full)" in " ".join(page.split())
+
+
+def test_a_loader_that_delivers_other_data_now_keeps_no_rank_of_an_earlier_round():
+    part = document_of(measured_cell("raw", FAST), measured_cell("ffcv", SLOW))
+    cells = [
+        replace(
+            cell, unranked_reason=OTHER_DATA, figures=replace(cell.figures, rank=None, ratio=None)
+        )
+        if cell.label == "raw"
+        else cell
+        for cell in part.cells
+    ]
+    page, rows = page_of(
+        LoadedRound(round="2026-10", machine="box", document=example()),
+        LoadedRound(
+            round="2026-11", machine="box", document=replace(part, cells=cells, complete=False)
+        ),
+    )
+    assert OTHER_DATA in page
+    assert "3.00" not in rows["small_rows", "raw"]["text"]
+    assert "2026-11" in rows["small_rows", "raw"]["text"]
 
 
 def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():

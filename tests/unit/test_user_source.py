@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import check_own_code
 from fastloop.core.user_code import parameters_of
 from fastloop.core.user_source import read_parameters
 
@@ -133,7 +135,7 @@ for loop_name in range(2):
 a_tuple, (nested, *rest) = 1, (2, 3)
 '''
 PACKAGE = {
-    "__init__.py": "from .rows import Rows as Table\nfrom .deep import *\nfrom . import rows\n",
+    "__init__.py": "from .deep import *\nfrom .rows import Rows as Table\nfrom . import rows\n",
     "rows.py": "from .deep.far import Far\nclass Rows:\n    def __init__(self, path): ...\n",
     "other.py": "class Other:\n    def __init__(self, *, kind='a'): ...\n",
     "deep/__init__.py": "from .far import Far\nfrom ..other import Other\nname = 3\n",
@@ -157,13 +159,13 @@ def folder(tmp_path, monkeypatch):
 
 KNOWN = [
     *("Plain", "Typed", "OfTorch", "Rows", "Inherits", "Any", "Fields"),
-    *("Conditional", "function", "anything"),
+    *("Net", "function", "anything"),
 ]
 UNKNOWN = [
     *(
         "OfModule",
         "Mixed",
-        "Net",
+        "Conditional",
         "Made",
         "Hidden",
         "WithDecorator",
@@ -219,12 +221,186 @@ def test_name_that_does_not_exist_is_told_with_a_similar_one(folder, path, messa
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["def __getattr__(name): ...", "globals()['A'] = 3", "import sys\nsys.modules['x'] = 3"]
-)
-def test_module_that_may_have_further_names_is_left_to_the_import(folder, text):
-    (folder / "open_read.py").write_text(text)
-    assert read_parameters("open_read.Nope") is None
+OF_COUNT = "class Rows:\n    def __init__(self, count=3): ...\n"
+"""A class whose constructor another one with the argument `size` replaces, in ways of ODD."""
+OF_SIZE = "def of_size(self, size): ...\n"
+TABLE = "TABLE = {'Rows': 'nested_read.rows'}\n"
+ATTACH = """
+def attach(package, table):
+    import importlib
+    def get(name):
+        if name in table:
+            return getattr(importlib.import_module(table[name]), name)
+        raise AttributeError(name)
+    return get, lambda: list(table), list(table)
+"""
+ODD = {
+    "class without __init__": "class Rows:\n    pass\n" + OF_SIZE + "Rows.__init__ = of_size\n",
+    "constructor assigned": OF_COUNT + OF_SIZE + "Rows.__init__ = of_size\n",
+    "by a second name": OF_COUNT + OF_SIZE + "Same = Rows\nSame.__init__ = of_size\n",
+    "in a loop": OF_COUNT + OF_SIZE + "for each in [Rows]:\n    each.__init__ = of_size\n",
+    "by setattr": OF_COUNT + OF_SIZE + "setattr(Rows, '__init__', of_size)\n",
+    "by type.__setattr__": OF_COUNT + OF_SIZE + "type.__setattr__(Rows, '__init__', of_size)\n",
+    "in a function": OF_COUNT
+    + "def of_size(self, size): ...\ndef change(cls):\n    cls.__init__ = of_size\nchange(Rows)\n",
+    "by another module": OF_COUNT + "from change_read import change\nchange(Rows)\n",
+    "by a list": OF_COUNT + "from change_read import change_all\nchange_all([Rows])\n",
+    "by a decorator": "from change_read import change\n@change\n" + OF_COUNT,
+    "by the class itself": "from change_read import change\nclass Rows:\n"
+    "    def __init__(self, count): ...\n    @classmethod\n    def turn(cls): change(cls)\n"
+    "Rows.turn()\n",
+    "of the base": OF_COUNT.replace("Rows", "Base")
+    + OF_SIZE
+    + "class Rows(Base): ...\nBase.__init__ = of_size\n",
+    "by the package's __init__": "from .inner import Rows",
+    "defaults assigned": "def Rows(size): ...\nRows.__defaults__ = (3,)\n",
+    "signature assigned": "import inspect\ndef Rows(*args, **kwargs): ...\n"
+    "Rows.__signature__ = inspect.signature(lambda size=3: 0)\n",
+    "field under if": "from dataclasses import dataclass\n@dataclass\nclass Rows:\n"
+    "    if True:\n        size: int = 3\n",
+    "default assigned": "from dataclasses import dataclass\n@dataclass\nclass Rows:\n"
+    "    size: int\n    size = 3\n",
+    "second name of ClassVar": "from dataclasses import dataclass\n"
+    "from typing import ClassVar as Shared\n@dataclass\nclass Rows:\n"
+    "    count: Shared\n    size: int = 3\n",
+    "dataclass without init": "from dataclasses import dataclass\nHOW = {'init': False}\n"
+    "@dataclass(**HOW)\nclass Rows:\n    size: int\n",
+    "dataclass of another": "def dataclass(cls):\n    return lambda size=3: cls\n@dataclass\n"
+    "class Rows:\n    count: int\n",
+    "metaclass": "class Meta(type):\n"
+    "    def __call__(cls, size=3): return type.__call__(cls, size)\n"
+    "class Rows(metaclass=Meta):\n    def __init__(self, count): ...\n",
+    "metaclass of the base": "class Meta(type):\n"
+    "    def __call__(cls, size=3): return type.__call__(cls, size)\n"
+    "class Base(metaclass=Meta): ...\nclass Rows(Base):\n    def __init__(self, count): ...\n",
+    "base changes its subclasses": "from change_read import change\nclass Base:\n"
+    "    def __init_subclass__(cls): change(cls)\nclass Rows(Base):\n"
+    "    def __init__(self, count): ...\n",
+    "__new__ of the base": "class Base:\n    def __new__(cls, size=3): ...\n"
+    "class Rows(Base): ...\n",
+    "several bases": "class A:\n    def __init__(self, size=3): ...\nclass B: ...\n"
+    "class Rows(B, A): ...\n",
+    "base by another name": "class A:\n    def __init__(self, size=3): ...\nBase = A\n"
+    "class Rows(Base): ...\n",
+    "if": "if True:\n    def Rows(size=3): ...\nelse:\n    def Rows(count): ...\n",
+    "try": "try:\n    import absent_read\n    def Rows(count): ...\nexcept ImportError:\n"
+    "    def Rows(size=3): ...\n",
+    "try around a def": "def Rows(count): ...\ntry:\n"
+    "    def Rows(size=3): ...\nfinally:\n    pass\n",
+    "while": "while True:\n    def Rows(size=3): ...\n    break\n",
+    "del": "def Rows(count): ...\ndel Rows\nfrom change_read import Rows\n",
+    "star": "def Rows(count): ...\nfrom change_read import *\n",
+    "star alone": "from change_read import *\n",
+    "exec": "exec('def Rows(size=3): ...')\n",
+    "exec over a def": "def Rows(count): ...\nexec('def Rows(size=3): ...')\n",
+    "globals": "globals()['Rows'] = lambda size=3: 0\n",
+    "globals of builtins": "import builtins\n"
+    "builtins.exec('Rows = lambda size=3: 0', builtins.globals())\n",
+    "global": "def make():\n    global Rows\n    def Rows(size=3): ...\nmake()\n",
+    "sys.modules": "import sys\nclass Rest:\n    @staticmethod\n    def Rows(size=3): ...\n"
+    "sys.modules[__name__] = Rest\n",
+    "sys by another name": "import sys as system\nclass Rest:\n    @staticmethod\n"
+    "    def Rows(size=3): ...\nsystem.modules[__name__] = Rest\n",
+    "told its name": "from change_read import fill\nfill(__name__)\n",
+    "__getattr__": "def __getattr__(name):\n    if name != 'Rows':\n"
+    "        raise AttributeError(name)\n    return lambda size=3: 0\n",
+    "__getattr__ imported": "from change_read import __getattr__\n",
+    "__getattr__ of attach": ATTACH
+    + TABLE
+    + "__getattr__, __dir__, __all__ = attach(__name__, TABLE)\n",
+    "__getattr__ by another name": "from change_read import get_rows as __getattr__\n",
+    "type checking": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+    "    from count_read import Rows\nfrom change_read import __getattr__\n",
+    "sys.path": "import sys\nfrom pathlib import Path\n"
+    "sys.path.insert(0, str(Path(__file__).parents[1] / 'first'))\nfrom second_read import Rows\n",
+    "absent module caught": "try:\n    from absent_read import Rows\nexcept ImportError:\n"
+    "    def Rows(size=3): ...\n",
+    "decorated function": "import functools\ndef add(f): return lambda size=3: 0\n@add\n"
+    "def Rows(count): ...\n",
+    "nested text": "Rows = lambda size=3: 0\nNUMBER = " + "+".join(["1"] * 900) + "\n",
+}
+CHANGE = """
+import sys
+def of_size(self, size): ...
+def change(cls):
+    cls.__init__ = of_size
+    return cls
+def change_all(many):
+    for each in many: change(each)
+def fill(name):
+    sys.modules[name].Rows = Rows
+def Rows(size=3): ...
+def get_rows(name):
+    if name != "Rows":
+        raise AttributeError(name)
+    return Rows
+__getattr__ = get_rows
+"""
+
+
+@pytest.fixture
+def odd_folder(folder):
+    """A folder with the modules that those of ODD import."""
+    files = {
+        "change_read.py": CHANGE,
+        "count_read.py": "def Rows(count): ...\n",
+        "second_read.py": "def Rows(count): ...\n",
+        "first/second_read.py": "def Rows(size=3): ...\n",
+        "nested_read/rows.py": "class Rows:\n    def __init__(self, size=3): ...\n",
+        "odd_read/inner.py": OF_COUNT,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_module_is_left_to_the_import(odd_folder, kind):
+    (odd_folder / "odd_read" / "__init__.py").write_text(ODD[kind])
+    path = "odd_read.Rows"
+    if kind == "by the package's __init__":
+        change = (
+            "from change_read import of_size\nfrom .inner import Rows\nRows.__init__ = of_size\n"
+        )
+        (odd_folder / "odd_read" / "__init__.py").write_text(change)
+        path = "odd_read.inner.Rows"
+    assert read_parameters(path) is None
+    # The import works, and says otherwise than the text that comes first.
+    imported = parameters_of(path)
+    assert imported is None or "count" not in imported.names
+
+
+def test_folders_without_init_are_read(folder):
+    for name, text in {"photos.py": OF_COUNT, "__init__.py": ""}.items():
+        (folder / "src_read/data/deep").mkdir(parents=True, exist_ok=True)
+        (folder / "src_read/data/deep" / name).write_text(text)
+    (folder / "src_read/data/photos.py").write_text(OF_COUNT)
+    paths = ["src_read.data.photos.Rows", "src_read.data.deep.photos.Rows"]
+    read = [read_parameters(path) for path in paths]
+    assert read == [parameters_of(path) for path in paths]
+    assert None not in read
+    for name in [each for each in sys.modules if each.startswith("src_read")]:
+        del sys.modules[name]
+    with pytest.raises(ValueError, match=r"src_read\.data has no phoots; did you mean .*photos"):
+        read_parameters("src_read.data.phoots.Rows")
+
+
+@pytest.mark.parametrize("text", ["-" * 5000 + "1", "(" * 150 + ")" * 150, "a" + ".b" * 3000])
+def test_deeply_nested_text_is_left_to_the_import(folder, text):
+    (folder / "deep_read.py").write_text(f"VALUE = lambda a: {text}\n")
+    assert read_parameters("deep_read.VALUE") is None
+
+
+def test_error_of_a_finder_is_left_to_the_import(folder, monkeypatch):
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            raise KeyError(name)
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert read_parameters("pack_read.nope.Rows") is None
+    assert read_parameters("nope_read.Rows") is None
 
 
 def test_syntax_error_is_told_with_its_place(folder):
@@ -235,3 +411,13 @@ def test_syntax_error_is_told_with_its_place(folder):
 
 def test_module_without_text_is_left_to_the_import(folder):
     assert read_parameters("_heapq.nope") is None
+
+
+@pytest.mark.parametrize("more", [{"_args_": ["data"]}, {"_partial_": True}], ids=str)
+def test_arguments_that_hydra_passes_in_another_way_are_not_missing(folder, more):
+    node = {"_target_": "pack_read.rows.Rows"}
+    check_own_code([{"dataset": node | more}])
+    with pytest.raises(ConfigError, match="has no argument pth"):
+        check_own_code([{"dataset": node | more | {"pth": 1}}])
+    with pytest.raises(ConfigError, match="has no default for it"):
+        check_own_code([{"dataset": node}])

@@ -181,19 +181,27 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
 
 
 def lengthen_runs(
-    found: LoopFindings, batches: int, later_s: float, budget_s: float, outside_s: float
+    found: LoopFindings,
+    batches: int,
+    later_s: float,
+    budget_s: float,
+    outside_s: float,
+    left_s: float,
 ) -> int:
     """Number of the loop's batches in each further run: never fewer than the first one had.
 
     The loop may have been far slower in the observed run, as beside other programs: runs that are
     too short for the loop's usual time would tell nothing. batches: of the first run; later_s: time
     of the loop in it after the first batch, which takes longer than others; outside_s: the rest of
-    that run.
+    that run; left_s: the part of the budget that is left.
     """
-    if batches < 2 or later_s <= 0:
+    if batches < 2 or not 0 < later_s < LEAST_S:
         return batches
-    fitting = _fit_batches(loop_of_rank(found), later_s / (batches - 1), budget_s, outside_s)
-    return max(batches, fitting)
+    batch_s = later_s / (batches - 1)
+    fitting = _fit_batches(loop_of_rank(found), batch_s, budget_s, outside_s)
+    # The fewest rounds must still fit, also if their runs are slower than the first one.
+    most_s = left_s / (SLOWDOWN * (FEWEST_RUNS - 1)) - outside_s
+    return max(batches, min(fitting, 1 + int(most_s / batch_s)))
 
 
 def _fit_batches(loop: RankLoop, batch_s: float, budget_s: float, outside_s: float) -> int:

@@ -220,7 +220,10 @@ class CutLoop:
         self.result.batches += 1
         if self.result.batches <= self.cut.hashed and self.can_hash:
             self._hash(batch)
-            begun.reached_ns = now_ns()
+            hashed_ns = now_ns()
+            if self.result.batches > 1:
+                self.result.hash_s += (hashed_ns - begun.reached_ns) / 1e9
+            begun.reached_ns = hashed_ns
         return batch
 
     def _hash(self, batch: Any) -> None:

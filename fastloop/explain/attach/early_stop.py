@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -19,7 +21,12 @@ LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
 if a DataLoader is left that no loop has used."""
 MOST_EXITS = 2
-"""Times that a script is ended by SystemExit, so that its own code for the end runs."""
+"""Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
+LEAST_EXITS = 20
+"""An observed script that catches SystemExit is not ended by force before its loops have asked for
+this many further batches."""
+CLEAN_UP_S = 10.0
+"""Most time that functions of `atexit` have if the script is ended by force."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -95,7 +102,7 @@ class StopCounter:
             stop.seconds is not None and spent_s >= stop.seconds
         ):
             self.ends += 1
-            end_script(self.ends - 1)
+            end_script(self.ends - 1, most=max(LEAST_EXITS, stop.batches or 0))
 
     def _has_batches(self, main: LoopSteps, has_unused: Callable[[], bool]) -> bool:
         """True if the main loop has worked on enough batches."""
@@ -114,16 +121,28 @@ def counter_of(folder: str) -> StopCounter | None:
     return StopCounter(stop) if stop else None
 
 
-def end_script(earlier: int = 0) -> NoReturn:
+def end_script(earlier: int = 0, most: int = MOST_EXITS) -> NoReturn:
     """End the script with status 0, as `sys.exit(0)` does in the main thread.
 
-    earlier: number of earlier calls after which the script has gone on, as it has caught that.
+    earlier: number of earlier calls after which the script has gone on, as it has caught that;
+    after `most` of them it is ended by force, with the functions of `atexit` and a line on stderr.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and earlier < MOST_EXITS:
+    if is_main and earlier < most:
         sys.exit(0)
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
-    # batches for ever. Nothing else ends the process from here; its buffers are written before.
+    # batches for ever.
+    reason = "it goes on after SystemExit" if is_main else "its loop is in a thread"
+    with suppress(Exception):
+        print(f"fastloop: the script is ended by force: {reason}", file=sys.stderr)
+    # A function of atexit may wait for a thread, or for a process, that goes on.
+    limit = threading.Timer(CLEAN_UP_S, os._exit, (0,))
+    limit.daemon = True
+    limit.start()
+    # A child of multiprocessing has these functions of its parent, and does not run them.
+    if multiprocessing.parent_process() is None:
+        with suppress(Exception):
+            atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -18,6 +18,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+from fastloop.explain.attach.library_files import OWN
+
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 """The file that Python is to run in place of a script."""
 PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
@@ -28,11 +30,13 @@ sys.path.insert(0, {package!r})
 try:
     from fastloop.explain.attach.follow_children import follow_children
     from fastloop.explain.attach.import_hook import install_probe
+    from fastloop.explain.attach.library_files import keep_own
     from fastloop.explain.attach.stack_files import write_stacks_on_signals
 finally:
     del sys.path[0]
 write_stacks_on_signals({folder!r})
 follow_children({folder!r})
+keep_own({own!r})
 install_probe({folder!r})
 """
 """The program by which a process of multiprocessing installs the probe."""
@@ -72,7 +76,8 @@ class Stowaway:
         self._folder = folder
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, str]]]:
-        return exec, (INSTALL.format(package=PACKAGE_FOLDER, folder=self._folder), {})
+        named = {"package": PACKAGE_FOLDER, "folder": self._folder, "own": sorted(OWN)}
+        return exec, (INSTALL.format(**named), {})
 
 
 def _follow_popen(original: Callable[..., None], folder: str) -> Callable[..., None]:

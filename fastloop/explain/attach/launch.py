@@ -21,6 +21,7 @@ from threading import Timer
 import psutil
 
 from fastloop.explain.attach.follow_children import BOOTSTRAP
+from fastloop.explain.attach.library_files import add_own_files
 from fastloop.processes.command_endings import ENDINGS
 
 PASSED_ON = [
@@ -52,6 +53,8 @@ def run_script(
     signal, such as Ctrl-C, by which a command ends.
     Returns the exit status; negative: the number of the signal that ended the script.
     """
+    # A patch of the script's files is made in this process.
+    add_own_files(arguments)
     # This private function is the one by which multiprocessing passes on -W, -X and the like.
     flags = subprocess._args_from_interpreter_flags()  # pyright: ignore[reportAttributeAccessIssue]
     command = [sys.executable, *flags, BOOTSTRAP, str(folder), *arguments]

@@ -56,13 +56,13 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
 
 
 def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The sentence on the words that the verdict may have on a quiet machine. Empty if only
-    this word is possible, or if there is no answer."""
-    others = _possible_words(loop, shares) - {word}
+    """The sentence on the words that the verdict may have on a quiet machine. Empty if no other
+    word is possible that says something, or if there is no answer."""
+    others = _possible_words(loop, shares) - {word, Part.UNATTRIBUTED}
     if word is Part.UNATTRIBUTED or not others:
         return ""
     used = f"{significant(loop.other_cores, 2)} of {usable_cores()} cores"
-    names = " or ".join(sorted(others - {Part.UNATTRIBUTED})) or "another one"
+    names = " or ".join(sorted(others))
     return (
         f"The verdict may differ on a quiet machine: other programs used {used}, which may slow "
         f"steps down more than loading, or less; {names} is possible, too"

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fastloop.explain.attach.library_files import add_own_files
 from fastloop.explain.attach.loader_places import is_own
 
 
@@ -21,6 +22,7 @@ def become_script(arguments: Sequence[str]) -> None:
 
     A printed traceback has the script's frames only.
     """
+    add_own_files(arguments)
     run = _prepare_module(arguments[1:]) if arguments[0] == "-m" else _prepare_file(arguments)
     try:
         run()

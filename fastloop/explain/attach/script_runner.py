@@ -39,6 +39,8 @@ class HashedRun:
     """Time of the loop, of the slowest rank if there are several, without the hashing."""
     once_s: float
     """The part of it until the loop asks for its second batch."""
+    hash_s: float = 0.0
+    """Time for hashing the batches after the first one."""
 
 
 class ScriptRunner:
@@ -85,6 +87,7 @@ class ScriptRunner:
             digests=self._sort_digests([each.digests for each in results]),
             seconds=slowest.seconds,
             once_s=slowest.once_s,
+            hash_s=slowest.hash_s,
         )
 
     def digests(self, change: Change, limit_s: float) -> list[int]:

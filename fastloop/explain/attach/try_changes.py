@@ -13,6 +13,7 @@ from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.changes_to_try import (
     COMPARISON_RUNS,
+    LEAST_S,
     MOST_CHANGES,
     choose_changes,
     find_what_if,
@@ -53,7 +54,7 @@ def try_changes(
     first_s = seconds_between(started_ns, now_ns())
     before, run_s = runner.cut.batches, _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
-        report(f"a run up to batch {before} is too short to tell: further ones end at {batches}")
+        report(_tell_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     baseline = Attempt(change=AS_IS, run_s=run_s)
@@ -106,12 +107,22 @@ def _lengthen_runs(
     """Let further runs have as many batches as the first run shows to be enough; returns the time
     that such a run takes. first_s: that of the first run, from its start to its end."""
     batches, later_s = runner.cut.batches, first.seconds - first.once_s
+    # Workers make further batches while one is hashed, so that the waits after it are shorter.
+    if found.facts["num_workers"]:
+        later_s += first.hash_s
     outside_s = max(0.0, first_s - later_s)
-    longer = lengthen_runs(found, batches, later_s, budget_s, outside_s)
+    longer = lengthen_runs(found, batches, later_s, budget_s, outside_s, budget_s - first_s)
     if longer == batches:
         return first_s
     runner.lengthen(longer)
     return outside_s + later_s * (longer - 1) / (batches - 1)
+
+
+def _tell_length(before: int, batches: int, first: HashedRun) -> str:
+    """The line on runs that get more batches than the first one had."""
+    # A first step that loads libraries may take most of a run that is no short one.
+    short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
+    return f"a run up to batch {before} is {short}: further ones end at {batches}"
 
 
 def _add_of_later_passes(

@@ -54,7 +54,7 @@ class CustomDataset:
         )
         kwargs = stable_repr(self.kwargs)
         rows = first if first == second else []
-        # The references of samples of one length keep the names that they have.
+        # Samples of one length have the same name whether `ragged` is null or false.
         ragged = ["ragged"] if self.ragged else []
         return fingerprint(
             "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows, *ragged

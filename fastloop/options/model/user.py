@@ -10,10 +10,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fastloop.core.types import BadData, Leaves, Unsupported, option
-from fastloop.core.user_code import call, check_arguments, check_usable, locate, parameter_names
+from fastloop.core.user_code import (
+    OFFERED,
+    call,
+    check_arguments,
+    check_usable,
+    locate,
+    parameter_names,
+)
 from fastloop.options.model._inputs import describe_sample, unfit_error
-
-OFFERED = ("input_shape", "num_classes")
 
 
 @option

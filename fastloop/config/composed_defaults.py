@@ -1,0 +1,99 @@
+"""Defaults in a composed configuration that its other parts rule out: what fits takes their place.
+
+Hydra merges overrides and the user's yaml files into the yaml of the default option, and does not
+tell which of them has set a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict, read_write
+
+from fastloop.config.catalogue import default_of, option_values
+from fastloop.config.user_options import OPTION_METHODS, pass_to_own_code
+
+DIRECT = "fastloop.options.placement.direct.DirectPlacement"
+PAD = "fastloop.options.collate.pad.PadCollate"
+FITS_PADDED = "recursive"
+"""The placement that takes the place of the default for padded batches."""
+FITTED = (*OPTION_METHODS, "placement")
+"""Groups whose values may change."""
+
+
+def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
+    """Change a configuration of `compose_api`, with Hydra's part, that has just been composed.
+
+    name: of the configuration's main yaml.
+    """
+    for group in OPTION_METHODS:
+        _leave_out_defaults(cfg, name, overrides, group)
+    _fit_placement(cfg, name, overrides)
+
+
+def fit_alike(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
+    """The values of a configuration that Hydra has composed by itself, changed as those of
+    `fitted` were by `fit_composed`."""
+    nodes = {
+        group: {key: each for key, each in values[group].items() if key in fitted[group]}
+        for group in OPTION_METHODS
+    }
+    return values | nodes | {"placement": fitted["placement"]}
+
+
+def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], group: str) -> None:
+    """Delete the settings of the default option, if another `_target_` has replaced it.
+
+    They would be passed to parameters of the same name in place of the user's own defaults. Those
+    that an override or a file has set stay.
+    """
+    node, defaults = cfg.get(group), option_values(group, default_of(group))
+    if not isinstance(node, DictConfig) or node.get("_target_") == defaults["_target_"]:
+        return
+    own = [override for override in overrides if _group_in(override) == group]
+    given = {override.lstrip("+").partition("=")[0] for override in own}
+    left = [
+        key
+        for key, value in defaults.items()
+        if key != "_target_" and f"{group}.{key}" not in given and node.get(key, ...) == value
+    ]
+    if not left or _is_chosen(name, overrides, group):
+        return
+    # Without the group's default, the node has what the files set, and nothing else.
+    others = [override for override in overrides if override not in own]
+    by_files = hydra.compose(name, [*pass_to_own_code(others), f"~{group}"]).get(group) or {}
+    with open_dict(node):
+        for key in left:
+            if key not in by_files:
+                del node[key]
+
+
+def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
+    """Put placement=recursive in place of the default, for collate=pad.
+
+    Padded batches have (padded, lengths) in them, which placement=direct does not open.
+    """
+    targets = [(cfg.get(group) or {}).get("_target_") for group in ("collate", "placement")]
+    is_set = any(_group_in(override) == "placement" for override in overrides)
+    if targets != [PAD, DIRECT] or is_set or _is_chosen(name, overrides, "placement"):
+        return
+    with read_write(cfg), open_dict(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.placement = {**option_values("placement", FITS_PADDED)}
+        cfg.hydra.runtime.choices.placement = FITS_PADDED
+
+
+def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:
+    """True if an override or an experiment chooses an option from the group."""
+    loader: Any = GlobalHydra.instance().config_loader()
+    found = loader.compute_defaults_list(name, [*pass_to_own_code(overrides)], RunMode.RUN)
+    return group in found.overrides.override_choices
+
+
+def _group_in(override: str) -> str:
+    """The group that the override changes, as in `group=`, `+group.setting=` and `group@part=`."""
+    path = override.lstrip("+~").partition("=")[0]
+    return path.partition(".")[0].partition("@")[0]

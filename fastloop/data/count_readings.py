@@ -1,0 +1,112 @@
+"""The numbers of samples that a batch may have, by the columns or lists that tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from fastloop.core.types import Tree
+
+Path = tuple[Any, ...]
+"""Keys and indices from a batch to a part of it."""
+Counts = Mapping[int, frozenset[Path]]
+"""The parts of a batch that tell a number of samples, by this number."""
+
+
+def find_counts(batch: Tree) -> Counts:
+    """The numbers of samples that a batch may have; empty if there is none that fits all of it.
+
+    A pair of dicts, which default_collate makes from samples that are pairs of dicts, may also be
+    two samples:
+
+    >>> sorted(find_counts([{"text": ["a"] * 8}, {"text": ["b"] * 8}]))
+    [2, 8]
+    """
+    return _find(batch, ()) or {}
+
+
+def _find(node: Any, path: Path) -> Counts | None:
+    """As `find_counts` for a part of a batch; None for a part that says nothing, as a text."""
+    # The rows of a packed sequence are those of all steps; the first step has one per sample.
+    if isinstance(node, PackedSequence):
+        return {int(node.batch_sizes[0]): frozenset({path})}
+    if isinstance(node, torch.Tensor | np.ndarray):
+        return {len(node): frozenset({path})} if node.ndim else {1: frozenset()}
+    if isinstance(node, Mapping):
+        return _agree(_find(value, (*path, key)) for key, value in node.items())
+    return _find_in_list(node, path) if _is_list(node) else None
+
+
+def _find_in_list(node: Sequence[Any], path: Path) -> Counts | None:
+    here = frozenset({path})
+    if node and not is_nested(node):
+        # Without a dict or a tensor around them, texts may also be those of one sample.
+        alone: Counts = {} if path else {1: frozenset()}
+        return {**alone, len(node): here}
+    counts = _agree(_find(each, (*path, index)) for index, each in enumerate(node))
+    # The fields of a named tuple are columns.
+    if hasattr(node, "_fields") or not any(map(_has_leaf, node)) or not _are_alike(node):
+        return counts
+    counts = counts or {}
+    return {**counts, len(node): here | counts.get(len(node), frozenset())}
+
+
+def _agree(parts: Iterable[Counts | None]) -> Counts | None:
+    """The numbers that all parts tell; None if no part tells one."""
+    told = [part for part in parts if part is not None]
+    if not told:
+        return None
+    common = set(told[0]).intersection(*told[1:])
+    return {count: frozenset().union(*(part[count] for part in told)) for count in common}
+
+
+def _are_alike(nodes: Sequence[Any]) -> bool:
+    """True if these can be samples of one dataset: of the same kinds in the same places."""
+    first = nodes[0] if nodes else None
+    if isinstance(first, torch.Tensor | np.ndarray):
+        kinds = {
+            (type(each), getattr(each, "dtype", None), getattr(each, "ndim", None))
+            for each in nodes
+        }
+        return len(kinds) == 1
+    if isinstance(first, Mapping):
+        return all(isinstance(each, Mapping) for each in nodes) and _are_dicts_alike(nodes)
+    if _is_list(first):
+        return all(map(_is_list, nodes)) and _are_lists_alike(nodes)
+    return not is_nested(nodes)
+
+
+def _are_dicts_alike(dicts: Sequence[Mapping[Any, Any]]) -> bool:
+    # A sample may lack a key, or have none.
+    common = set(dicts[0]).intersection(*dicts)
+    return bool(common or not all(dicts)) and all(
+        _are_alike([each[key] for each in dicts]) for key in common
+    )
+
+
+def _are_lists_alike(lists: Sequence[Sequence[Any]]) -> bool:
+    # The same places of tuples are compared, but all entries of lists of several lengths.
+    if len(set(map(len, lists))) == 1:
+        return all(map(_are_alike, zip(*lists, strict=True)))
+    return _are_alike([each for entries in lists for each in entries])
+
+
+def _has_leaf(node: Any) -> bool:
+    """False for a list or dict without anything in it."""
+    if isinstance(node, Mapping):
+        return any(map(_has_leaf, node.values()))
+    return any(map(_has_leaf, node)) if _is_list(node) else True
+
+
+def _is_list(node: Any) -> bool:
+    return isinstance(node, tuple | list)
+
+
+def is_nested(entries: Iterable[Any]) -> bool:
+    """True if some of these are tensors, lists or dicts; texts and numbers form a column."""
+    trees = tuple | list | Mapping | torch.Tensor | np.ndarray
+    return any(isinstance(each, trees) for each in entries)

@@ -1,0 +1,162 @@
+"""Defaults that give way to other settings, wherever these come from: a command line or a file."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from commands import run_fastloop
+from options import compose_job
+
+from fastloop.config.build_jobs import build_request
+from fastloop.config.combinations import compose_combinations
+from fastloop.config.command_line import read_command_line
+from fastloop.config.composed_defaults import fit_alike
+from fastloop.config.fit_defaults import fit_defaults
+from fastloop.config.messages import ConfigError
+from fastloop.config.write_experiment import experiment_yaml
+from fastloop.core.plan import without_store
+from fastloop.core.types import Unsupported
+from fastloop.trial.support import check_support
+
+HIDDEN = "model._target_=my_code.HiddenNet"
+CLIPS = ("dataset._target_=my_code.Clips", "collate=pad")
+ROWS = """
+import torch
+
+class Rows:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.ones(1 + index % 3), index
+"""
+
+
+class PlainLoader:
+    """A loader of the user's own that is no dataclass."""
+
+    reads_samples = True
+    honours = ("collate",)
+
+    def __init__(self, store):
+        self.store = store
+
+    @contextmanager
+    def open(self, prepared, plan):
+        yield None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrictLoader:
+    """A loader that refuses to be without a store."""
+
+    store: object
+    reads_samples = True
+    honours = ()
+
+    def __post_init__(self):
+        if self.store is None:
+            raise LookupError("it needs a store")
+
+    @contextmanager
+    def open(self, prepared, plan):
+        yield None
+
+
+def request_of(folder, text, *overrides):
+    """The request of a command line with experiment=own, which is that text."""
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment" / "own.yaml").write_text("# @package _global_\n" + text)
+    line = read_command_line(["-cd", str(folder), "experiment=own", *overrides])
+    (combination,) = compose_combinations(line).each
+    return build_request(combination)
+
+
+@pytest.mark.parametrize("kind", [PlainLoader, StrictLoader])
+def test_loader_that_has_no_form_without_its_store_keeps_it(kind):
+    job = compose_job("loader=fastloop", "store@loader.store=npy", *CLIPS, "benchmark=traversal")
+    loader = kind(store=job.loader.store)
+    assert without_store(loader) is None
+    own = replace(job, loader=loader)
+    assert fit_defaults(own, ()).loader is loader
+    text = replace(own, collate=compose_job("collate._target_=my_code.drop_missing").collate)
+    if kind is StrictLoader:
+        with pytest.raises(Unsupported, match="no such setting; loader=raw"):
+            check_support(replace(text, dataset=compose_job().dataset))
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "kwargs"),
+    [
+        ("model:\n  _target_: my_code.HiddenNet\n", (), {}),
+        ("model:\n  _target_: my_code.HiddenNet\n", ("model.hidden=512",), {"hidden": 512}),
+        ("model:\n  _target_: my_code.HiddenNet\n  hidden: 512\n", (), {"hidden": 512}),
+        ("model:\n  hidden: 64\n", (HIDDEN,), {"hidden": 64}),
+        ("model:\n  hidden: 512\n", (HIDDEN,), {"hidden": 512}),
+        ("batch_size: 16\n", (HIDDEN,), {}),
+    ],
+)
+def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, overrides, kwargs):
+    request = request_of(tmp_path, text, *overrides)
+    model: Any = request.job.model
+    assert model.kwargs == kwargs
+    assert {*request.config["model"]} == {"_target_", *kwargs}
+    # the same job by the way that caches configurations
+    assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model.kwargs == kwargs
+
+
+@pytest.mark.parametrize("overrides", [(HIDDEN,), (HIDDEN, "model.hidden=512")])
+def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides):
+    text = experiment_yaml(overrides, "?")
+    assert text is not None
+    assert request_of(tmp_path, text).job.model == compose_job(*overrides).model
+
+
+def test_required_argument_of_a_model_is_asked_for():
+    own = "model._target_=my_code.WideNet"
+    message = r"^model\.hidden: my_code\.WideNet has no default for it; add model\.hidden=<value>$"
+    with pytest.raises(ConfigError, match=message):
+        compose_job(own)
+    assert compose_job(own, "model.hidden=4").model.kwargs == {"hidden": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "placement"),
+    [
+        ("defaults:\n- override /collate: pad\n", (), "recursive"),
+        ("defaults:\n- override /collate: pad\n", ("placement=direct",), "direct"),
+        ("defaults:\n- override /collate: pad\n", ("placement.non_blocking=true",), "direct"),
+        ("defaults:\n- override /placement: direct\n", ("collate=pad",), "direct"),
+        ("defaults:\n- override /placement: direct\n- override /collate: pad\n", (), "direct"),
+        ("batch_size: 16\n", ("collate=pad",), "recursive"),
+    ],
+)
+def test_placement_that_an_experiment_chooses_stays(tmp_path, text, overrides, placement):
+    request = request_of(tmp_path, text, CLIPS[0], *overrides)
+    assert request.choices["placement"] == placement
+    assert type(request.job.placement).__name__ == f"{placement.title()}Placement"
+    job = compose_job("-cd", str(tmp_path), "experiment=own", CLIPS[0], *overrides)
+    assert job.placement == request.job.placement
+
+
+def test_configuration_that_hydra_has_composed_is_fitted_alike():
+    node = {"_target_": "my_code.HiddenNet"}
+    others = {group: {"_target_": group} for group in ("dataset", "loader", "collate", "transform")}
+    fitted = {**others, "model": node, "placement": {"_target_": "b"}}
+    composed = fitted | {"model": node | {"hidden": 512}, "placement": {"_target_": "a"}}
+    assert fit_alike(composed, fitted) == fitted
+
+
+def test_reading_without_a_store_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text(ROWS)
+    line = ["-m", "loader=raw,fastloop", "dataset=mine.Rows", "collate=pad", "benchmark=traversal"]
+    told = run_fastloop(*line, "trials=1", "min_window_s=0", cwd=tmp_path)
+    assert told.returncode == 0
+    assert told.stderr.count("loader=fastloop reads the samples: no store fits collate=pad\n") == 1
+    kept = compose_job("loader=fastloop", *CLIPS, "benchmark=traversal", "loader.in_memory=true")
+    assert kept.loader.store is not None
+    with pytest.raises(Unsupported, match=r"^store=npy: rows are of one length"):
+        check_support(kept)
