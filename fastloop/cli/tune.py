@@ -36,7 +36,6 @@ torchrun --nproc_per_node=1 <script>: the script then runs without torchrun.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -173,7 +172,6 @@ def _enter_only_rank(arguments: list[str]) -> list[str]:
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     """Observe the script, race its slowest loop's DataLoader, and print the settings found."""
     from fastloop.core.machine_counters import process_begun_ns
-    from fastloop.explain.attach.findings import outside_s
     from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports
     from fastloop.tune import script_tuning
@@ -187,16 +185,15 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
         findings, run_s = _observe_script(arguments, records, budget_s, limit_s)
         late_s = limit_s if run_s >= limit_s else None
         found = script_tuning.choose_loop(findings, arguments, late_s)
-        script_tuning.check_rest(budget_s, spending.seconds_used, outside_s(findings))
+        spending.ending_s = spending.find_ending_s()
+        script_tuning.check_rest(spending, findings, found)
         settings = script_tuning.choose_settings(found)
-        end_ns = begun_ns + int(1e9 * (budget_s - spending.find_ending_s()))
+        end_ns = begun_ns + int(1e9 * (budget_s - spending.ending_s))
         with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_script_race(
                 found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step
             )
-        if outcome.needed_s is not None:
-            least_s = math.ceil(spending.seconds_used + outcome.needed_s)
-            raise UsageError(f"budget={budget_s:g}s is too short; allowed: from {least_s}s")
+        script_tuning.check_outcome(spending, outcome)
         tuned = script_tuning.describe_tuned(findings, found, settings, outcome)
     finally:
         shutil.rmtree(records, ignore_errors=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import optree
@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from tqdm import tqdm
 
+from fastloop.core import stats
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
@@ -81,7 +82,7 @@ class ChunkedReader:
         if first is None:
             raise BadData(f"{self.dataset.label}: no readable sample")
         size = rows_per_chunk(first)
-        processes = _decoding_processes(self.samples, _time_sample(self.samples))
+        processes = _decoding_processes(self.samples, stats.mean(_time_samples(self.samples)))
         with tqdm(
             total=len(self.samples),
             desc=f"{self.dataset.label}: {purpose}",
@@ -104,12 +105,22 @@ class ChunkedReader:
 
 
 def forecast_reading_s(samples: Samples) -> float:
-    """About the seconds in which `ChunkedReader.chunks` reads all samples, by the first ones."""
+    """About the seconds in which `ChunkedReader.chunks` reads all samples, by the first ones.
+
+    It is rather too short: what is expected to last too long is refused. If there is time for the
+    first sample only, its time is all that is known.
+    """
     # Without samples, reading them fails at once.
     if not len(samples):
         return 0.0
-    sample_s = _time_sample(samples)
-    return sample_s * len(samples) / max(1, _decoding_processes(samples, sample_s))
+    first_s, *others_s = _time_samples(samples)
+    if not others_s:
+        return first_s
+    # A dataset may open its file when it is asked for its first sample, so that one counts once. A
+    # few slow ones among the others, as of a busy disk, raise the mean.
+    sample_s = min(stats.mean(others_s), stats.median(others_s))
+    rest_s = sample_s * (len(samples) - 1)
+    return first_s + rest_s / max(1, _decoding_processes(samples, sample_s))
 
 
 def rows_per_chunk(batch_of_one: Tree) -> int:
@@ -117,15 +128,14 @@ def rows_per_chunk(batch_of_one: Tree) -> int:
     return max(1, min(MOST_ROWS, CHUNK_BYTES // max(1, nbytes_of(batch_of_one))))
 
 
-def _time_sample(samples: Samples) -> float:
-    """Mean seconds to decode one of the first samples."""
+def _time_samples(samples: Samples) -> list[float]:
+    """Seconds to decode each of the first samples."""
     # The probe is tolerant: a broken sample is reported when it is read, not while decoding is
     # timed.
     probe = IndexedSamples(samples, tolerant=True)
     decoded = islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES)
-    start_ns = now_ns()
-    count = sum(1 for _ in within(decoded, PROBE_S))
-    return seconds_between(start_ns, now_ns()) / count
+    times_ns = [now_ns(), *(now_ns() for _ in within(decoded, PROBE_S))]
+    return [seconds_between(*pair) for pair in pairwise(times_ns)]
 
 
 def _decoding_processes(samples: Samples, sample_s: float) -> int:

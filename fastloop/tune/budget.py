@@ -48,6 +48,11 @@ def parse_budget(text: object) -> TuneBudget:
     return TuneBudget(seconds=amount * SECONDS[unit])
 
 
+def most_ending_s(budget_s: float) -> float:
+    """The most seconds of a budget that are reserved for reporting the outcome."""
+    return max(ENDING_S, MOST_ENDING_SHARE * budget_s)
+
+
 @dataclass
 class Spending:
     """The spent part of a budget: what this session and earlier ones have used of it."""
@@ -107,8 +112,7 @@ class Spending:
         everything so far has."""
         if self.budget.seconds is None:
             return ENDING_S
-        most_s = max(ENDING_S, MOST_ENDING_SHARE * self.budget.seconds)
-        return min(most_s, ENDING_S * slowdown_by_load())
+        return min(most_ending_s(self.budget.seconds), ENDING_S * slowdown_by_load())
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""

@@ -143,13 +143,18 @@ def check_budget(
     part: EpochPart, budget_s: float, min_window_s: float, fewest_trials: int = FEWEST_TRIALS
 ) -> None:
     """Raise SmallBudgetError if there is no time for the shortest race, or for so many trials."""
+    needed_s = least_race_s(part, min_window_s, fewest_trials)
+    if needed_s > budget_s:
+        raise SmallBudgetError(budget_s, needed_s)
+
+
+def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
+    """About the seconds of the shortest race, of so many trials."""
     # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
     # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
     # The first look, and two more epochs in which the data of the present loader is compared.
-    needed_s = fewest_trials * trial_s + 3 * part.seconds
-    if needed_s > budget_s:
-        raise SmallBudgetError(budget_s, needed_s)
+    return fewest_trials * trial_s + 3 * part.seconds
 
 
 @dataclass(kw_only=True)

@@ -134,6 +134,9 @@ def _answer(outcome: TuneOutcome) -> str:
     text = verdict_text(outcome.race, outcome.is_faster)
     if not outcome.race.is_undecided:
         return text
+    # A race that has run to its end would repeat the same trials with a larger budget.
+    if not outcome.race.is_unfinished:
+        return f"{text} A quieter machine may tell."
     return f"{text} Nothing is lost: {outcome.larger_budget} and resume=last go on from here."
 
 

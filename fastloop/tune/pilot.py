@@ -42,9 +42,10 @@ from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_memory
 from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
 
-SURELY_LATE = 1.25
+SURELY_LATE = 4.0
 """Reading all samples is not begun if it is forecast to take this many times as long as there is
-time for: the forecast is by the first samples alone."""
+time for, about twice the budget: the first samples alone may be slower than others. What takes
+longer than there is time for is stopped in any case."""
 
 
 class SlowReadingError(UsageError):

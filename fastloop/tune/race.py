@@ -74,6 +74,8 @@ class RaceResult:
     """Other configurations that have run and are not surely slower than the winner."""
     is_cut: bool = False
     """True if the budget ended before a gain could be confirmed: nothing is decided."""
+    is_unfinished: bool = False
+    """True if a race with a larger budget would go on from here, with further trials."""
 
     @property
     def is_faster(self) -> bool:
@@ -318,7 +320,10 @@ def _finish(run: _Race) -> RaceResult:
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
+    # Without room for all that promises a gain, or for all rounds, a larger budget would go on.
+    is_unfinished = run.is_cut or run.is_open(posterior)
     confirmed = _confirm(run, winner) if winner != run.present else []
+    is_unfinished |= winner != run.present and len(confirmed) < run.rules.confirming
     for number, costs in enumerate(confirmed, first):
         for name, cost in costs.items():
             seconds[name][number] = cost
@@ -331,6 +336,7 @@ def _finish(run: _Race) -> RaceResult:
         not_run=tuple(name for name in run.surrogate.names if name not in known),
         ties=ties,
         is_cut=run.is_cut and len(confirmed) < FEWEST_CONFIRMING,
+        is_unfinished=is_unfinished,
     )
 
 

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
+from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.import_hook import DATALOADER_MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
+from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
-from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
+from fastloop.tune.loop_trials import EpochPart, LoopTrials, SmallBudgetError, least_race_s
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 from fastloop.tune.short_budget import WORKER_S
@@ -68,6 +71,22 @@ def race_in_script(
     sentences = [f"{note}." for note in notes] if plan.settings[best]["fastloader"] else []
     text = "\n".join([tuned.without_code(), *wrap(sentences)])
     return ScriptOutcome(text=text, best=best, is_faster=tuned.is_faster)
+
+
+def forecast_race_s(found: LoopFindings) -> float:
+    """About the seconds of the shortest race of the loop's DataLoader, by the observed run."""
+    passes = max(1, found.passes)
+    start_s = found.seconds * found.shares[Part.START_UP].value / passes
+    # The observed run may have been stopped within its first pass, so that the length of an epoch
+    # is not known: a race of whole epochs, which takes longer, is expected then.
+    part = EpochPart(
+        samples=FEWEST_BATCHES,
+        batches=FEWEST_BATCHES,
+        is_whole=found.batches / passes < FEWEST_BATCHES,
+        seconds=start_s + FEWEST_BATCHES * found.seconds / found.batches,
+        fixed_s=start_s,
+    )
+    return least_race_s(part, MIN_WINDOW_S, FEWEST_TRIALS)
 
 
 def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:

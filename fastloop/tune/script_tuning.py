@@ -18,11 +18,16 @@ from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH, WORKER
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    outside_s,
+    waiting_s,
+)
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.change import Change
-from fastloop.tune.budget import ENDING_S
+from fastloop.tune.budget import Spending, most_ending_s
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
     STEP,
@@ -65,17 +70,44 @@ def check_budget(budget_s: float) -> None:
         )
 
 
-def check_rest(budget_s: float, spent_s: float, again_s: float) -> None:
-    """Raise UsageError if the second run has no time for a race.
+def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings) -> None:
+    """Raise UsageError, with a budget that suffices, if the second run has no time for a race."""
+    again_s = outside_s(findings)
+    if again_s < spending.remaining_s:
+        return
+    # These import torch, which the command itself needs for nothing else.
+    from fastloop.tune.loop_trials import SPARE
+    from fastloop.tune.script_race import forecast_race_s
 
-    spent_s: so far. again_s: at least the time of the second run until its loop begins.
-    """
-    needed_s = spent_s + again_s + ENDING_S
-    if needed_s >= budget_s:
-        raise UsageError(
-            f"budget={budget_s:g}s is too short: the script takes {again_s:.0f} s outside of its "
-            f"loops, and runs again; allowed: more than {math.ceil(needed_s)}s"
-        )
+    # Other loops may run before the one that is raced, so their time counts, too.
+    until_race_s = max(again_s, (findings.seconds or 0.0) - found.seconds)
+    needed_s = SPARE * (until_race_s + forecast_race_s(found))
+    reason = f"the script takes {again_s:.0f} s outside of its loops, and runs again"
+    least_s = find_sufficient_s(spending, needed_s)
+    raise UsageError(
+        f"budget={spending.budget.seconds:g}s is too short: {reason}; allowed: from {least_s}s"
+    )
+
+
+def check_outcome(spending: Spending, outcome: ScriptOutcome) -> None:
+    """Raise UsageError, with a budget that suffices, if there was no time for a race."""
+    if outcome.needed_s is None:
+        return
+    least_s = find_sufficient_s(spending, outcome.needed_s)
+    raise UsageError(f"budget={spending.budget.seconds:g}s is too short; allowed: from {least_s}s")
+
+
+def find_sufficient_s(spending: Spending, needed_s: float) -> int:
+    """A budget in whole seconds that has room for what is spent and for so many more seconds."""
+    given_s, spent_s = spending.budget.seconds or 0.0, spending.seconds_used
+    least_s = math.floor(given_s) + 1
+    # With a larger budget, the observed run is longer, and more time is kept for the outcome.
+    while True:
+        longer_s = look_s(least_s) - look_s(given_s) + most_ending_s(least_s)
+        wanted_s = math.ceil(spent_s + needed_s + longer_s)
+        if wanted_s <= least_s:
+            return least_s
+        least_s = wanted_s
 
 
 def look_s(budget_s: float) -> float:

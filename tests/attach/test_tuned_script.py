@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import subprocess
@@ -16,13 +17,24 @@ from interrupts import interrupt_after
 from torch.utils.data import DataLoader
 
 from fastloop.cli.script_words import read_torchrun
+from fastloop.core.parts import Part
+from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
-from fastloop.tune.script_plan import ScriptPlan
+from fastloop.tune.budget import Spending, TuneBudget, most_ending_s
+from fastloop.tune.loop_trials import EpochPart, SmallBudgetError, check_budget
+from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 from fastloop.tune.script_process import RaceProbe
-from fastloop.tune.script_race import expect_costs
-from fastloop.tune.script_tuning import check_rest, choose_loop, choose_settings, find_change
+from fastloop.tune.script_race import FEWEST_TRIALS, expect_costs
+from fastloop.tune.script_tuning import (
+    check_outcome,
+    check_rest,
+    choose_loop,
+    choose_settings,
+    find_change,
+    look_s,
+)
 
 WAITING = """\
 import sys
@@ -289,10 +301,76 @@ def test_script_without_a_batch_is_stopped_at_half_of_the_budget(tmp_path):
     assert "stopped after 5 s, 50% of the budget, before a batch" in process.stderr
 
 
+@dataclass
+class KnownLoop:
+    """A loop's findings, as far as settings and budgets are chosen by them."""
+
+    passes: int
+    loaders: int
+    samples_wait: bool = False
+    seconds: float = 4.0
+    batch_s: float = 0.01
+    ranks: None = None
+    facts: dict[str, Any] = field(
+        default_factory=lambda: {
+            "type": "DataLoader",
+            "num_workers": 1,
+            "persistent_workers": False,
+            "prefetch_factor": 2,
+            "most_workers": None,
+            "sampler": "RandomSampler",
+        }
+    )
+
+    @property
+    def batches(self) -> int:
+        return math.ceil(self.seconds / self.batch_s)
+
+    @property
+    def shares(self) -> dict[Part, Estimate]:
+        return {Part.START_UP: Estimate(value=0.0, low=0.0, high=0.0, is_interval=False)}
+
+
+def spending_of(budget_s: float, spent_s: float) -> Spending:
+    """A budget that is spent so far, with the most that is kept for the outcome."""
+    return Spending(
+        budget=TuneBudget(seconds=budget_s), before_s=spent_s, ending_s=most_ending_s(budget_s)
+    )
+
+
+def run_with(budget_s: float, setup_s: float, loop: KnownLoop) -> None:
+    """Spend a budget as `tune --script` does on a script that takes setup_s until its loop.
+
+    Raises UsageError as it does, and SmallBudgetError if the second run has no time for a race.
+    """
+    loop = replace(loop, seconds=look_s(budget_s))
+    found = cast("LoopFindings", loop)
+    seconds = setup_s + loop.seconds
+    findings = ScriptFindings(command="a.py", status=0, loops=(found,), seconds=seconds)
+    check_rest(spending_of(budget_s, seconds), findings, found)
+    in_race = spending_of(budget_s, seconds + setup_s)
+    part = EpochPart(samples=4, batches=4, is_whole=False, seconds=4 * loop.batch_s, fixed_s=0.0)
+    try:
+        check_budget(part, in_race.remaining_s, 0.3, FEWEST_TRIALS)
+    except SmallBudgetError as error:
+        check_outcome(in_race, ScriptOutcome(needed_s=error.allowed_s))
+
+
+@pytest.mark.parametrize("setup_s", [1.0, 5.0, 9.0, 30.0, 200.0])
+@pytest.mark.parametrize("batch_s", [0.001, 0.4, 3.0])
+def test_budget_that_a_refusal_names_suffices(setup_s, batch_s):
+    loop = KnownLoop(passes=1, loaders=1, batch_s=batch_s)
+    for budget_s in (4.0, 6.0, 8.0):
+        with pytest.raises(UsageError, match=r"allowed: from \d+s$") as refused:
+            run_with(budget_s * setup_s / 5, setup_s, loop)
+        named = re.search(r"(\d+)s$", str(refused.value))
+        assert named
+        run_with(float(named[1]), setup_s, loop)
+
+
 def test_second_run_needs_time_for_a_race():
-    check_rest(60.0, spent_s=20.0, again_s=10.0)
-    with pytest.raises(UsageError, match=r"takes 30 s outside of its loops.*more than 72s"):
-        check_rest(60.0, spent_s=40.0, again_s=30.0)
+    with pytest.raises(UsageError, match=r"takes 30 s outside of its loops, and runs again; allo"):
+        run_with(60.0, 30.0, KnownLoop(passes=1, loaders=1))
 
 
 def test_script_without_a_loop_is_refused():
@@ -319,25 +397,6 @@ def test_change_names_what_differs_from_the_call():
         "prefetch_factor": None,
     }
     assert find_change(present, present) == Change()
-
-
-@dataclass
-class KnownLoop:
-    """A loop's findings, as far as settings are chosen by them."""
-
-    passes: int
-    loaders: int
-    samples_wait: bool = False
-    facts: dict[str, Any] = field(
-        default_factory=lambda: {
-            "type": "DataLoader",
-            "num_workers": 1,
-            "persistent_workers": False,
-            "prefetch_factor": 2,
-            "most_workers": None,
-            "sampler": "RandomSampler",
-        }
-    )
 
 
 @pytest.mark.parametrize(

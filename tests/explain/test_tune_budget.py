@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slow_stages import OpensAtFirst, Samples
 
 from fastloop.config.compose import compose_requests
 from fastloop.core.time_limits import deadline_after
@@ -39,8 +40,8 @@ def compose(tmp_path, monkeypatch):
 
 @pytest.mark.heavy
 def test_reading_that_is_too_long_is_refused_after_the_first_samples(compose):
-    """A million samples of 10 ms: hours on any number of cores."""
-    settings = "+dataset.sleep_s=0.01", "+dataset.count=1_000_000"
+    """A hundred million samples of 10 ms: hours on any number of cores."""
+    settings = "+dataset.sleep_s=0.01", "+dataset.count=100_000_000"
     request = compose("dataset._target_=slow_stages.Samples", *settings, "loader=raw")
     spending = Spending(budget=TuneBudget(seconds=600))
     refusal = r"^budget=600s is too short: reading all samples once takes about (\d+) s; allowed: "
@@ -71,6 +72,34 @@ def test_what_has_been_read_takes_no_time_again(compose):
 
 def test_nothing_takes_no_time_to_read():
     assert forecast_reading_s([]) == 0
+
+
+def test_file_that_the_first_sample_opens_is_opened_once():
+    """A mean of 64 samples with the first would be 1.6 ms, and the forecast 7,812 s."""
+    assert 0.1 < forecast_reading_s(OpensAtFirst(0.1, 5_000_000)) < 7_812
+
+
+def test_samples_that_all_take_long_are_forecast_to():
+    slow = Samples(0.001, count=1_000_000)
+    slow.file = lambda: None  # not read by several processes
+    assert forecast_reading_s(slow) > 999
+
+
+def test_first_sample_alone_forecasts_nothing_of_others(monkeypatch):
+    monkeypatch.setattr("fastloop.data.chunked_reader.PROBE_S", 0.0)
+    assert 0.1 < forecast_reading_s(Samples(0.1, count=1_000_000)) < 1_000
+
+
+@pytest.mark.heavy
+def test_ample_budget_is_not_refused_because_of_a_file_that_is_opened(compose):
+    """By a mean with the first of 200,000 samples it would take 1,562 s."""
+    settings = "+dataset.sleep_s=0.5", "+dataset.count=200_000"
+    request = compose("dataset._target_=slow_stages.OpensAtFirst", *settings, "loader=raw")
+    spending = Spending(budget=TuneBudget(seconds=300))
+    first = first_pass_within(
+        spending, lambda deadline: time_first_pass(request, request.job, deadline=deadline)
+    )
+    assert first.pass_s > 0
 
 
 @pytest.mark.heavy

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT, Ratio
-from fastloop.tune.outcome import verdict_text
+from fastloop.tune.outcome import TuneOutcome, format_outcome, verdict_text
 from fastloop.tune.race import FEWEST_CONFIRMING, NoRoomError, RaceResult, RaceRules, race
 from fastloop.tune.surrogate import Surrogate, estimate_noise
+from fastloop.tune.tune_file import TuneFile
 
 PRESENT = "yours"
 
@@ -247,6 +249,72 @@ def test_great_gain_that_rounds_on_a_busy_machine_do_not_confirm_is_no_refutatio
     result = RaceResult(present=PRESENT, winner="other", seconds=costs, confirming=(1,), gain=gain)
     assert result.is_undecided == is_undecided
     assert verdict_text(result, result.is_faster).startswith(begins)
+
+
+def noisy_race(seed: int, count: int, most: int) -> tuple[RaceResult, set[tuple[str, int]]]:
+    """A race of at most about so many trials, and its trials, each with the same cost in any race:
+    a resumed race repeats them."""
+    names = [PRESENT, *(f"candidate {number}" for number in range(count))]
+    trials = set()
+
+    def measure(name, number, _room):
+        trials.add((name, number))
+        drawn = np.random.default_rng([seed, number, names.index(name)]).standard_normal()
+        return (1.0 if name == PRESENT else 0.8) * math.exp(0.35 * drawn)
+
+    return race(surrogate(names), measure, lambda: len(trials) / most), trials
+
+
+def test_race_is_unfinished_where_a_larger_budget_has_further_trials():
+    found = set()
+    for seed, most in product(range(8), (8, 11, 14, 30)):
+        result, trials = noisy_race(seed, 1 + seed % 2, most)
+        if result.is_undecided:
+            _, of_larger = noisy_race(seed, 1 + seed % 2, 1_000)
+            assert result.is_unfinished == bool(of_larger - trials), (seed, most)
+            found.add(result.is_unfinished)
+    assert found == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("is_unfinished", "ends"),
+    [
+        (True, " Nothing is lost: budget=90s and resume=last go on from here."),
+        (False, " these rounds differ too much. A quieter machine may tell."),
+    ],
+)
+def test_larger_budget_is_named_only_if_the_race_would_go_on(is_unfinished, ends):
+    result = RaceResult(
+        present=PRESENT,
+        winner="other",
+        seconds={PRESENT: {0: 2.0, 1: 2.0}, "other": {0: 1.0, 1: 1.0}},
+        confirming=(1,),
+        gain=Ratio(estimate=1.5, low=0.5, high=3.5, p_value=0.3),
+        is_unfinished=is_unfinished,
+    )
+    outcome = TuneOutcome(
+        race=result,
+        objective="epoch",
+        label="raw",
+        file=TuneFile(
+            command="",
+            jobs=[[], ["other"]],
+            changes=[[], ["other"]],
+            forecast_mib=[None, None],
+            left_out={},
+            predicted=[1.0, 1.0],
+            trial_s=1.0,
+            notes=[],
+            combinations=1,
+            exhaustive=1,
+        ),
+        reasons={},
+        peak_mib={},
+        seconds=1.0,
+        trials=4,
+        larger_budget="budget=90s",
+    )
+    assert f"{ends} configuration" in " ".join(format_outcome(outcome).split())
 
 
 def test_race_without_room_claims_nothing():

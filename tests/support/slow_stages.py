@@ -25,6 +25,21 @@ class Samples(Dataset):
         return torch.full((4, 4), float(index)), index % 4
 
 
+class OpensAtFirst(Samples):
+    """Samples that take no time but for the first one to be asked for, which opens their file."""
+
+    def __init__(self, sleep_s: float, count: int = COUNT) -> None:
+        super().__init__(count=count)
+        self.opening_s, self.file = sleep_s, None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.file is None:
+            time.sleep(self.opening_s)
+            # As an open file, it can't be sent to another process.
+            self.file = lambda: None
+        return super().__getitem__(index)
+
+
 class WithoutClasses(Samples):
     """Samples that no model takes. Only the first one can be read."""
 
