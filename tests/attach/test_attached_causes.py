@@ -60,7 +60,8 @@ def find_causes(script: str, *arguments: str, folder: Path) -> list[dict[str, st
     (loop,) = json.loads(path.read_text())["loops"]
     printed = " ".join(process.stderr.split())
     for cause in loop["causes"]:
-        assert f"Cause: {cause['name']}: {cause['text']}; {cause['advice']}." in printed
+        head = "Not known" if cause["is_found"] is None else "Cause"
+        assert f"{head}: {cause['name']}: {cause['text']}; {cause['advice']}." in printed
     return loop["causes"]
 
 
@@ -89,6 +90,10 @@ def test_seeded_cause_is_named(case, tmp_path, request):
     folder = request.getfixturevalue("quota_folder") if case == "quota" else tmp_path
     causes = find_causes("seeded_causes.py", case, str(folder), folder=tmp_path)
     assert SEEDED[case] in [each["name"] for each in causes], causes
+    for cause in causes:
+        # Beside programs that take the cores, attach rightly says that it can't tell the lock.
+        if cause["is_found"] is None and "load hides" in cause["text"]:
+            pytest.skip(cause["text"])
     assert all(each["is_found"] and each["advice"] for each in causes)
 
 

@@ -135,7 +135,8 @@ def assert_only_line(printed: str, message: str) -> None:
 
 @pytest.mark.heavy
 def test_signal_during_import_of_user_code_that_swallows_it_ends_the_command(tmp_path):
-    program = "import os\ntry:\n    os.kill(os.getpid(), 2)\nexcept BaseException:\n    pass\n"
+    swallowed = "try:\n    os.kill(os.getpid(), 2)\nexcept BaseException:\n    pass\n"
+    program = f"import os\n{swallowed}Data = list\n"
     (tmp_path / "mine.py").write_text(program)
     command = start_command(*QUICK, "dataset._target_=mine.Data", cwd=tmp_path)
     assert_only_line(command.communicate()[1], "interrupted")
