@@ -12,7 +12,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fastloop.config.catalogue import default_of, option_values
 from fastloop.config.user_options import OPTION_METHODS, pass_to_own_code
@@ -52,14 +52,15 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     that an override or a file has set stay.
     """
     node, defaults = cfg.get(group), option_values(group, default_of(group))
-    if not isinstance(node, DictConfig) or node.get("_target_") == defaults["_target_"]:
+    values = _unresolved(node)
+    if not isinstance(node, DictConfig) or values.get("_target_") == defaults["_target_"]:
         return
     own = [override for override in overrides if _group_in(override) == group]
     given = {override.lstrip("+").partition("=")[0] for override in own}
     left = [
         key
         for key, value in defaults.items()
-        if key != "_target_" and f"{group}.{key}" not in given and node.get(key, ...) == value
+        if key != "_target_" and f"{group}.{key}" not in given and values.get(key, ...) == value
     ]
     if not left or _is_chosen(name, overrides, group):
         return
@@ -77,13 +78,20 @@ def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None
 
     Padded batches have (padded, lengths) in them, which placement=direct does not open.
     """
-    targets = [(cfg.get(group) or {}).get("_target_") for group in ("collate", "placement")]
+    targets = [_unresolved(cfg.get(group)).get("_target_") for group in ("collate", "placement")]
     is_set = any(_group_in(override) == "placement" for override in overrides)
     if targets != [PAD, DIRECT] or is_set or _is_chosen(name, overrides, "placement"):
         return
     with read_write(cfg), open_dict(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.placement = {**option_values("placement", FITS_PADDED)}
         cfg.hydra.runtime.choices.placement = FITS_PADDED
+
+
+def _unresolved(node: Any) -> dict[Any, Any]:
+    """The values of a part of the configuration, ${...} as it is written; empty for no dict."""
+    # The job is built later, which resolves each value once and names the setting of a failing one.
+    values = OmegaConf.to_container(node) if isinstance(node, DictConfig) else None
+    return values if isinstance(values, dict) else {}
 
 
 def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:

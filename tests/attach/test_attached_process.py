@@ -134,7 +134,10 @@ def test_folder_of_a_killed_command_is_removed_by_the_next_one(tmp_path, monkeyp
     [
         (["nosuch.py", "-x"], "attach nosuch.py: no such file; allowed: a Python script, or -m"),
         (["--epochs", "3"], "attach --epochs: allowed: --try, --yes, --copy, --minutes=, "),
-        (["--batches", "a.py"], "attach --batches: allowed: --try, --yes, --copy, "),
+        (
+            ["--batches", "a.py"],
+            "attach --batches: did you mean --batches=<number>? allowed: --try",
+        ),
         ([], "attach: allowed: [-m] <script> [its arguments]"),
         (["-m"], "attach -m: allowed: -m <module> [its arguments]"),
     ],
