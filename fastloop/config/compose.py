@@ -34,9 +34,9 @@ from fastloop.config.combinations import (
 )
 from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
-from fastloop.config.fit_defaults import describe_missing_store
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
+from fastloop.config.store_choice import describe_missing_store
 from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code
 from fastloop.core.types import BadData, Unsupported, UsageError

@@ -110,6 +110,18 @@ def measure_by_launcher(
     ]
 
 
+def refuse_launcher(command: str) -> MeasureHere:
+    """The function for `compose_all` of a command that measures in its own process alone: it
+    prints why a Hydra launcher can't run it, and fails."""
+
+    def refuse(_: list[JobRequest]) -> int:
+        problem = f"{command} measures on this machine, in its own process"
+        print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
+        return 1
+
+    return refuse
+
+
 def _check_hydra_launcher(name: str, combination: Combination, request: JobRequest) -> None:
     """Raise ConfigError for settings that a Hydra launcher other than basic can't honour."""
     _check_concurrent(name, request.sweep)

@@ -14,8 +14,8 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.combinations import compose_combinations
 from fastloop.config.command_line import read_command_line
 from fastloop.config.composed_defaults import fit_alike
-from fastloop.config.fit_defaults import fit_defaults
 from fastloop.config.messages import ConfigError
+from fastloop.config.store_choice import choose_store
 from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.plan import without_store
 from fastloop.core.types import Unsupported
@@ -81,7 +81,7 @@ def test_loader_that_has_no_form_without_its_store_keeps_it(kind):
     loader = kind(store=job.loader.store)
     assert without_store(loader) is None
     own = replace(job, loader=loader)
-    assert fit_defaults(own, ()).loader is loader
+    assert choose_store(own, ()).loader is loader
     text = replace(own, collate=compose_job("collate._target_=my_code.drop_missing").collate)
     if kind is StrictLoader:
         with pytest.raises(Unsupported, match="no such setting; loader=raw"):
@@ -113,6 +113,23 @@ def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides)
     text = experiment_yaml(overrides, "?")
     assert text is not None
     assert request_of(tmp_path, text).job.model == compose_job(*overrides).model
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "kwargs"),
+    [
+        ("batch_size: 16\n", (), {}),
+        ("batch_size: 16\n", ("model.hidden=512",), {"hidden": 512}),
+        ("model:\n  hidden: 512\n", (), {"hidden": 512}),
+    ],
+)
+def test_model_of_any_arguments_gets_those_that_equal_the_default(
+    tmp_path, text, overrides, kwargs
+):
+    own = "model._target_=my_code.AnyNet"
+    model: Any = request_of(tmp_path, text, own, *overrides).job.model
+    assert model.kwargs == kwargs
+    assert compose_job("-cd", str(tmp_path), "experiment=own", own, *overrides).model == model
 
 
 def test_required_argument_of_a_model_is_asked_for():
