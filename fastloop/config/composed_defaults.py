@@ -50,7 +50,7 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     that an override or a file has set stay.
     """
     node, defaults = cfg.get(group), option_values(group, default_of(group))
-    values = _unresolved(node)
+    values = _raw_values(node)
     if not isinstance(node, DictConfig) or values.get("_target_") == defaults["_target_"]:
         return
     own = [override for override in overrides if _group_in(override) == group]
@@ -76,7 +76,7 @@ def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None
 
     Padded batches have (padded, lengths) in them, which placement=direct does not open.
     """
-    targets = [_unresolved(cfg.get(group)).get("_target_") for group in ("collate", "placement")]
+    targets = [_raw_values(cfg.get(group)).get("_target_") for group in ("collate", "placement")]
     is_set = any(_group_in(override) == "placement" for override in overrides)
     if targets != [PAD, DIRECT] or is_set or _is_chosen(name, overrides, "placement"):
         return
@@ -85,7 +85,7 @@ def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None
         cfg.hydra.runtime.choices.placement = FITS_PADDED
 
 
-def _unresolved(node: Any) -> dict[Any, Any]:
+def _raw_values(node: Any) -> dict[Any, Any]:
     """The values of a part of the configuration, ${...} as it is written; empty for no dict."""
     # The job is built later, which resolves each value once and names the setting of a failing one.
     values = OmegaConf.to_container(node) if isinstance(node, DictConfig) else None

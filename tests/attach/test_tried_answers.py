@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -268,7 +269,7 @@ def test_first_line_of_the_answer_says_that_the_machine_was_busy():
     if not read_counters().total_s:
         pytest.skip("this system does not tell what others use")
     # The shell ends, so that the busy process is no descendant of this one.
-    command = f"{sys.executable} -S -c '{BURN}' >/dev/null 2>&1 & echo $!"
+    command = f"{shlex.quote(sys.executable)} -S -c '{BURN}' >/dev/null 2>&1 & echo $!"
     busy = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     try:
         runner = ShortRunner(5, run_s=0.3)
