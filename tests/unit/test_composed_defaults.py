@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import yaml
 from commands import run_fastloop
 from options import compose_job
 
@@ -26,9 +27,16 @@ CLIPS = ("dataset._target_=my_code.Clips", "collate=pad")
 ROWS = """
 import torch
 
+class Net(torch.nn.Module):
+    def __init__(self, hidden=8):
+        super().__init__()
+
 class Rows:
+    def __init__(self, count=12):
+        self.count = count
+
     def __len__(self):
-        return 12
+        return self.count
 
     def __getitem__(self, index):
         return torch.ones(1 + index % 3), index
@@ -157,6 +165,52 @@ def test_placement_that_an_experiment_chooses_stays(tmp_path, text, overrides, p
     assert type(request.job.placement).__name__ == f"{placement.title()}Placement"
     job = compose_job("-cd", str(tmp_path), "experiment=own", CLIPS[0], *overrides)
     assert job.placement == request.job.placement
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("dataset=mine.Rows", "dataset.count=12"), {"_target_": "mine.Rows", "count": 12}),
+        (("dataset=mine.Rows",), {"_target_": "mine.Rows"}),
+        (("collate=pad", "dataset=mine.Rows"), "recursive.RecursivePlacement"),
+        (("model=mine.Net",), {"_target_": "mine.Net"}),
+        (("model=mine.Net", "model.hidden=512"), {"_target_": "mine.Net", "hidden": 512}),
+    ],
+)
+def test_shown_configuration_is_that_of_the_job(tmp_path, words, shown):
+    (tmp_path / "mine.py").write_text(ROWS)
+    process = run_fastloop(*words, "--cfg", "job", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    composed = yaml.safe_load(process.stdout)
+    if isinstance(shown, str):
+        assert composed["placement"]["_target_"].endswith(shown)
+    else:
+        assert composed[words[0].partition("=")[0]] == shown
+
+
+def test_shown_part_of_a_configuration_is_resolved(tmp_path):
+    (tmp_path / "own.yaml").write_text("defaults: [config, _self_]\nepochs: ${batch_size}\n")
+    line = ("-cd", str(tmp_path), "-cn", "own", "batch_size=7", "--cfg", "job")
+    assert "epochs: ${batch_size}" in run_fastloop(*line, cwd=tmp_path).stdout
+    assert "epochs: 7" in run_fastloop(*line, "--resolve", cwd=tmp_path).stdout
+    placement = run_fastloop(*line, "-p", "placement", cwd=tmp_path).stdout
+    assert placement.startswith("# @package placement\n_target_: fastloop.")
+    assert run_fastloop(*line, "-p", "baseline", cwd=tmp_path).stdout == "null\n"
+    nothing = run_fastloop(*line, "-p", "nope", cwd=tmp_path)
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr == "--package=nope: the configuration has no such part\n"
+    hydra = run_fastloop(*line, "--cfg", "hydra", cwd=tmp_path).stdout
+    assert yaml.safe_load(hydra)["hydra"]["runtime"]["choices"]["placement"] == "direct"
+
+
+def test_arguments_of_own_code_reach_the_jobs_of_a_hydra_launcher(tmp_path):
+    (tmp_path / "mine.py").write_text(ROWS)
+    line = ["-m", "dataset=mine.Rows", "dataset.count=12,6", "collate=pad", "benchmark=traversal"]
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "allow_concurrent=true"]
+    process = run_fastloop(*line, *joblib, "trials=1", "min_window_s=0", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    found = [yaml.safe_load(each.read_text()) for each in tmp_path.rglob("result.json")]
+    assert sorted(each["config"]["dataset"]["kwargs"]["count"] for each in found) == [6, 12]
 
 
 def test_configuration_that_hydra_has_composed_is_fitted_alike():
