@@ -44,7 +44,8 @@ from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
 
 SURELY_LATE = 4.0
 """Reading is refused at once if its forecast is this many times the time left (about twice the
-budget); otherwise the deadline stops it. The first samples alone may be slower than others."""
+budget); otherwise the deadline stops it. Chosen by hand: the first samples alone may be slower than
+others."""
 
 
 class SlowReadingError(UsageError):

@@ -24,7 +24,7 @@ EXITS_OF_SHORTENED_RUN = 2
 """Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
 EXITS_OF_OBSERVED_RUN = 20
 """An observed script that catches SystemExit is not ended by force before its loops have asked for
-this many further batches."""
+this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
 CLEAN_UP_S = 10.0
 """Most time that functions of `atexit` have if the script is ended by force."""
 FLUSH_S = 1.0
@@ -135,14 +135,15 @@ def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
     # batches for ever.
     reason = "it goes on after SystemExit" if is_main else "its loop is in a thread"
+    # A function of atexit may wait for a thread, or for a process, that goes on, and a write to a
+    # full pipe for its reader.
+    limit = threading.Timer(CLEAN_UP_S, _end_late)
+    limit.daemon = True
+    limit.start()
     with suppress(Exception):
         print(f"fastloop: the script is ended by force: {reason}", file=sys.stderr)
     # What the script has printed so far does not depend on how its functions end.
     _flush_streams()
-    # A function of atexit may wait for a thread, or for a process, that goes on.
-    limit = threading.Timer(CLEAN_UP_S, _end_late)
-    limit.daemon = True
-    limit.start()
     # A child of multiprocessing has these functions of its parent, and does not run them.
     if multiprocessing.parent_process() is None:
         with suppress(Exception):
@@ -153,9 +154,11 @@ def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn
 
 def _end_late() -> None:
     """End the process, with what functions of `atexit` have printed by now."""
-    flushing = threading.Thread(target=_flush_streams, daemon=True)
-    flushing.start()
-    flushing.join(FLUSH_S)
+    # The system may refuse a further thread; the process ends all the same.
+    with suppress(Exception):
+        flushing = threading.Thread(target=_flush_streams, daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_S)
     os._exit(0)
 
 
