@@ -30,6 +30,8 @@ PUBLISHED = (
 """Facts about the machine that the file has. The machine's name in the network is left out."""
 NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
 OTHER_DATA = "it delivers other data than most loaders of this workload"
+"""Files hold this sentence, and the page of `suite site` looks for it: with other words, it would
+show the rows of older files as if they had another reason."""
 
 
 def build_suite_file(
