@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import Event
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.cgroup import cpu_quota, usable_cores, usable_memory_bytes
+from fastloop.core.cgroup import count_affinity, cpu_quota, usable_cores, usable_memory_bytes
 from fastloop.core.machine_counters import read_counters
 from fastloop.core.machine_load import LEAST_SECONDS, Load, load_between, summarize_loads
 from fastloop.core.text import align, wrap
@@ -122,7 +122,7 @@ def _hardware(load: Load) -> Iterator[tuple[str, str]]:
     from fastloop.core.machine import describe_machine
 
     machine = describe_machine()
-    visible = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores()
+    visible = count_affinity()
     quota = cpu_quota()
     limit = f"a quota of {quota:g} cores" if quota else "no quota"
     yield "processor", str(machine["cpu"])

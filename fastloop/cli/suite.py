@@ -115,6 +115,10 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     measured = []
     for each in measure_workloads(run):
         measured.append(each)
+        # A sweep prints why a job does not run; if no job runs, there is no sweep.
+        if not any(row.result for row in each.rows):
+            for row in each.rows:
+                print(f"{each.workload.name}, {row.row.label}: {row.reason}", flush=True)
         document = build_suite_file(run, round_name, measured)
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)

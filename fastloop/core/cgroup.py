@@ -29,7 +29,7 @@ MOST_THROTTLED = 0.05
 
 def usable_cores() -> int:
     """Cores that this process may use: its CPU affinity, limited by the cgroup's quota."""
-    affinity = _count_affinity()
+    affinity = count_affinity()
     # The number is rounded up: with a quota of 1.5 a second thread still gets half of a core.
     quota = cpu_quota()
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
@@ -38,11 +38,11 @@ def usable_cores() -> int:
 def available_cores() -> float:
     """CPU seconds per second that this process can get: like `usable_cores`, but a quota of 1.5
     stays 1.5."""
-    affinity, quota = _count_affinity(), cpu_quota()
+    affinity, quota = count_affinity(), cpu_quota()
     return min(affinity, quota) if quota else affinity
 
 
-def _count_affinity() -> int:
+def count_affinity() -> int:
     """Number of cores on which the system lets this process run."""
     # macOS has no affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

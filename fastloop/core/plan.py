@@ -172,10 +172,10 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message that names loaders with that setting, if it is a function of samples."""
+    """The end of a message that names a loader which has the setting, a function of samples."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None
     if name in of_samples or (collate and honours_collate(of_samples, collate)):
         return " while it reads a store; loader.store=null reads the samples themselves"
-    return "; loader=raw and loader=fastloop have it"
+    return "; loader=raw, for example, has it"

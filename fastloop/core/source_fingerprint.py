@@ -14,11 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 from fastloop.core.fingerprints import fingerprint
+from fastloop.core.installed_folders import INSTALLED_IN
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """fastloop's folder; its code has its own version, see `code_version`."""
-INSTALLED_IN = {"site-packages", "dist-packages"}
-"""Names of the folders to which installers write packages; Debian's is the second."""
 
 
 def source_fingerprint(thing: object) -> str:

@@ -21,8 +21,11 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.types import Tree
 
-PLAIN = (str, bytes, int, float, type(None))
+TEXTS_AND_NUMBERS = (str, bytes, int, float)
+PLAIN = (*TEXTS_AND_NUMBERS, type(None))
 """Common leaves other than tensors, which hold no tensors."""
+FIRST_ENTRIES = 8
+"""Entries of a list that tell whether it is a column of texts or numbers."""
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
@@ -39,6 +42,29 @@ def tree_leaves(tree: Tree) -> list[Any]:
         else:
             leaves += tree_leaves(parts)
     return leaves
+
+
+def find_tensors(tree: Tree) -> list[torch.Tensor]:
+    """Every tensor of a tree, in optree's order, without a look at each text and number.
+
+    A list or tuple whose first eight entries are texts and numbers is taken to have no tensors.
+
+    >>> find_tensors({"ids": [list(range(512))] * 64, "label": torch.zeros(64)})[0].shape
+    torch.Size([64])
+    """
+    tensors: list[torch.Tensor] = []
+    for leaf in optree.tree_leaves(tree, is_leaf=_is_plain_column):
+        if isinstance(leaf, torch.Tensor):
+            tensors.append(leaf)
+        elif not _is_plain_column(leaf) and (parts := _parts(leaf)) is not None:
+            tensors += find_tensors(parts)
+    return tensors
+
+
+def _is_plain_column(node: Any) -> bool:
+    return isinstance(node, list | tuple) and all(
+        isinstance(entry, TEXTS_AND_NUMBERS) for entry in node[:FIRST_ENTRIES]
+    )
 
 
 def read_bytes(tree: Tree) -> int:

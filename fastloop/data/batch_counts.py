@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.core.types import Invalid, Tree, UnclearCount
-from fastloop.data.count_readings import Counts, Path, find_counts, is_nested
+from fastloop.data.possible_counts import Counts, PartPath, find_counts, is_nested
 
 REMEDY = (
     "let the collate function return a dict of columns, or give the loader the attribute batch_size"
 )
+CONTAINERS = (dict, list, tuple, Mapping)
+COLUMNS = (torch.Tensor, np.ndarray, list, tuple)
+"""Parts of a batch whose length may be the number of samples."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ def count_epoch(
     length = _length_of(batches)
     if counter.reads_lists and length is not None and count > length:
         raise UnclearCount(f"{count:,} samples are read in an epoch of {length:,}; {REMEDY}")
-    return count, counter.count_quickly
+    return count, counter.quick_counter()
 
 
 def full_size(batches: Iterable[Tree]) -> int | None:
@@ -82,8 +87,8 @@ class SampleCounter:
     def __init__(self, size: int | None = None) -> None:
         """size: number of samples of the first batch, and the most of any other; None: unknown."""
         self._size = size
-        self._paths: frozenset[Path] | None = None
-        self._shortest: Path | None = None
+        self._paths: frozenset[PartPath] | None = None
+        self._shortest: PartPath | None = None
         self.reads_lists = False
         """Only lists of samples have told the numbers, no column."""
 
@@ -110,14 +115,22 @@ class SampleCounter:
         self._shortest = min(self._paths, key=len, default=None)
         return count
 
-    def count_quickly(self, batch: Tree) -> int:
-        """As `count`, in a time that fits into a measurement, after `count` of an epoch."""
-        try:
-            node = _part_of(batch, self._shortest)  # pyright: ignore[reportArgumentType]
-            return int(node.batch_sizes[0]) if isinstance(node, PackedSequence) else len(node)
-        # No part has told the numbers of all batches, or this batch lacks it.
-        except (KeyError, IndexError, TypeError):
-            return self.count(batch)
+    def quick_counter(self) -> Callable[[Tree], int]:
+        """After `count` of an epoch: a function that counts as `count` does, but looks at one part
+        of a batch only, if there is one that has told the numbers of all batches."""
+        path = self._shortest
+        if path is None:
+            return self.count
+
+        def count_quickly(batch: Tree) -> int:
+            part = _part_of(batch, path)
+            if isinstance(part, PackedSequence):
+                return int(part.batch_sizes[0])
+            # A batch of a later epoch may lack the part, or have a single number in its place.
+            is_column = isinstance(part, COLUMNS) and getattr(part, "ndim", 1)
+            return len(part) if is_column else self.count(batch)
+
+        return count_quickly
 
     def _choose(self, batch: Tree, counts: Counts) -> set[int]:
         """The numbers of samples that a batch may have."""
@@ -140,7 +153,7 @@ class SampleCounter:
         return {count} if paths or self._size is None else set()
 
 
-def _are_lists_of_samples(batch: Tree, paths: Iterable[Path]) -> bool:
+def _are_lists_of_samples(batch: Tree, paths: Iterable[PartPath]) -> bool:
     parts = [_part_of(batch, path) for path in paths]
     return bool(parts) and all(
         isinstance(part, tuple | list) and not isinstance(part, PackedSequence) and is_nested(part)
@@ -148,7 +161,13 @@ def _are_lists_of_samples(batch: Tree, paths: Iterable[Path]) -> bool:
     )
 
 
-def _part_of(batch: Tree, path: Path) -> Any:
+def _part_of(batch: Tree, path: PartPath) -> Any:
+    """A part of a batch; None if the batch lacks it."""
     for key in path:
-        batch = batch[key]
+        if not isinstance(batch, CONTAINERS):
+            return None
+        try:
+            batch = batch[key]
+        except (KeyError, IndexError):
+            return None
     return batch

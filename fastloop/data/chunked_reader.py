@@ -27,6 +27,7 @@ from fastloop.core.trees import tree_leaves
 from fastloop.core.types import (
     BadData,
     Invalid,
+    Leaves,
     LengthsDiffer,
     SamplesDiffer,
     Tree,
@@ -36,7 +37,13 @@ from fastloop.core.types import (
 from fastloop.core.user_code import error_line
 from fastloop.data.dataset_samples import fetch_samples, is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
-from fastloop.data.ragged import LISTS_OF_NUMBERS, JaggedTensor, collate_jagged, is_ragged
+from fastloop.data.ragged import (
+    LISTS_OF_NUMBERS,
+    JaggedTensor,
+    collate_jagged,
+    difference_error,
+    is_ragged,
+)
 from fastloop.processes.parent_death import tie_worker_to_parent
 
 CHUNK_BYTES = 2 << 20
@@ -332,8 +339,9 @@ def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
     for index, other in others:
         if (optree.tree_structure(other), leaves_of(other)) != kind:
             pair = f"{first} is {kind[1]}, {index} is {leaves_of(other)}"
-            hint = "each is compared by itself: pad to one length, or use collate=pad, which"
-            hint += " keeps lengths; fastloop.bench measures your loader as it is"
+            hint = "each sample is compared by itself, so pad all to one length, or use "
+            hint += "collate=pad, which keeps their lengths; "
+            hint += "fastloop.bench measures your loader as it is"
             raise BadData(f"samples differ once collated: {pair}; {hint}")
     columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
     joined = [torch.cat(column) for column in columns]
@@ -359,12 +367,14 @@ def _check_leaves(batch: Tree) -> None:
 
 
 def _difference_error(message: str, samples: list[tuple[int, Tree]], ragged: bool) -> SamplesDiffer:
-    """The error for samples that differ: a LengthsDiffer if they could be padded."""
-    could_be_padded = not ragged and not _describe_difference(samples, _signature, ragged=True)
-    if could_be_padded:
-        return LengthsDiffer(message)
+    """The error for samples that differ, with a hint if they hold lists of numbers."""
+    kinds = [_signature(sample, ragged=False) for _, sample in samples]
+    # Samples that are padded anyway differ in more than their lengths.
+    error = SamplesDiffer(message) if ragged else difference_error(message, kinds)
     holds_lists = any(f"[{kind}, {kind}" in message for kind in ("int", "float"))
-    return SamplesDiffer(f"{message}; {LISTS_OF_NUMBERS}" if holds_lists else message)
+    if isinstance(error, LengthsDiffer) or not holds_lists:
+        return error
+    return SamplesDiffer(f"{message}; {LISTS_OF_NUMBERS}")
 
 
 def _describe_difference(
@@ -382,10 +392,10 @@ def _describe_difference(
     return ""
 
 
-def _signature(sample: Tree, ragged: bool) -> tuple[Any, list[Any]]:
+def _signature(sample: Tree, ragged: bool) -> tuple[Any, Leaves]:
     """The tree, and the dtype and shape that each leaf has in a batch: int and int64 are equal."""
     leaves, structure = optree.tree_flatten(sample)
-    return structure, [(_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves]
+    return structure, tuple((_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves)
 
 
 def _describe(sample: Tree, ragged: bool) -> str:

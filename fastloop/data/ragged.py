@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastloop.core.protocols import Dataset, RaggedDataset
-from fastloop.core.types import Invalid, Leaves, Tree
+from fastloop.core.types import Invalid, Leaves, LengthsDiffer, SamplesDiffer, Tree
 
 VARIES = -1
 """Placeholder in a shape for a first dimension that differs between samples."""
@@ -69,6 +69,19 @@ def is_ragged(dataset: Dataset) -> bool:
 def shapes_to_pad(leaves: Leaves) -> Leaves:
     """The leaves with VARIES as the first dimension of each, as if samples differed in length."""
     return tuple((dtype, (VARIES, *shape[1:]) if shape else ()) for dtype, shape in leaves)
+
+
+def difference_error(message: str, kinds: Iterable[tuple[Any, Leaves]]) -> SamplesDiffer:
+    """The error for samples of several kinds: a LengthsDiffer if they could be padded.
+
+    kinds: the tree of each sample, and the dtype and shape of its leaves.
+    """
+    (tree, leaves), *others = kinds
+    could_be_padded = all(
+        other == tree and shapes_to_pad(other_leaves) == shapes_to_pad(leaves)
+        for other, other_leaves in others
+    )
+    return LengthsDiffer(message) if could_be_padded else SamplesDiffer(message)
 
 
 def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tensor]], Any]) -> Tree:

@@ -13,7 +13,7 @@ import torch
 
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
-from fastloop.core.types import Leaves, LengthsDiffer, SamplesDiffer, Tree
+from fastloop.core.types import Leaves, Tree
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.dataset_samples import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
@@ -23,7 +23,7 @@ from fastloop.data.digest import (
     nbytes_of,
     sample_hashes,
 )
-from fastloop.data.ragged import is_ragged, longest_lengths, shapes_to_pad
+from fastloop.data.ragged import difference_error, is_ragged, longest_lengths
 from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"
@@ -39,15 +39,14 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     # into holes that are too small for the next chunk: a GiB of holes for a store of 4 GiB.
     count, ragged = len(source.samples), is_ragged(source.dataset)
     hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
-    done, nbytes, leaves, tree = 0, 0, None, None
+    done, nbytes, kind = 0, 0, None
     broken: list[tuple[int, str]] = []
     classes = ClassCounter()
     for chunk in source.chunks("hashing for the same-data gate"):
         whole = np.ones(chunk.size, bool)
         whole[[index - done for index, _ in chunk.broken]] = False
         if chunk.batch is not None:
-            leaves = _same_leaves(leaves, chunk.batch, done)
-            tree = _same_tree(tree, chunk.batch, done)
+            kind = _same_kind(kind, chunk.batch, done)
             classes.update(chunk.batch)
             hashes[done : done + chunk.size][whole] = sample_hashes(
                 chunk.batch, source.dataset.uint8_scale
@@ -57,6 +56,7 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
                 lengths[done : done + chunk.size][whole] = longest_lengths(chunk.batch)
         broken += chunk.broken
         done += chunk.size
+    tree, leaves = kind or (None, None)
     np.save(folder / HASHES, hashes)
     if ragged:
         np.save(folder / LENGTHS, lengths)
@@ -85,24 +85,17 @@ def sample_lengths(prepared: PreparedData) -> np.ndarray:
     return np.load(prepared.reference / LENGTHS, allow_pickle=False)
 
 
-def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
-    """Leaves of a batch; raises SamplesDiffer if previous samples have other leaves."""
-    leaves = leaves_of(batch)
-    if before is not None and leaves != before:
-        pair = f"those before {index} are {before}, {index} is {leaves}"
-        kind = LengthsDiffer if shapes_to_pad(leaves) == shapes_to_pad(before) else SamplesDiffer
-        raise kind(f"samples differ: {pair}")
-    return leaves
-
-
-def _same_tree(before: Any, batch: Tree, index: int) -> Any:
-    """Tree of a batch; raises SamplesDiffer if previous samples are other trees."""
-    structure = optree.tree_structure(batch)
-    if before is not None and structure != before:
-        trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
-        pair = f"those before {index} are {trees[0]}, {index} is {trees[1]}"
-        raise SamplesDiffer(f"samples differ: {pair}")
-    return structure
+def _same_kind(before: tuple[Any, Leaves] | None, batch: Tree, index: int) -> tuple[Any, Leaves]:
+    """Tree and leaves of a batch; raises SamplesDiffer if those of previous samples differ."""
+    kind = optree.tree_structure(batch), leaves_of(batch)
+    if before is not None and kind != before:
+        pair = [leaves for _, leaves in (before, kind)]
+        # Trees are told only if the leaves are equal.
+        if pair[0] == pair[1]:
+            pair = [str(tree).removeprefix("PyTreeSpec") for tree, _ in (before, kind)]
+        message = f"samples differ: those before {index} are {pair[0]}, {index} is {pair[1]}"
+        raise difference_error(message, [before, kind])
+    return kind
 
 
 MOST_CLASSES = 100_000

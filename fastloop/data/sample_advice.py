@@ -7,7 +7,7 @@ from fastloop.core.types import BadData, LengthsDiffer, UnusableLeaves
 from fastloop.data.image_size_advice import add_remedy
 
 OWN_COLLATE = "collate=<module>.<function>"
-CALLERS = "which loader=raw and loader=fastloop call"
+CALLERS = "which loader=raw, for example, calls"
 
 
 def advise(error: BadData, dataset: Dataset) -> str:

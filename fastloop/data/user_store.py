@@ -28,7 +28,7 @@ from fastloop.data.npy_store import (
     write_npy,
     write_ragged,
 )
-from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, shapes_to_pad
+from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, difference_error
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.store_leaves import bytes_of
 from fastloop.data.store_sources import (
@@ -238,10 +238,6 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
         first = first or kinds
         if kinds != first:
             pair = f"those before {done} are {first[1]}, {done} is {kinds[1]}"
-            could_be_padded = structure == first[0] and shapes_to_pad(kinds[1]) == shapes_to_pad(
-                first[1]
-            )
-            kind = LengthsDiffer if could_be_padded else SamplesDiffer
-            raise kind(f"samples differ: {pair}")
+            raise difference_error(f"samples differ: {pair}", [first, kinds])
         yield chunk
         done += len(leaves[0])

@@ -59,7 +59,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
     threads = surroundings.torch_threads
     if threads == 1:
         return Cause(name=CauseName.THREADS, is_found=False, text="there is one")
-    known = f"{threads} threads for {significant(surroundings.usable_cores)} cores"
+    known = f"{threads} threads for {significant(surroundings.available_cores)} cores"
     return _by_gain(CauseName.THREADS, what_ifs, _is_change("torch_threads="), known)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import QuotaPeriods, count_periods, cpu_quota, usable_cores
+from fastloop.core.cgroup import QuotaPeriods, count_affinity, count_periods, cpu_quota
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.job import Job
@@ -40,7 +40,7 @@ class Surroundings:
     """CPU time of making a batch in the loop, as a share of its time."""
 
     @property
-    def usable_cores(self) -> float:
+    def available_cores(self) -> float:
         """Number of cores that both affinity and quota allow."""
         return min(self.visible_cores, self.quota or self.visible_cores)
 
@@ -69,7 +69,7 @@ def look_after(
     measured: None if the model misses the job, so that it predicts nothing. without_workers: the
     times of its batches without workers.
     """
-    quota, visible = cpu_quota(), _visible_cores()
+    quota, visible = cpu_quota(), count_affinity()
     has_less = quota is not None and quota < visible
     return Surroundings(
         torch_threads=job.torch_threads or torch.get_num_threads(),
@@ -89,9 +89,3 @@ def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
     if (cpu_quota() or 0) < 1:
         return None
     return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)
-
-
-def _visible_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return usable_cores()

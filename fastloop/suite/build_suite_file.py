@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastloop.core.machine import describe_machine
@@ -13,6 +13,7 @@ from fastloop.reporting.comparable import UNRANKED, partition
 from fastloop.suite.measure_round import MeasuredRow, MeasuredWorkload, SuiteRun
 from fastloop.suite.suite_file import SCHEMA, Cell, SuiteFile, WorkloadRecord, seal, with_figures
 from fastloop.suite.workloads import SUITE
+from fastloop.sweep.environment_facts import ENGINE
 
 BENCHMARK = "traversal"
 """The only benchmark of the suite's jobs."""
@@ -29,6 +30,8 @@ PUBLISHED = (
 """Facts about the machine that the file has. The machine's name in the network is left out."""
 NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
 OTHER_DATA = "it delivers other data than most loaders of this workload"
+"""Files hold this sentence, and the page of `suite site` looks for it: with other words, it would
+show the rows of older files as if they had another reason."""
 
 
 def build_suite_file(
@@ -47,13 +50,31 @@ def build_suite_file(
         scope=run.scope,
         complete=run.is_whole and len(measured) == len(run.workloads),
         machine={name: here[name] for name in PUBLISHED},
-        versions=here["versions"],
+        versions=here["versions"] | _own_versions(here["versions"], measured),
         commit=here["git_commit"],
         code=here["code"],
         workloads=workloads,
         cells=cells,
     )
     return seal(with_figures(document))
+
+
+def _own_versions(
+    main: Mapping[str, str | None], measured: Sequence[MeasuredWorkload]
+) -> dict[str, str]:
+    """Versions of the packages that loaders with an environment of their own have there, with the
+    name of the loader: {"numpy of ffcv": "2.1.3"}.
+
+    main: the versions of the main environment.
+    """
+    return {
+        f"{name} of {row.row.loader}": version
+        for workload in measured
+        for row in workload.rows
+        if row.result
+        for name, version in row.result.environment.get("versions", {}).items()
+        if version and version != main.get(name) and name != ENGINE
+    }
 
 
 def machine_name() -> str:

@@ -321,9 +321,8 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
         return []
     slow_ms, others_ms = significant(1e3 * medians[slow], 2), significant(1e3 * others, 2)
-    times = f"{slow_ms} ms, the others {others_ms} ms"
-    every = f"every {_ordinal(num_workers)} batch is waited for {times}"
-    return [f"worker-periodic: {every}: one worker may be slower"]
+    every = f"the loop waits {slow_ms} ms for every {_ordinal(num_workers)} batch"
+    return [f"worker-periodic: {every} and {others_ms} ms for the others: one worker may be slower"]
 
 
 def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from fastloop.core.launcher import Launcher
 from fastloop.core.machine import describe_machine
 from fastloop.core.types import Unsupported
 from fastloop.fastloader import has_core
 from fastloop.processes.environments import read_environment
+
+ENGINE = "FastLoader's engine"
+"""Name of the engine of FastLoader among the versions."""
 
 
 def describe_environment(launcher: Launcher) -> dict[str, Any]:
@@ -18,9 +23,11 @@ def describe_environment(launcher: Launcher) -> dict[str, Any]:
     The packages of an environment of the job's own replace those of this process.
     """
     machine = describe_machine()
-    versions = machine["versions"] | {"FastLoader's engine": "native" if has_core() else "python"}
+    versions = machine["versions"] | {ENGINE: "native" if has_core() else "python"}
     if launcher.environment is not None:
         # An environment that could not be built has no packages, and its job no trials.
         with suppress(Unsupported):
-            versions |= read_environment(launcher.environment).packages
+            packages = read_environment(launcher.environment).packages
+            # A package may call itself tensorflow_cpu, and is tensorflow-cpu to pip and to us.
+            versions |= {canonicalize_name(name): number for name, number in packages.items()}
     return machine | {"versions": versions}

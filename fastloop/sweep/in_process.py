@@ -23,7 +23,7 @@ from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.time_limits import within
-from fastloop.core.trees import read_bytes, tree_leaves
+from fastloop.core.trees import find_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree, UnclearCount, UnevenBatches
 from fastloop.data.batch_counts import FirstBatches, count_epoch
 from fastloop.data.digest import (
@@ -52,6 +52,8 @@ SURELY_LONG = 100
 """An epoch fills a window for certain if the one that warms up took this many times as long."""
 SizeOf = Callable[[Tree], int]
 """Returns the number of samples of a batch."""
+CountUneven = SizeOf | None
+"""Counts the samples of a loader's uneven batches, see UnevenBatches; None: they are even."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
@@ -104,8 +106,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     target = resolve_device(device)
     epoch_of = first_batches(epochs_of(loader), batches)
-    samples, leaves, size_of = _look_at_epoch(epoch_of)
-    cold = _cold_timer(epoch_of, step, epochs, target, samples, size_of)
+    samples, leaves, count_uneven = _look_at_epoch(epoch_of)
+    cold = _cold_timer(epoch_of, step, epochs, target, samples, count_uneven)
     timer = warm_timer(cold, min_window_s)
     if seconds is None:
         announce_rounds("bench", trials, timer.window_s)
@@ -121,7 +123,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, cold.consume, spans, target).seconds
     limit = None
-    if step is None and leaves is not None:
+    if step is None and count_uneven is None:
         num_batches = len(spans.seconds("wait"))
         limit = _measure_limit(samples, leaves, num_batches, target, stats.median(trial_s))
     return BenchResult(
@@ -191,9 +193,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
     # The data is checked before any trial: a comparison of loaders of different data has no use.
-    samples, sizes_of = _check_samples(epochs_by_name, same_data)
+    samples, counters = _check_samples(epochs_by_name, same_data)
     cold = {
-        name: _cold_timer(epoch_of, step, epochs, target, samples, sizes_of[name])
+        name: _cold_timer(epoch_of, step, epochs, target, samples, counters[name])
         for name, epoch_of in epochs_by_name.items()
     }
     timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
@@ -330,31 +332,27 @@ def _measure_limit(
 
 
 def _step_of(
-    step: Callable[[Tree], Any] | None, device: torch.device, is_even: bool
+    step: Callable[[Tree], Any] | None, device: torch.device, is_uneven: bool
 ) -> Callable[[Tree], Any]:
-    """The step for the loader's batches; None: one that reads or moves their tensors.
-
-    is_even: all leaves are tensors.
-    """
+    """The step for the loader's batches; None: one that reads or moves their tensors."""
     # A step may be an object that is false, such as an empty container that can be called.
     if step is not None:
         return step
-    return default_step(device) if is_even or device.type != "cpu" else _read_tensors
+    # Uneven batches may hold texts and lists, which are not read.
+    if is_uneven and device.type == "cpu":
+        return lambda batch: read_bytes(find_tensors(batch))
+    return default_step(device)
 
 
-def _read_tensors(batch: Tree) -> int:
-    return read_bytes([leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)])
-
-
-def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves | None, SizeOf]:
-    """Number of samples of an epoch, the leaves of a sample, None for uneven batches, and a
-    function that counts the samples of a batch."""
+def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
+    """Number of samples of an epoch, the leaves of a sample, and the function that counts uneven
+    batches, which have no such leaves."""
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
-        count, size_of = _count_uneven(epoch_of, error)
-        return count, None, size_of
-    return len(hashes), leaves, count_rows
+        count, count_uneven = _count_uneven(epoch_of, error)
+        return count, (), count_uneven
+    return len(hashes), leaves, None
 
 
 def _count_uneven(
@@ -376,12 +374,12 @@ def default_step(device: torch.device) -> Callable[[Tree], Any]:
 
 def _check_samples(
     epochs_by_name: Mapping[str, Epochs], same_data: bool
-) -> tuple[int, dict[str, SizeOf]]:
-    """Number of samples in an epoch, and functions that count those of a batch; raises Invalid if
-    the loaders' samples differ."""
+) -> tuple[int, Mapping[str, CountUneven]]:
+    """Number of samples in an epoch, and the functions that count uneven batches, by the loader's
+    name; raises Invalid if the loaders' samples differ."""
     try:
         count = _compare_samples(epochs_by_name, same_data)
-        return count, dict.fromkeys(epochs_by_name, count_rows)
+        return count, dict.fromkeys(epochs_by_name)
     except UnevenBatches as error:
         if same_data:
             hint = "same_data=False compares only the numbers of samples"
@@ -391,17 +389,17 @@ def _check_samples(
 
 def _compare_counts(
     epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
-) -> tuple[int, dict[str, SizeOf]]:
+) -> tuple[int, Mapping[str, CountUneven]]:
     """As `_check_samples`, of the numbers of samples alone."""
     first, *others = epochs_by_name
-    count, size_of = _count_uneven(epochs_by_name[first], error)
-    sizes_of = {first: size_of}
+    count, count_uneven = _count_uneven(epochs_by_name[first], error)
+    counters = {first: count_uneven}
     for name in others:
-        other, sizes_of[name] = _count_uneven(epochs_by_name[name], error, at_most=count)
+        other, counters[name] = _count_uneven(epochs_by_name[name], error, at_most=count)
         if other != count:
             reason = f"{other} samples delivered, not {count}"
             raise Invalid(f"{name} does not deliver what {first} does: {reason}")
-    return count, sizes_of
+    return count, counters
 
 
 def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:
@@ -435,7 +433,8 @@ class LoaderTimer:
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
-    size_of: SizeOf = count_rows
+    size_of: SizeOf | None = None
+    """Counts the samples of a batch; None: `warm_timer` finds a function by the first batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
@@ -445,8 +444,8 @@ class LoaderTimer:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
         # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
         # too few in a later epoch would seem fast.
-        num_epochs = self.num_epochs * self.repeats
-        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.size_of)
+        num_epochs, size_of = self.num_epochs * self.repeats, self.size_of or count_rows
+        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, size_of)
         for epoch, sizes in enumerate(window.sizes):
             if sum(sizes) != self.samples:
                 counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
@@ -460,15 +459,15 @@ def _cold_timer(
     num_epochs: int,
     device: torch.device,
     samples: int,
-    size_of: SizeOf,
+    count_uneven: CountUneven,
 ) -> LoaderTimer:
     return LoaderTimer(
         epochs=epoch_of,
-        consume=_step_of(step, device, is_even=size_of is count_rows),
+        consume=_step_of(step, device, is_uneven=count_uneven is not None),
         num_epochs=num_epochs,
         device=device,
         samples=samples,
-        size_of=size_of,
+        size_of=count_uneven,
     )
 
 
@@ -481,7 +480,7 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     size_of, start_ns = cold.size_of, now_ns()
     # The quickest function that counts such batches is found here, outside of the windows.
     for batch in cold.epochs(0):
-        size_of = row_counter(batch) if size_of is count_rows else size_of
+        size_of = size_of or row_counter(batch)
         cold.consume(batch)
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())

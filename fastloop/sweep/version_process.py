@@ -118,7 +118,7 @@ def start_version(
     when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
-    # Otherwise multiprocessing's server would import what the working folder has, such as a fastloop.
+    # Otherwise multiprocessing's server would import a fastloop that the working folder has.
     own = {"PYTHONPATH": os.pathsep.join(version.path), "PYTHONSAFEPATH": "1"}
     variables = os.environ | own
     with ours, tempfile.TemporaryFile() as log:

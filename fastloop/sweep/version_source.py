@@ -17,6 +17,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
+from fastloop.core.installed_folders import INSTALLED_IN
 from fastloop.core.optional_libraries import version_of
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.processes.environments import (
@@ -256,7 +257,7 @@ def _import_path(here: Path, others: Sequence[str]) -> tuple[str, ...]:
 
 def _is_of_python(folder: Path) -> bool:
     is_standard = any(folder.is_relative_to(Path(each).resolve() / "lib") for each in _PREFIXES)
-    return is_standard or bool({"site-packages", "dist-packages"} & {*folder.parts})
+    return is_standard or bool(INSTALLED_IN & {*folder.parts})
 
 
 _PREFIXES = {sys.prefix, sys.base_prefix}

@@ -219,8 +219,10 @@ def _check_crops(job: Job) -> None:
         hint = "loader=raw, fastloop, spdl and grain draw new ones in each epoch, without a store"
         raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
     if not traits_of(LoaderTraits, job.loader).even_shares:
-        reason = "sets its own order, and passes no epoch on, from which random crops are drawn"
-        raise Unsupported(f"{loader} {reason}; loader=raw and loader=fastloop do")
+        reason = (
+            "sets its own order and does not pass on the epoch's number, which random crops need"
+        )
+        raise Unsupported(f"{loader} {reason}; loader=raw, for example, passes it on")
 
 
 def _check_batches(job: Job) -> None:

@@ -47,7 +47,7 @@ def count_rows(batch: Tree) -> int:
 
 def row_counter(batch: Tree) -> Callable[[Tree], int]:
     """A function that counts the samples of batches of this kind, fast enough for the window."""
-    # count_rows flattens the tree, which takes longer than the 0.2 us that a window can spare.
+    # count_rows flattens the tree: 2 us for a pair of tensors, of which these take 0.2 us.
     if isinstance(batch, torch.Tensor) or is_tensor_collection(batch):
         return lambda batch: batch.shape[0]
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], torch.Tensor):
@@ -78,7 +78,8 @@ def time_epochs(
     size_of: returns the number of samples of a batch, see `row_counter`.
     All ranks start together, after a barrier; each one stops when it is done itself.
     """
-    # Counting takes 0.2 us a batch, see row_counter; the numbers are checked after the window.
+    # Counting takes 0.2 us a batch, or 0.6 us if count_epoch's function counts columns in a dict.
+    # The numbers are checked after the window.
     sizes: tuple[list[int], ...] = tuple([] for _ in range(num_epochs))
     synchronize(device)
     barrier()

@@ -16,7 +16,8 @@ ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share a
 ENDING_S = 2.0
 """Seconds reserved at the end for reporting the outcome, on a quiet machine."""
 MOST_ENDING_SHARE = 0.15
-"""Largest share of the budget that is reserved for that on a busy machine."""
+"""Largest share of the budget that is reserved for that on a busy machine. Chosen by hand, so that
+most of a small budget is left for the race."""
 ENDING_OF_JOB_S = 0.1
 """Seconds reserved at the end for logging each job."""
 PASSES = 2

@@ -27,7 +27,8 @@ LARGEST_WRITING_SHARE = 0.25
 """Share of the budget that writing one store may take."""
 LARGEST_START_SHARE = 0.05
 """Share of the budget that starting the workers of an epoch may take: on a busy machine, many of
-them would take all of a short budget to start."""
+them would take all of a short budget to start. Chosen by hand: each epoch that starts them anew
+takes this share."""
 
 
 @dataclass(frozen=True, kw_only=True)

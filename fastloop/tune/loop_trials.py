@@ -28,7 +28,7 @@ from fastloop.sweep.in_process import LoaderLike, LoaderTimer, epochs_of, first_
 from fastloop.trial.window import row_counter
 from fastloop.tune.short_budget import (
     EPOCH_S,
-    FEWEST_TRIALS,
+    TRIALS_OF_CONFIRMED_RACE,
     longest_epoch_s,
 )
 
@@ -140,7 +140,10 @@ class SmallBudgetError(ValueError):
 
 
 def check_budget(
-    part: EpochPart, budget_s: float, min_window_s: float, fewest_trials: int = FEWEST_TRIALS
+    part: EpochPart,
+    budget_s: float,
+    min_window_s: float,
+    fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
 ) -> None:
     """Raise SmallBudgetError if there is no time for the shortest race, or for so many trials."""
     needed_s = least_race_s(part, min_window_s, fewest_trials)
@@ -171,7 +174,7 @@ class LoopTrials:
     budget_s: float
     counts_batches: bool = False
     """True: batches may be of any kind; only their number is compared."""
-    fewest_trials: int = FEWEST_TRIALS
+    fewest_trials: int = TRIALS_OF_CONFIRMED_RACE
     """Trials for which the budget must have time; otherwise it is refused."""
     part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
     """The part of an epoch that the first look at the present loader has read."""

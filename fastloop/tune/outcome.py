@@ -150,7 +150,7 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
         return f"No answer yet: {_describe_refutation(result)}: these rounds differ too much."
     if not is_faster or result.gain is None:
         # A gain of a few percent may be hidden by noise, so yours is not called as good as any.
-        text = "No other one that was tried is faster beyond noise, by 2 % or more"
+        text = "Nothing else that was tried is faster by 2 % or more beyond noise"
         if result.winner == result.present:
             return f"{text}."
         return f"{text}: {_describe_refutation(result)}."

@@ -43,9 +43,9 @@ from fastloop.tune.peak_memory import MemoryProfile, observe_memory
 from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
 
 SURELY_LATE = 4.0
-"""Reading all samples is not begun if it is forecast to take this many times as long as there is
-time for, about twice the budget: the first samples alone may be slower than others. What takes
-longer than there is time for is stopped in any case."""
+"""Reading is refused at once if its forecast is this many times the time left (about twice the
+budget); otherwise the deadline stops it. Chosen by hand: the first samples alone may be slower than
+others."""
 
 
 class SlowReadingError(UsageError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ class ScriptPlan:
     is True if FastLoader takes its place."""
     step_s: float
     """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
-    samples_wait: bool = False
+    samples_wait: bool
     """True if samples wait rather than compute, so that many of them can be read at once."""
-    pass_s: float = math.inf
-    """Mean seconds of a pass of the loop."""
+    pass_s: float
+    """Mean seconds of a pass of the loop in the observed run, with the script's own workers."""
     num_samples: int | None = None
     """Length of the DataLoader's dataset; None: it has none."""
     end_ns: int

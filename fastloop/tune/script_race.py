@@ -14,7 +14,6 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
-from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.import_hook import DATALOADER_MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.explain.explained_job import FEWEST_BATCHES
@@ -25,12 +24,14 @@ from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import EpochPart, LoopTrials, SmallBudgetError, least_race_s
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
-from fastloop.tune.short_budget import WORKER_S
+from fastloop.tune.short_budget import divide_waits
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-FEWEST_TRIALS = 2
+    from fastloop.explain.attach.findings import LoopFindings
+
+TRIALS_OF_UNCONFIRMED_RACE = 2
 """A race in which yours and one other run once confirms nothing, but tells more than a refusal: the
 script has taken most of a small budget by then."""
 SIDE = 64
@@ -59,7 +60,7 @@ def race_in_script(
         counts_batches=not has_tensors,
         min_window_s=MIN_WINDOW_S,
         budget_s=left_s,
-        fewest_trials=FEWEST_TRIALS,
+        fewest_trials=TRIALS_OF_UNCONFIRMED_RACE,
     )
     try:
         spending = Spending(budget=TuneBudget(seconds=left_s))
@@ -86,21 +87,24 @@ def forecast_race_s(found: LoopFindings) -> float:
         seconds=start_s + FEWEST_BATCHES * found.seconds / found.batches,
         fixed_s=start_s,
     )
-    return least_race_s(part, MIN_WINDOW_S, FEWEST_TRIALS)
+    return least_race_s(part, MIN_WINDOW_S, TRIALS_OF_UNCONFIRMED_RACE)
 
 
 def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:
     """Cost of each configuration relative to others if its samples wait: each worker waits for its
     own sample, and so does each thread of a FastLoader without workers.
 
-    pass_s: seconds of a pass without workers; workers that start in each pass prolong it.
+    pass_s: seconds of a pass of the observed run, with the script's own workers; workers that start
+    in each pass prolong it. If there are such, a pass without them takes longer, so that the start
+    of workers counts more than it should.
     """
     costs = {}
     for name, each in settings.items():
         workers = each["num_workers"]
-        costs[name] = 1 / (workers or (MAX_WAITING_THREADS if each["fastloader"] else 1))
-        if not each["persistent_workers"]:
-            costs[name] += workers * WORKER_S / pass_s
+        if workers:
+            costs[name] = divide_waits(1.0, workers, each["persistent_workers"], pass_s)
+        else:
+            costs[name] = 1 / MAX_WAITING_THREADS if each["fastloader"] else 1.0
     return costs
 
 

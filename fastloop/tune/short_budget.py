@@ -19,8 +19,9 @@ by hand, nearer to 1 than most gains on the recordings, so that a trial or two o
 OF_ONE_THREAD = 0.8
 """Relative cost of one torch thread, chosen in the same way."""
 WORKER_S = 0.03
-"""About the seconds in which a forked worker starts and ends; many of them take seconds."""
-FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
+"""About the seconds in which a forked worker starts and ends; many of them take seconds. Chosen by
+hand, not measured: it orders trials, and bounds the number of workers in a short budget."""
+TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
 TRIAL_S = 0.5
@@ -56,12 +57,20 @@ def expect_cost(
     epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
     """
     cost = math.prod(EXPECTED.get(text, 1.0) for text in change)
-    # Each worker waits for its own sample, so the waits overlap.
     if waits and job.loading.num_workers:
-        cost /= job.loading.num_workers
-        if not job.loading.persistent_workers:
-            cost += job.loading.num_workers * WORKER_S / epoch_s
+        stay = job.loading.persistent_workers
+        cost = divide_waits(cost, job.loading.num_workers, stay, epoch_s)
     return cost * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
+
+
+def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
+    """The cost with workers, by that without them, if samples wait.
+
+    stay: True if the workers stay from epoch to epoch. epoch_s: seconds of an epoch; workers that
+    start in each one prolong it.
+    """
+    # Each worker waits for its own sample, so the waits overlap.
+    return cost / workers + (0.0 if stay else workers * WORKER_S / epoch_s)
 
 
 def check_least_time(spending: Spending) -> None:
@@ -83,7 +92,7 @@ def check_least_time(spending: Spending) -> None:
 
 def race_of_two_s(trial_s: float) -> float:
     """About the seconds of a race of two that confirms a gain. trial_s: seconds of a trial."""
-    return FEWEST_TRIALS * trial_s + ENDING_S
+    return TRIALS_OF_CONFIRMED_RACE * trial_s + ENDING_S
 
 
 def trial_of_epoch_s(
@@ -102,13 +111,13 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
     start_s: seconds that the process of a trial takes to start. Negative if there is no such epoch;
     epochs are then cut as short as they can be.
     """
-    trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
+    trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / TRIALS_OF_CONFIRMED_RACE
     return (trial_s - start_s) / TRIAL_EPOCHS
 
 
 def name_budget_of_share(seconds: float, share: float) -> str:
-    """The setting of a budget of which no more than that share is this many seconds, with a rest
-    for their error."""
+    """The setting of a budget of which no more than that share is this many seconds, with 20 %
+    more, as the forecast may be too low."""
     return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 

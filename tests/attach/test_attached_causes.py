@@ -65,6 +65,13 @@ def find_causes(script: str, *arguments: str, folder: Path) -> list[dict[str, st
     return loop["causes"]
 
 
+def was_busy(folder: Path) -> bool:
+    """True if other programs kept the machine busy while the script ran."""
+    (path,) = folder.glob("outputs/attach/*/attach.json")
+    load = json.loads(path.read_text())["machine_load"]
+    return load is not None and load["busy"] > 0
+
+
 @pytest.fixture
 def quota_folder():
     """A new cgroup in which a quota of CPU can be set."""
@@ -92,7 +99,7 @@ def test_seeded_cause_is_named(case, tmp_path, request):
     assert SEEDED[case] in [each["name"] for each in causes], causes
     for cause in causes:
         # Beside programs that take the cores, attach rightly says that it can't tell the lock.
-        if cause["is_found"] is None and "load hides" in cause["text"]:
+        if cause["is_found"] is None and "load hides" in cause["text"] and was_busy(tmp_path):
             pytest.skip(cause["text"])
     assert all(each["is_found"] and each["advice"] for each in causes)
 

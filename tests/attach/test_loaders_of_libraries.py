@@ -4,7 +4,10 @@ change is made at the script's line."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
+import zipfile
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -160,55 +163,92 @@ trainer.fit(TensorDataset(torch.arange(32.0)))
 FILES_OF_TRAINER = "trainer/__init__.py", "trainer/train.py", "other.py"
 
 
-def install(folder, *, has_record):
+def install(folder):
     """The library as `pip install --target` installs it, and a script beside it."""
     (folder / "trainer").mkdir(parents=True)
     (folder / "trainer" / "__init__.py").write_text(FIT)
     info = folder / "trainer-1.0.dist-info"
     info.mkdir()
-    (info / "INSTALLER").write_text("pip\n")
-    if has_record:
-        (info / "RECORD").write_text("trainer/__init__.py,,\ntrainer-1.0.dist-info/RECORD,,\n")
+    (info / "RECORD").write_text("trainer/__init__.py,,\ntrainer-1.0.dist-info/RECORD,,\n")
     (folder / "mine.py").write_text("")
 
 
-@pytest.mark.parametrize("has_record", [True, False])
-def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, has_record):
-    install(tmp_path, has_record=has_record)
-    assert package_of(f"{tmp_path}/trainer/__init__.py") == "trainer"
+@pytest.fixture
+def own_files(monkeypatch):
+    """A set of the user's own files that ends with the test."""
+    monkeypatch.setattr(library_files, "OWN", set())
+    library_files.keep_own([])
+    yield
+    library_files.keep_own([])
+
+
+def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, monkeypatch):
+    install(tmp_path)
+    package = f"{tmp_path}/trainer/__init__.py"
+    # The command does not know the path of the script, which looks at its own path alone.
+    assert package_of(package, is_of_script=False) == "trainer"
+    assert package_of(package) == ""
+    package_of.cache_clear()
+    monkeypatch.setattr(sys, "path", [None, str(tmp_path)])
+    assert package_of(package) == "trainer"
     assert package_of(f"{tmp_path}/mine.py") == ""
     # A module of one's own in a folder that an installed package also has.
-    own = package_of(f"{tmp_path}/trainer/mine.py")
-    assert own == ("" if has_record else "trainer")
+    assert package_of(f"{tmp_path}/trainer/mine.py") == ""
 
 
-def test_folder_without_files_of_an_installer_makes_no_library(tmp_path):
-    install(tmp_path, has_record=False)
-    (tmp_path / "trainer-1.0.dist-info" / "INSTALLER").unlink()
+def test_folder_without_a_list_of_files_makes_no_library(tmp_path, monkeypatch):
+    install(tmp_path)
+    (tmp_path / "trainer-1.0.dist-info" / "RECORD").unlink()
+    monkeypatch.syspath_prepend(tmp_path)
     assert package_of(f"{tmp_path}/trainer/__init__.py") == ""
 
 
-@pytest.mark.parametrize("has_record", [True, False])
+def write_wheel(folder):
+    """A wheel of a distribution whose package has another name, as of PyYAML."""
+    path = folder / "pytrainer-1.0-py3-none-any.whl"
+    info = "pytrainer-1.0.dist-info"
+    files = {
+        "trainer/__init__.py": FIT,
+        "single.py": "",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: pytrainer\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return path
+
+
+@pytest.mark.slow
+def test_pip_lists_the_files_that_it_puts_into_a_folder(tmp_path, monkeypatch):
+    libs, options = tmp_path / "libs", ["--quiet", "--no-index", "--no-deps", "--target"]
+    command = [sys.executable, "-m", "pip", "install", *options, libs, write_wheel(tmp_path)]
+    subprocess.run(command, check=True)
+    monkeypatch.syspath_prepend(libs)
+    assert package_of(f"{libs}/trainer/__init__.py") == "trainer"
+    assert package_of(f"{libs}/single.py") == "single"
+
+
+@pytest.mark.usefixtures("own_files")
 @pytest.mark.parametrize(
     "command", [["trainer/train.py"], ["-m", "trainer.train"], ["torchrun", "-m", "trainer"]]
 )
-def test_distribution_of_the_script_is_no_library(tmp_path, monkeypatch, has_record, command):
+def test_distribution_of_the_script_is_no_library(tmp_path, monkeypatch, command):
     """`pip install --target app .` of one's own project lists its files as those of any other."""
-    install(tmp_path, has_record=has_record)
+    install(tmp_path)
     (tmp_path / "trainer" / "train.py").write_text("")
     record = tmp_path / "trainer-1.0.dist-info" / "RECORD"
-    if has_record:
-        record.write_text(f"{record.read_text()}trainer/train.py,,\nother.py,,\n")
-    monkeypatch.setattr(library_files, "OWN", set())
+    record.write_text(f"{record.read_text()}trainer/train.py,,\nother.py,,\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     add_own_files([*command, "--out=a.py"])
     assert {package_of(f"{tmp_path}/{each}") for each in FILES_OF_TRAINER} == {""}
-    library_files.keep_own([])
 
 
 @pytest.mark.heavy
 def test_loop_of_a_library_in_a_folder_of_pythonpath_is_the_scripts_call(tmp_path):
-    install(tmp_path / "libs", has_record=True)
+    install(tmp_path / "libs")
     (tmp_path / "train.py").write_text(CALL)
     libs = str(tmp_path / "libs")
     process = run_fastloop("train.py", cwd=tmp_path, command="attach", PYTHONPATH=libs)

@@ -14,7 +14,7 @@ import torch
 
 from fastloop.explain.attach import patch_dataloader
 from fastloop.explain.attach.early_stop import LONGEST_WAIT, EarlyStop, StopCounter
-from fastloop.explain.attach.loader_places import is_own
+from fastloop.explain.attach.loader_places import is_probe
 from fastloop.explain.attach.loop_states import LoaderState, PassState
 from fastloop.explain.attach.patch_dataloader import STATE, LoopProbe
 from fastloop.explain.attach.recorded_processes import open_script_log
@@ -123,5 +123,5 @@ def test_start_of_a_spawned_worker_is_timed_without_imports_of_fastloop_itself()
 
 def test_functions_around_torchs_are_no_place_in_a_script():
     for module in (patch_dataloader, torch_hooks):
-        assert is_own(module.__file__)
-    assert not is_own(__file__)
+        assert is_probe(module.__file__)
+    assert not is_probe(__file__)

@@ -159,6 +159,24 @@ def test_script_ends_although_its_loop_is_in_a_thread():
     assert process.stderr == "fastloop: the script is ended by force: its loop is in a thread\n"
 
 
+def test_function_that_hangs_at_the_end_loses_no_output():
+    program = (
+        "import atexit, threading\n"
+        "from fastloop.explain.attach import early_stop\n"
+        "early_stop.CLEAN_UP_S = 0.5\n"
+        "def hang():\n"
+        "    print('of the function')\n"
+        "    threading.Event().wait()\n"
+        "atexit.register(hang)\n"
+        "print('of the script')\n"
+        "early_stop.end_script(1, most=1)\n"
+    )
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert process.stdout == "of the script\nof the function\n"
+    assert "ended by force: it goes on after SystemExit" in process.stderr
+
+
 def test_script_that_catches_its_end_ends_all_the_same():
     """As one that goes on with its next epoch after any error."""
     program = (
@@ -276,7 +294,8 @@ class QuickRunner:
         return [1, 2]
 
     def run_hashed(self, change, limit_s):
-        return HashedRun(digests=self.digests(change, limit_s), seconds=0.0, once_s=0.0)
+        digests = self.digests(change, limit_s)
+        return HashedRun(digests=digests, seconds=0.0, once_s=0.0, hash_s=0.0)
 
 
 def test_no_run_gets_more_time_than_is_left():

@@ -14,14 +14,17 @@ from typing import Any, cast
 import pytest
 
 from fastloop.core.machine_counters import read_counters
-from fastloop.core.spans import pause
+from fastloop.core.spans import now_ns, pause
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.changes_to_try import choose_changes, lengthen_runs
+from fastloop.core.time_limits import deadline_after
+from fastloop.explain.attach import try_rounds
+from fastloop.explain.attach.changes_to_try import choose_changes, choose_more_batches
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.script_runner import HashedRun
+from fastloop.explain.attach.script_runner import AS_IS, HashedRun
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.attach.tried_text import format_tried
 from fastloop.explain.attach.try_changes import try_changes
+from fastloop.explain.attach.try_rounds import Attempt, Attempts
 from fastloop.explain.change import Change
 
 LOOP = "train.py:9"
@@ -150,6 +153,7 @@ def test_no_minutes_are_named_if_the_time_was_not_the_limit(is_clear, is_out_of_
     later = tried_change(0.01, name="num_workers=4")
     others = [later] if is_out_of_time else []
     text = shown(change, *others, is_out_of_time=is_out_of_time)
+    assert ("others had saved more" in text) is (is_clear and is_out_of_time)
     assert text.startswith("No answer yet")
     assert "a quieter machine may tell" in text
     assert "--minutes" not in text
@@ -217,7 +221,7 @@ def found_loop(**more):
     ],
 )
 def test_first_run_tells_how_many_batches_are_enough(later_s, budget_s, batches):
-    assert lengthen_runs(found_loop(), 5, later_s, budget_s, 3.0, budget_s) == batches
+    assert choose_more_batches(found_loop(), 5, later_s, budget_s, 3.0, budget_s) == batches
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_first_run_tells_how_many_batches_are_enough(later_s, budget_s, batches)
 )
 def test_runs_are_not_lengthened_beyond_the_time_that_is_left(later_s, left_s, batches):
     """The floor of three seconds once took the time of the rounds, which were refused then."""
-    assert lengthen_runs(found_loop(), 5, later_s, 42.0, 3.0, left_s) == batches
+    assert choose_more_batches(found_loop(), 5, later_s, 42.0, 3.0, left_s) == batches
 
 
 @pytest.mark.parametrize(("workers", "batches"), [(0, 250), (2, 42)])
@@ -261,13 +265,26 @@ def test_runs_that_the_observed_one_made_too_short_are_lengthened():
     assert kept.name in [each.change for each in tried.changes], "runs have several passes"
 
 
+def test_time_that_ends_with_the_last_of_all_rounds_is_no_limit(monkeypatch):
+    """More minutes would add no round."""
+    monkeypatch.setattr(try_rounds, "MOST_ROUNDS", 1)
+    attempts = Attempts(
+        baseline=Attempt(change=AS_IS, run_s=0.0), changed=[Attempt(change=ONE, run_s=0.0)]
+    )
+    runner, deadline = cast("Any", ShortRunner(5, run_s=0.3)), deadline_after(0.2, now_ns())
+    assert try_rounds.run_rounds(runner, attempts, deadline, 60.0, lambda _: None) is False
+    assert deadline.is_over
+
+
 BURN = "while True: pass"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what others use")
-def test_first_line_of_the_answer_says_that_the_machine_was_busy():
+def test_first_line_of_the_answer_says_that_the_machine_was_busy(monkeypatch):
     if not read_counters().total_s:
         pytest.skip("this system does not tell what others use")
+    # Three rounds tell it, in less time than ten.
+    monkeypatch.setattr(try_rounds, "MOST_ROUNDS", 3)
     # The shell ends, so that the busy process is no descendant of this one.
     command = f"{shlex.quote(sys.executable)} -S -c '{BURN}' >/dev/null 2>&1 & echo $!"
     busy = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)

@@ -26,7 +26,7 @@ from fastloop.tune.budget import Spending, TuneBudget, most_ending_s
 from fastloop.tune.loop_trials import EpochPart, SmallBudgetError, check_budget
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 from fastloop.tune.script_process import RaceProbe
-from fastloop.tune.script_race import FEWEST_TRIALS, expect_costs
+from fastloop.tune.script_race import TRIALS_OF_UNCONFIRMED_RACE, expect_costs
 from fastloop.tune.script_tuning import (
     check_outcome,
     check_rest,
@@ -271,6 +271,8 @@ for epoch in range(20):
 @pytest.mark.heavy
 def test_only_rank_of_torchrun_is_tuned(tmp_path):
     (tmp_path / "train.py").write_text(ONE_RANK)
+    # On a busy machine 30 s may be too little: both runs of the script import torch, and begin a
+    # group of processes.
     words = ["budget=60s", "--script", "torchrun", "--nproc_per_node=1", "train.py"]
     process = run_fastloop(*words, cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
@@ -351,7 +353,7 @@ def run_with(budget_s: float, setup_s: float, loop: KnownLoop) -> None:
     in_race = spending_of(budget_s, seconds + setup_s)
     part = EpochPart(samples=4, batches=4, is_whole=False, seconds=4 * loop.batch_s, fixed_s=0.0)
     try:
-        check_budget(part, in_race.remaining_s, 0.3, FEWEST_TRIALS)
+        check_budget(part, in_race.remaining_s, 0.3, TRIALS_OF_UNCONFIRMED_RACE)
     except SmallBudgetError as error:
         check_outcome(in_race, ScriptOutcome(needed_s=error.allowed_s))
 
@@ -369,7 +371,9 @@ def test_budget_that_a_refusal_names_suffices(setup_s, batch_s):
 
 
 def test_second_run_needs_time_for_a_race():
-    with pytest.raises(UsageError, match=r"takes 30 s outside of its loops, and runs again; allo"):
+    with pytest.raises(
+        UsageError, match=r"takes 30 s outside of its loops, and runs again; allowed: from"
+    ):
         run_with(60.0, 30.0, KnownLoop(passes=1, loaders=1))
 
 
@@ -451,6 +455,8 @@ def test_loader_of_the_plan_is_told_from_others_of_the_same_call(tmp_path, num_s
         made_at="train.py:3",
         settings={},
         step_s=0.0,
+        samples_wait=False,
+        pass_s=1.0,
         num_samples=num_samples,
         end_ns=0,
     )

@@ -237,7 +237,7 @@ def test_present_configuration_must_run(last):
         (
             Ratio(estimate=1.03, low=0.98, high=1.1, p_value=0.3),
             False,
-            "No other one that was tried is",
+            "Nothing else that was tried is",
         ),
         (Ratio(estimate=2.0, low=1.9, high=2.1, p_value=0.001), False, "other: 2.00 [1.90, 2.10]"),
     ],
@@ -398,5 +398,5 @@ def test_gain_below_the_least_that_matters_is_no_winner():
     drawn = Table({PRESENT: 1.0, "other": 1 / (1 + MINIMUM_EFFECT / 2)}, 0, noise=0.0)
     result = drawn.race(budget=100)
     assert not result.is_faster
-    answer = "No other one that was tried is faster beyond noise, by 2 % or more"
+    answer = "Nothing else that was tried is faster by 2 % or more beyond noise"
     assert verdict_text(result, result.is_faster).startswith(answer)

@@ -526,6 +526,8 @@ def test_worker_periodicity_is_checked_per_rank():
     rising = [0.001 + 1e-6 * number for number in range(61)]
     slow = [0.1 if number % 2 else wait_s for number, wait_s in enumerate(rising)]
     (caveat,) = find_caveats(double := waits_of(slow, slow, num_workers=2), [double])
-    assert caveat.startswith("training: worker-periodic: every 2nd batch is waited for 100 ")
+    assert caveat.startswith(
+        "training: worker-periodic: the loop waits 100 ms for every 2nd batch "
+    )
     single = waits_of(rising, slow, num_workers=2)
     assert find_caveats(single, [single]) == []

@@ -167,6 +167,28 @@ def test_columns_of_several_lengths_are_no_list_of_samples(batch_size):
         count_epoch(loader)
 
 
+def test_batch_that_lacks_a_part_is_counted_by_the_others():
+    texts = {"text": ["a"] * 3, "x": torch.zeros(3, 2)}
+    _, size_of = count_epoch([texts])
+    for part in (None, 5, "abc"):
+        assert size_of({"text": ["a"] * 4, "x": part}) == 4
+        assert size_of({"text": part, "x": torch.zeros(4, 2)}) == 4
+    assert size_of({"x": torch.zeros(4, 2)}) == size_of({"text": ["a"] * 4}) == 4
+    # squeeze() makes a single number of a column of one sample.
+    assert size_of({"text": ["a"], "x": torch.tensor(0)}) == 1
+    assert size_of({"text": torch.tensor(0), "x": torch.zeros(1, 2)}) == 1
+
+
+def test_type_error_of_a_batch_of_the_users_is_told():
+    class Columns(dict):
+        def __getitem__(self, key):
+            raise TypeError("of the user's")
+
+    _, size_of = count_epoch([{"text": ["a"] * 3}])
+    with pytest.raises(TypeError, match="of the user's"):
+        size_of(Columns(text=["a"] * 3))
+
+
 def test_batch_size_of_a_loader_is_found():
     class Stream(IterableDataset):
         def __iter__(self):

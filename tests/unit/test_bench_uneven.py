@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 import fastloop
+from fastloop.core.trees import find_tensors
 from fastloop.core.types import Invalid
 
 COUNT = 30
@@ -54,6 +55,14 @@ def test_bench_all_compares_numbers_of_uneven_batches_if_asked_to(name):
     short = loaders | {"short": make_loader(name, drop_last=True)}
     with pytest.raises(Invalid, match="short does not deliver what plain does: 28 samples deliver"):
         fastloop.bench_all(short, trials=1, same_data=False)
+
+
+def test_tensors_are_found_beside_texts_and_numbers():
+    rows, sample = torch.zeros(3, 2), ("name", 5, torch.ones(2))
+    tree = {"ids": [[0] * 512] * 3, "rows": rows, "samples": [sample, [*sample]], "text": ["a"]}
+    assert [id(each) for each in find_tensors(tree)] == [id(rows), *[id(sample[2])] * 2]
+    # Ids are not looked at one by one.
+    assert find_tensors([0] * 512 + [rows]) == []
 
 
 def test_even_loader_beside_an_uneven_one_is_counted():

@@ -46,7 +46,9 @@ def test_samples_of_several_lengths_are_told_with_the_remedies(outputs):
     assert "collate=pad benchmark=traversal pads them" in str(error.value)
     with pytest.raises(BadData, match=r"ragged=True stores them with offsets$"):
         write_store(my_code.Clips(), outputs / "clips")
-    with pytest.raises(BadData, match="each is compared by itself: pad to one length, or use "):
+    with pytest.raises(
+        BadData, match="each sample is compared by itself, so pad all to one length, "
+    ):
         prepare_user_job(CLIPS, "collate._target_=my_code.pad_clips")
 
 
@@ -81,7 +83,7 @@ def test_padded_batches_are_moved_by_recursion_unless_another_way_is_asked_for()
 def test_text_is_told_with_the_dataset_and_the_remedy(outputs):
     with pytest.raises(BadData, match=r"^dataset=my_code\.Words: samples hold str; ") as error:
         prepare_user_job(WORDS)
-    assert "collate=<module>.<function>, which loader=raw and loader=fast" in str(error.value)
+    assert "collate=<module>.<function>, which loader=raw, for example, calls" in str(error.value)
     for loader in ("raw", "fastloop"):
         job, prepared = prepare_user_job(
             WORDS, "collate._target_=my_code.count_letters", f"loader={loader}", "batch_size=8"
@@ -117,7 +119,7 @@ def test_collate_beside_a_store_is_told_with_the_way_without_it():
         Unsupported, match=r"no such setting while it reads a store; loader\.store=n"
     ):
         check_support(job)
-    with pytest.raises(Unsupported, match="no such setting; loader=raw and loader=fastloop have"):
+    with pytest.raises(Unsupported, match="no such setting; loader=raw, for example, has it"):
         check_support(compose_job("loader=hdf5", *own))
 
 

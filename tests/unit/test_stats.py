@@ -171,7 +171,7 @@ def test_wait_caveats_name_periodic_waits_and_ignore_noise():
     noise = np.exp(0.5 * np.random.default_rng(0).standard_normal(400)) * 1e-3
     periodic = np.where(np.arange(400) % 4 == 1, 8, 1) * noise
     (message,) = wait_caveats(wait_s=periodic, num_workers=4)
-    assert message.startswith("worker-periodic: every 4th batch is waited for 7.6 ms, the ")
+    assert message.startswith("worker-periodic: the loop waits 7.6 ms for every 4th batch and ")
     assert wait_caveats(wait_s=noise, num_workers=4) == []
     assert wait_caveats(wait_s=periodic, num_workers=3) == []
     assert wait_caveats(wait_s=periodic, num_workers=0) == []

@@ -301,3 +301,12 @@ def test_the_list_names_workloads_and_claims_as_the_command_line_takes_them(monk
     suite.main()
     starts = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines()}
     assert {each.name for each in (*WORKLOADS, *CLAIMS)} <= starts
+
+
+def test_a_workload_without_a_figure_tells_the_reason_of_each_row(tmp_path, monkeypatch, capsys):
+    words = ["quick", "workloads=small_rows", "loaders=index_loop", f"results={tmp_path}"]
+    monkeypatch.setattr("sys.argv", ["fastloop suite", *words, "round=a", "machine=b"])
+    suite.main()
+    (cell,) = load_suite(tmp_path / "a" / "b.json").cells
+    assert cell.null_reason
+    assert f"small_rows, index_loop: {cell.null_reason}" in capsys.readouterr().out.splitlines()

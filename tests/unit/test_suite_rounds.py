@@ -11,11 +11,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from known_results import result_of
 
 from fastloop.config.command_line import quote
+from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.result_io import save
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.suite import measure_round
-from fastloop.suite.measure_round import SuiteRun
+from fastloop.suite.build_suite_file import build_suite_file
+from fastloop.suite.measure_round import MeasuredRow, MeasuredWorkload, SuiteRun
 from fastloop.suite.workloads import WORKLOADS, SuiteRow
 from fastloop.sweep.environment_facts import describe_environment
 
@@ -78,8 +80,8 @@ def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     tmp_path, monkeypatch, request_of, runs
 ):
     rows = [
-        measure_round.MeasuredRow(row=SuiteRow(loader="raw"), reason=""),
-        measure_round.MeasuredRow(row=SuiteRow(loader="spdl"), reason="left out"),
+        MeasuredRow(row=SuiteRow(loader="raw"), reason=""),
+        MeasuredRow(row=SuiteRow(loader="spdl"), reason="left out"),
     ]
     monkeypatch.setattr(measure_round, "_requests", lambda *_: {rows[0].row: request_of("a")})
     monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
@@ -101,3 +103,21 @@ def test_a_loader_that_is_named_twice_is_one_row(tmp_path):
 def test_any_folder_is_one_value_of_the_command_line(text):
     override = OverridesParser.create().parse_override(f"resume={quote(text)}")
     assert override.value() == text
+
+
+def test_the_file_names_the_packages_that_a_loader_has_of_its_own(tmp_path):
+    main = describe_environment(LAUNCHER)
+    own = main | {"versions": main["versions"] | {"numpy": "2.1.3", "nvidia-dali": "2.0"}}
+    rows = [
+        MeasuredRow(row=SuiteRow(loader="raw"), reason="", result=save_result(tmp_path, "a")),
+        MeasuredRow(
+            row=SuiteRow(loader="dali"),
+            reason="",
+            result=save_result(tmp_path, "b", environment=own),
+        ),
+        MeasuredRow(row=SuiteRow(loader="lance"), reason="left out"),
+    ]
+    measured = MeasuredWorkload(workload=WORKLOADS[0], overrides=(), rows=rows)
+    versions = build_suite_file(SuiteRun(scope="full", folder=tmp_path), "a", [measured]).versions
+    added = {"numpy of dali": "2.1.3", "nvidia-dali of dali": "2.0"}
+    assert versions == describe_machine()["versions"] | added

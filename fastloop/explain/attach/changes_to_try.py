@@ -180,7 +180,7 @@ def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> in
     return _fit_batches(loop, loop.seconds / loop.batches, budget_s, outside_s)
 
 
-def lengthen_runs(
+def choose_more_batches(
     found: LoopFindings,
     batches: int,
     later_s: float,

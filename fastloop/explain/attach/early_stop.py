@@ -20,13 +20,15 @@ from fastloop.core.spans import now_ns
 LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
 if a DataLoader is left that no loop has used."""
-MOST_EXITS = 2
+EXITS_OF_SHORTENED_RUN = 2
 """Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
-LEAST_EXITS = 20
+EXITS_OF_OBSERVED_RUN = 20
 """An observed script that catches SystemExit is not ended by force before its loops have asked for
-this many further batches."""
+this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
 CLEAN_UP_S = 10.0
 """Most time that functions of `atexit` have if the script is ended by force."""
+FLUSH_S = 1.0
+"""Most time to write their output after that, which a full pipe may take for ever."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -102,7 +104,7 @@ class StopCounter:
             stop.seconds is not None and spent_s >= stop.seconds
         ):
             self.ends += 1
-            end_script(self.ends - 1, most=max(LEAST_EXITS, stop.batches or 0))
+            end_script(self.ends - 1, most=max(EXITS_OF_OBSERVED_RUN, stop.batches or 0))
 
     def _has_batches(self, main: LoopSteps, has_unused: Callable[[], bool]) -> bool:
         """True if the main loop has worked on enough batches."""
@@ -121,7 +123,7 @@ def counter_of(folder: str) -> StopCounter | None:
     return StopCounter(stop) if stop else None
 
 
-def end_script(earlier: int = 0, most: int = MOST_EXITS) -> NoReturn:
+def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn:
     """End the script with status 0, as `sys.exit(0)` does in the main thread.
 
     earlier: number of earlier calls after which the script has gone on, as it has caught that;
@@ -133,17 +135,34 @@ def end_script(earlier: int = 0, most: int = MOST_EXITS) -> NoReturn:
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
     # batches for ever.
     reason = "it goes on after SystemExit" if is_main else "its loop is in a thread"
-    with suppress(Exception):
-        print(f"fastloop: the script is ended by force: {reason}", file=sys.stderr)
-    # A function of atexit may wait for a thread, or for a process, that goes on.
-    limit = threading.Timer(CLEAN_UP_S, os._exit, (0,))
+    # A function of atexit may wait for a thread, or for a process, that goes on, and a write to a
+    # full pipe for its reader.
+    limit = threading.Timer(CLEAN_UP_S, _end_late)
     limit.daemon = True
     limit.start()
+    with suppress(Exception):
+        print(f"fastloop: the script is ended by force: {reason}", file=sys.stderr)
+    # What the script has printed so far does not depend on how its functions end.
+    _flush_streams()
     # A child of multiprocessing has these functions of its parent, and does not run them.
     if multiprocessing.parent_process() is None:
         with suppress(Exception):
             atexit._run_exitfuncs()
+    _flush_streams()
+    os._exit(0)
+
+
+def _end_late() -> None:
+    """End the process, with what functions of `atexit` have printed by now."""
+    # The system may refuse a further thread; the process ends all the same.
+    with suppress(Exception):
+        flushing = threading.Thread(target=_flush_streams, daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_S)
+    os._exit(0)
+
+
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    os._exit(0)

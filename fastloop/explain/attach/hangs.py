@@ -55,14 +55,14 @@ def read_cpu_s(pids: Sequence[int]) -> dict[int, float]:
     return spent
 
 
-def processes_of(state: LiveLoop) -> list[int]:
+def processes_of(loop: LiveLoop) -> list[int]:
     """Process ids of the loop's process and of those that it has started."""
-    started = [process.pid for _, process in workers_of(state.process_id)]
-    return [state.process_id, *started]
+    started = [process.pid for _, process in workers_of(loop.process_id)]
+    return [loop.process_id, *started]
 
 
 def describe_hang(
-    state: LiveLoop,
+    loop: LiveLoop,
     still_s: float,
     cores: dict[int, float],
     folder: Path,
@@ -73,11 +73,11 @@ def describe_hang(
     cores: cores that each of its processes keeps busy. pause: waits for so many seconds.
     """
     where, stacks = locate_by_stacks(
-        state.process_id, lambda pid: _shorten_stacks(read_stack(folder, pid, pause))
+        loop.process_id, lambda pid: _shorten_stacks(read_stack(folder, pid, pause))
     )
-    since = f"fastloop: the loop at {state.place} has stood still for {significant(still_s)} s"
-    own = cores.get(state.process_id, 0.0)
-    if not state.is_waiting:
+    since = f"fastloop: the loop at {loop.place} has stood still for {significant(still_s)} s"
+    own = cores.get(loop.process_id, 0.0)
+    if not loop.is_waiting:
         is_busy = own >= BUSY
         does = "computes, and no loader would help" if is_busy else "waits, but not for a batch"
         first = f"{since}. It has its batch, and {does}: {where}"
@@ -87,7 +87,7 @@ def describe_hang(
         first = f"{since}. It waits for a batch that takes long to make: {where}"
         return _join([first, _describe_cores(busy)], stacks)
     first = f"{since}. It waits for a batch, and nothing works on one: {where}"
-    return _join([first, _describe_cores(busy), *_find_reasons(state, stacks)], stacks)
+    return _join([first, _describe_cores(busy), *_find_reasons(loop, stacks)], stacks)
 
 
 def _shorten_stacks(text: str) -> str:
@@ -105,18 +105,18 @@ def _describe_cores(cores: float) -> str:
     return f"Its processes keep {significant(cores, 2)} cores busy"
 
 
-def _find_reasons(state: LiveLoop, stacks: str) -> list[str]:
+def _find_reasons(loop: LiveLoop, stacks: str) -> list[str]:
     """Sentences that say why the processes of a loop without progress wait."""
     reasons = []
-    workers = workers_of(state.process_id)
+    workers = workers_of(loop.process_id)
     idle = {name for name, _ in workers if f"{name}, waits for work:" in stacks}
     makers = [(name, process.pid) for name, process in workers if name not in idle]
     if not workers:
-        makers = [("the loop's process", state.process_id)]
+        makers = [("the loop's process", loop.process_id)]
     for name, pid in makers:
         if waits_for := _read_wait(pid):
             reasons.append(f"{name} waits for {waits_for}")
-        if waits_for == LOCK and workers and state.start_method == "fork":
+        if waits_for == LOCK and workers and loop.start_method == "fork":
             reasons.append(OF_FORK)
     with suppress(OSError):
         usage = shutil.disk_usage(SHARED_MEMORY)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 
-INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed packages."""
+from fastloop.core.installed_folders import INSTALLED_IN
+
 STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 """Beginnings of the paths of Python's own modules; runpy and others are compiled into it."""
 SUFFIX = ".py"
-INFO, RECORD, INSTALLER = ".dist-info", "RECORD", "INSTALLER"
-"""End of the name of the folder in which pip describes an installed package; in that folder, the
-list of the package's files, and the name of the program that has installed it."""
+INFO, RECORD = ".dist-info", "RECORD"
+"""End of the name of the folder in which pip describes an installed package, and the list of the
+package's files in it."""
 OWN: set[str] = set()
 """Paths of the script that a command runs, or of the folder of its package: whatever is installed
 together with one of these is no library."""
@@ -62,17 +62,10 @@ def _is_own(path: str) -> bool:
     return any(path == own or path.startswith(f"{own}{os.sep}") for own in OWN)
 
 
-def _has_own(package: str) -> bool:
-    """True if a path of OWN is that of this package or module, or is in its folder."""
-    return any(
-        own in (package, f"{package}{SUFFIX}") or own.startswith(f"{package}{os.sep}")
-        for own in OWN
-    )
-
-
-def is_library(path: str) -> bool:
-    """True for a file of an installed package, or of Python itself."""
-    return bool(package_of(path)) or path.startswith(STANDARD)
+def is_library(path: str, is_of_script: bool = True) -> bool:
+    """True for a file of an installed package, or of Python itself. is_of_script: see
+    `package_of`."""
+    return bool(package_of(path, is_of_script)) or path.startswith(STANDARD)
 
 
 def is_standard(path: str) -> bool:
@@ -82,37 +75,50 @@ def is_standard(path: str) -> bool:
 
 # Asked for each frame of a stack, whenever the place of a call is looked for.
 @cache
-def package_of(path: str) -> str:
+def package_of(path: str, is_of_script: bool = True) -> str:
     """Name of the installed package, or of the module, that the file is a part of; empty if it
-    belongs to none."""
+    belongs to none.
+
+    is_of_script: True in the script's process, which imports from the folders of `sys.path`. False
+    in another one, which does not know that path.
+    """
     # Code that is no file, as that of exec(), has a name in such brackets.
     if path.startswith("<"):
         return ""
     parts = path.split(os.sep)
     for place in range(len(parts) - 2, -1, -1):
-        if parts[place] in INSTALLED:
+        if parts[place] in INSTALLED_IN:
             return parts[place + 1].removesuffix(SUFFIX)
     if _is_own(os.path.abspath(path)):
         return ""
     # `pip install --target` fills any folder, which is then on PYTHONPATH.
     folder = os.path.dirname(os.path.abspath(path))
     inside = os.path.basename(path)
+    # Other folders are not listed, as this takes long if they are large and in a network.
+    looked_at = _list_path() if is_of_script else None
     while os.path.dirname(folder) != folder:
-        files, packages = _list_installed(folder)
-        top = inside.partition(os.sep)[0].removesuffix(SUFFIX)
-        if inside in files or top in packages:
-            return top
+        if (looked_at is None or folder in looked_at) and inside in _list_installed(folder):
+            return inside.partition(os.sep)[0].removesuffix(SUFFIX)
         inside = os.path.join(os.path.basename(folder), inside)
         folder = os.path.dirname(folder)
     return ""
 
 
+def _list_path() -> set[str]:
+    """The folders from which this process imports."""
+    folders = set()
+    for each in [*sys.path]:
+        # A script may put anything there, and may have removed its working folder.
+        with suppress(OSError, TypeError, ValueError):
+            folders.add(os.path.abspath(each))
+    return folders
+
+
 @cache
-def _list_installed(folder: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The files that pip has put into the folder; and the names of packages without such a list.
-    The package of the script itself is left out, which may be installed there as any other."""
+def _list_installed(folder: str) -> frozenset[str]:
+    """The files that pip has put into the folder. The package of the script itself is left out,
+    which may be installed there as any other."""
     files: set[str] = set()
-    packages: set[str] = set()
     names: list[str] = []
     # A folder that can't be listed may still contain files that can be run.
     with suppress(OSError):
@@ -122,14 +128,9 @@ def _list_installed(folder: str) -> tuple[frozenset[str], frozenset[str]]:
         try:
             with open(record, encoding="utf-8", errors="replace", newline="") as file:
                 listed = {os.path.normpath(row[0]) for row in csv.reader(file) if row}
+        # Any program may leave such a folder behind; pip writes the list.
         except (OSError, csv.Error):
-            # Any program may leave such a folder behind; one that installs packages says so.
-            package = name.partition("-")[0]
-            if not _has_own(os.path.join(folder, package)) and os.path.exists(
-                os.path.join(folder, name, INSTALLER)
-            ):
-                packages.add(package)
             continue
         if not any(_is_own(os.path.join(folder, each)) for each in listed):
             files |= listed
-    return frozenset(files), frozenset(packages)
+    return frozenset(files)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastloop.core.spans import now_ns
 from fastloop.explain.attach.library_files import is_library
-from fastloop.explain.attach.loader_places import frame_in_script, is_own
+from fastloop.explain.attach.loader_places import frame_in_script, is_probe
 
 FIRST = 5
 """Of a loop's steps, the second to this one are traced, and then those of which the number is a
@@ -214,7 +214,7 @@ class LineTrace:
 @cache
 def _is_of_script(path: str) -> bool:
     """True for a file of the script's own code."""
-    return not (path.startswith("<") or is_library(path) or is_own(path))
+    return not (path.startswith("<") or is_library(path) or is_probe(path))
 
 
 def _trace_of(function: Any) -> LineTrace | None:

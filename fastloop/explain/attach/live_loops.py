@@ -147,15 +147,15 @@ class LiveLoops:
                 del self._processes[process_id]
         return {event.process_id for event in events}
 
-    def states(self) -> list[LiveLoop]:
+    def loops(self) -> list[LiveLoop]:
         """The loop of each process that has one."""
         return [
-            state
+            loop
             for process_id, process in self._processes.items()
-            if process.last and (state := self._state(process_id, process))
+            if process.last and (loop := self._loop(process_id, process))
         ]
 
-    def _state(self, process_id: int, process: _ProcessHistory) -> LiveLoop | None:
+    def _loop(self, process_id: int, process: _ProcessHistory) -> LiveLoop | None:
         number = next(reversed(process.last))
         facts = process.passes.get(number)
         if not facts:
@@ -170,7 +170,7 @@ class LiveLoops:
             start_method=process.find_start_method(facts["loader"]),
         )
 
-    def describe(self, state: LiveLoop) -> str:
+    def describe(self, loop: LiveLoop) -> str:
         """The loop's place, batches and speed, the share of its last seconds that it waited, and
         for what."""
         records = [
@@ -181,15 +181,15 @@ class LiveLoops:
             )
             for process_id, process in self._processes.items()
         ]
-        own = self._processes[state.process_id]
-        record = next(each for each in records if each.process_id == state.process_id)
-        count = own.count_batches(state.place)
-        passes = [each for each in find_passes(record) if each.place == state.place]
+        own = self._processes[loop.process_id]
+        record = next(each for each in records if each.process_id == loop.process_id)
+        count = own.count_batches(loop.place)
+        passes = [each for each in find_passes(record) if each.place == loop.place]
         size = None
         if passes:
             size = describe_loaders(record).get(passes[-1].loader, {}).get("batch_size")
         recent = _describe_recent(passes, records, size) if passes else []
-        return ", ".join([f"{state.place}: {count:,} batches", *recent])
+        return ", ".join([f"{loop.place}: {count:,} batches", *recent])
 
 
 def _describe_recent(

@@ -81,14 +81,14 @@ class LiveWatch:
         The caller does so every period_s.
         """
         self._answer_signal()
-        loops = self._open_loops()
-        if not loops:
+        live = self._open_loops()
+        if not live:
             return
-        moved, states = loops.update(), loops.states()
-        for state in states:
-            self._check(state, moved)
-        if self._line and states:
-            self._line.show(self._describe(loops, states))
+        moved, loops = live.update(), live.loops()
+        for loop in loops:
+            self._check(loop, moved)
+        if self._line and loops:
+            self._line.show(self._describe(live, loops[-1]))
 
     def close(self) -> None:
         """Erase the line."""
@@ -121,12 +121,12 @@ class LiveWatch:
         elif self._looks_since_signal:
             self._looks_since_signal += 1
 
-    def _check(self, state: LiveLoop, moved: set[int]) -> None:
+    def _check(self, loop: LiveLoop, moved: set[int]) -> None:
         """Report once if nothing moves in the loop."""
-        if moved & {state.process_id, *state.pids}:
-            self._still[state.process_id] = _LoopStill()
+        if moved & {loop.process_id, *loop.pids}:
+            self._still[loop.process_id] = _LoopStill()
             return
-        still = self._still.setdefault(state.process_id, _LoopStill())
+        still = self._still.setdefault(loop.process_id, _LoopStill())
         # The time is counted in looks. A clock would go on while all processes are stopped.
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
@@ -136,30 +136,29 @@ class LiveWatch:
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:
-            still.cpu_s, still.read_at_s = read_cpu_s(processes_of(state)), still.still_s
+            still.cpu_s, still.read_at_s = read_cpu_s(processes_of(loop)), still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
-            spent = read_cpu_s(processes_of(state))
+            spent = read_cpu_s(processes_of(loop))
             cores = {
                 pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
                 for pid, cpu_s in spent.items()
                 if pid in still.cpu_s
             }
-            if not state.is_waiting:
+            if not loop.is_waiting:
                 # A step that is always long is reported once.
-                if state.place in self._told_steps:
+                if loop.place in self._told_steps:
                     return
-                self._told_steps.add(state.place)
-            text = describe_hang(state, still.still_s, cores, self.folder, self._pause)
+                self._told_steps.add(loop.place)
+            text = describe_hang(loop, still.still_s, cores, self.folder, self._pause)
             self._print(lambda: self._tell(text))
 
-    def _describe(self, loops: LiveLoops, states: list[LiveLoop]) -> str:
-        state = states[-1]
-        still_s = self._still[state.process_id].still_s
+    def _describe(self, live: LiveLoops, loop: LiveLoop) -> str:
+        still_s = self._still[loop.process_id].still_s
         if still_s < 2 * self.period_s:
-            return f"fastloop: {loops.describe(state)}"
-        does = "waits for a batch" if state.is_waiting else "is in its step"
-        return f"fastloop: {loops.describe(state)}; now {does} for {still_s:.0f} s"
+            return f"fastloop: {live.describe(loop)}"
+        does = "waits for a batch" if loop.is_waiting else "is in its step"
+        return f"fastloop: {live.describe(loop)}; now {does} for {still_s:.0f} s"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from fastloop.explain.attach.library_files import is_library, is_standard, packa
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-OWN_FOLDERS = tuple(
+PROBE_FOLDERS = tuple(
     os.path.join("fastloop", *folder) for folder in (("explain", "attach"), ("observe",), ("tune",))
 )
 """Ends of the folders with the modules that wrap torch's functions."""
@@ -46,7 +46,7 @@ def frame_in_script() -> FrameType | None:
     # loop is.
     for frame in _frames(sys._getframe(1)):
         path, name = frame.f_code.co_filename, frame.f_code.co_name
-        if not is_library(path) and not is_own(path) and name not in LOADER_METHODS:
+        if not is_library(path) and not is_probe(path) and name not in LOADER_METHODS:
             return frame
     return None
 
@@ -55,7 +55,7 @@ def _library_frames() -> Iterator[FrameType]:
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
         # torch's frames, such as those of DataLoader itself, say nothing of the loop.
-        if package_of(path) not in ("", TORCH) and not is_own(path):
+        if package_of(path) not in ("", TORCH) and not is_probe(path):
             yield frame
 
 
@@ -72,7 +72,7 @@ def place_of_call(loader: DataLoader[Any] | None) -> str:
         path = frame.f_code.co_filename
         # A class derived from DataLoader calls DataLoader.__init__ in its own, and a library may
         # have wrapped it, as Lightning does: such a frame has the loader as its first argument.
-        if not is_own(path) and not _is_of(frame, loader):
+        if not is_probe(path) and not _is_of(frame, loader):
             # Code that exec() runs is in no file, and has a name such as <string>.
             where = path if path.startswith("<") else os.path.abspath(path)
             return f"{where}:{frame.f_lineno}"
@@ -90,7 +90,7 @@ def find_original(
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
         # The __init__ of a class that the script derives from DataLoader is a part of making it.
-        if is_own(path) or _is_of(frame, loader):
+        if is_probe(path) or _is_of(frame, loader):
             continue
         if not is_library(path):
             return None
@@ -112,9 +112,9 @@ def names_of_arguments(kind: type) -> list[str] | None:
     return None
 
 
-def is_own(path: str) -> bool:
+def is_probe(path: str) -> bool:
     """True for a file with functions that wrap those of torch."""
-    return os.path.dirname(path).endswith(OWN_FOLDERS)
+    return os.path.dirname(path).endswith(PROBE_FOLDERS)
 
 
 def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from fastloop.explain.attach.library_files import add_own_files
-from fastloop.explain.attach.loader_places import is_own
+from fastloop.explain.attach.loader_places import is_probe
 
 
 def become_script(arguments: Sequence[str]) -> None:
@@ -111,7 +111,7 @@ def _script_frames(traceback: TracebackType | None) -> TracebackType | None:
     if traceback is None:
         return None
     following = _script_frames(traceback.tb_next)
-    if is_own(traceback.tb_frame.f_code.co_filename):
+    if is_probe(traceback.tb_frame.f_code.co_filename):
         return following
     traceback.tb_next = following
     return traceback

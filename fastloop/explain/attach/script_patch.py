@@ -135,7 +135,7 @@ def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
     made_at, takes = facts["made_at"], facts.get("takes")
     path, _, line = made_at.rpartition(":")
     of_results = _notes_on_results(facts, change)
-    if is_library(path):
+    if is_library(path, is_of_script=False):
         return PatchedCall(advice=_library_advice(Path(path), line, change), notes=of_results)
     try:
         if path.startswith("<"):

@@ -39,7 +39,7 @@ class HashedRun:
     """Time of the loop, of the slowest rank if there are several, without the hashing."""
     once_s: float
     """The part of it until the loop asks for its second batch."""
-    hash_s: float = 0.0
+    hash_s: float
     """Time for hashing the batches after the first one."""
 
 

@@ -46,7 +46,7 @@ class TriedLoop:
     minutes: float
     """The most time that all runs together were given."""
     least_minutes: float
-    """Minutes that suffice to try one change, by the longest run so far."""
+    """Minutes that suffice to try one change, by the longest run of those that would run again."""
     is_out_of_time: bool
     """True: the rounds ended because the time was over. False: more time would have added none."""
     best: str | None

@@ -28,7 +28,8 @@ from fastloop.explain.change import FASTLOADER
 
 UNCLEAR = 2.0
 """If a change may as well save time as cost some, and the ends of the loop's time with it differ by
-more than this factor, the rounds tell nothing."""
+more than this factor, the rounds tell nothing. Chosen by hand: such bounds fit a change that halves
+the time as well as one that does nothing."""
 
 
 def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
@@ -122,7 +123,8 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
     assert first.gain is not None
     # More time gives no round to a change that was left out of the last ones, and none after the
     # last of all rounds.
-    needs_time = tried.is_out_of_time and first.rounds == max(each.rounds for each in known)
+    most_rounds = max(each.rounds for each in known)
+    needs_time = tried.is_out_of_time and first.rounds == most_rounds
     if _is_unclear(first.gain):
         more = _show_minutes(tried, 2 * tried.minutes)
         way = f"a quieter machine, or {more}, may" if needs_time else "a quieter machine may"
@@ -134,12 +136,15 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
     rounds = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
     way = f"; {_show_minutes(tried, tried.least_minutes)} or more will tell"
     if not needs_time:
-        way = ", after which others had saved more; a quieter machine may tell"
+        # Another change has taken its place in the last rounds, if it ran in more of them.
+        others = ", after which others had saved more" if first.rounds < most_rounds else ""
+        way = f"{others}; a quieter machine may tell"
     return f"{first.change} {_show_gain(first)} {rounds}{way}"
 
 
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
-    """The setting with more minutes than were given. enough: minutes by the longest run so far."""
+    """The setting with more minutes than were given. enough: minutes by the longest run of
+    those that would run again."""
     return f"--minutes={more_minutes(tried.minutes, enough):.1f}"
 
 

@@ -16,9 +16,9 @@ from fastloop.explain.attach.changes_to_try import (
     LEAST_S,
     MOST_CHANGES,
     choose_changes,
+    choose_more_batches,
     find_what_if,
     least_minutes,
-    lengthen_runs,
     more_minutes,
 )
 from fastloop.explain.attach.findings import LoopFindings
@@ -111,7 +111,7 @@ def _lengthen_runs(
     if found.facts["num_workers"]:
         later_s += first.hash_s
     outside_s = max(0.0, first_s - later_s)
-    longer = lengthen_runs(found, batches, later_s, budget_s, outside_s, budget_s - first_s)
+    longer = choose_more_batches(found, batches, later_s, budget_s, outside_s, budget_s - first_s)
     if longer == batches:
         return first_s
     runner.lengthen(longer)

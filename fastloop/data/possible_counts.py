@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.core.types import Tree
 
-Path = tuple[Any, ...]
+PartPath = tuple[Any, ...]
 """Keys and indices from a batch to a part of it."""
-Counts = Mapping[int, frozenset[Path]]
+Counts = Mapping[int, frozenset[PartPath]]
 """The parts of a batch that tell a number of samples, by this number."""
 
 
@@ -29,7 +29,7 @@ def find_counts(batch: Tree) -> Counts:
     return _find(batch, ()) or {}
 
 
-def _find(node: Any, path: Path) -> Counts | None:
+def _find(node: Any, path: PartPath) -> Counts | None:
     """As `find_counts` for a part of a batch; None for a part that says nothing, as a text."""
     # The rows of a packed sequence are those of all steps; the first step has one per sample.
     if isinstance(node, PackedSequence):
@@ -41,7 +41,7 @@ def _find(node: Any, path: Path) -> Counts | None:
     return _find_in_list(node, path) if _is_list(node) else None
 
 
-def _find_in_list(node: Sequence[Any], path: Path) -> Counts | None:
+def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
     here = frozenset({path})
     if node and not is_nested(node):
         # Without a dict or a tensor around them, texts may also be those of one sample.
