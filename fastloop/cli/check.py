@@ -60,6 +60,7 @@ from fastloop.config.check_files import (
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
+from fastloop.config.hydra_launcher import refuse_launcher
 from fastloop.core.outputs_folder import hide_from_git, remove_unused
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
@@ -236,7 +237,7 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
     sys.argv[1:] = settings.arguments
     try:
         with withheld_environment():
-            requests = compose_all(_refuse_launcher)
+            requests = compose_all(refuse_launcher("check"))
     except SignalExit:
         raise
     # Composing has printed the reason, but its exit status would mean a slower job.
@@ -246,9 +247,3 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
         allowed = "arguments with which fastloop run measures on this machine"
         raise UsageError(f"job: {settings.job}: allowed: {allowed}")
     return requests
-
-
-def _refuse_launcher(_: list[JobRequest]) -> int:
-    problem = "check measures on this machine, in its own process"
-    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
-    return 1

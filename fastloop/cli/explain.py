@@ -40,6 +40,7 @@ from fastloop.config.compose import (
     compose_changed,
     refuse_several,
 )
+from fastloop.config.hydra_launcher import refuse_launcher
 from fastloop.config.messages import usage_message
 from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.atomic_files import write_text
@@ -72,7 +73,7 @@ def main() -> None:
     requests: list[JobRequest] = []
     try:
         refuse_several(sys.argv[1:], SEVERAL)
-        requests = compose_all(_refuse_launcher, describe_explanation, EXPLAIN_MODULES)
+        requests = compose_all(refuse_launcher("explain"), describe_explanation, EXPLAIN_MODULES)
         if requests:
             _explain(requests)
     except JobFailed as error:
@@ -155,9 +156,3 @@ def _failure_line(failure: Failure, folder: Path) -> str:
     path = folder / DETAILS
     write_text(path, without_passwords(failure.details))
     return f"{reason}; see {path}"
-
-
-def _refuse_launcher(_: list[JobRequest]) -> int:
-    problem = "explain measures on this machine, in its own process"
-    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
-    return 1

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import files, version
 from importlib.util import find_spec
 from inspect import getmodulename
@@ -133,8 +134,13 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
     from fastloop.sweep.measure import sweep_job
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.request import job_names
-    from fastloop.sweep.run_rounds import run_sweep
     from fastloop.sweep.tracking import SweepTracker
+
+    try:
+        from fastloop.sweep.run_rounds import run_sweep
+    # A base of an older version has it in a module of this name.
+    except ModuleNotFoundError:
+        run_sweep = import_module("fastloop.sweep.rounds").run_sweep
 
     def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:
         # The first trial of a job compares all of its data, and its times don't count.

@@ -62,6 +62,7 @@ from fastloop.config.compose import (
     refuse_several,
     usage_errors,
 )
+from fastloop.config.hydra_launcher import refuse_launcher
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.atomic_files import write_text
@@ -109,7 +110,7 @@ def main() -> None:
         refuse_several(sys.argv[1:], SEVERAL)
         settings = _check_settings(given)
         requests = compose_all(
-            _refuse_launcher, lambda _: f"1 job is tuned within budget={given['budget']}"
+            refuse_launcher("tune"), lambda _: f"1 job is tuned within budget={given['budget']}"
         )
         if requests:
             _tune(requests, settings, given)
@@ -359,9 +360,3 @@ def _compose_job(overrides: Sequence[str]) -> Job:
     """
     with usage_errors():
         return compose_changed(overrides)
-
-
-def _refuse_launcher(_: list[JobRequest]) -> int:
-    problem = "tune measures on this machine, in its own process"
-    print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
-    return 1

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import option_values, options_of
+from fastloop.config.catalogue import (
+    REQUIREMENTS,
+    option_values,
+    options_of,
+    without_requirements,
+)
 from fastloop.config.combinations import Combination
-from fastloop.config.fit_defaults import fit_defaults
 from fastloop.config.messages import (
     ConfigError,
     instantiation_message,
     kind_message,
     validation_message,
 )
+from fastloop.config.store_choice import choose_store
 from fastloop.config.user_options import (
     OWN,
     loader_brings_data,
@@ -138,7 +143,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
         ),
     )
     job = replace(job, dataset=crop_dataset(job.dataset, job.transform))
-    return fit_defaults(job, overrides)
+    return choose_store(job, overrides)
 
 
 def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
@@ -154,7 +159,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     """
     if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
         return node, []
-    given = node.get("requirements") or []
+    given = node.get(REQUIREMENTS) or []
     hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
     texts = isinstance(given, list) and all(isinstance(each, str) for each in given)
     if not texts or not all(map(str.strip, given)):
@@ -165,7 +170,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
         # The text has a quotation mark without its partner.
         except ValueError as error:
             raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
-    rest = {name: value for name, value in node.items() if name != "requirements"}
+    rest = without_requirements(node)
     if group != "loader" or "store" not in node:
         return rest, given
     store, of_store = _split_requirements("loader.store", node["store"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ as text, as yaml parsers drop the comments."""
 OWN_PATH = "your own "
 """Beginning of the meaning of a dataset's setting that is the path of the user's own files. They
 have to exist. If the setting may be null, its meaning says what that is: `null: ...`."""
+REQUIREMENTS = "requirements"
+"""A setting that options of several groups may have, besides those in their files."""
 DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
 """A row of the defaults list in conf/config.yaml: group, option and meaning."""
 
@@ -207,3 +210,8 @@ def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
     path = resource_folder("conf") / group / f"{option}.yaml"
     values: Any = OmegaConf.to_container(OmegaConf.load(path))
     return MappingProxyType(values)
+
+
+def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an option without its requirements, which are no argument of its class."""
+    return {name: value for name, value in node.items() if name != REQUIREMENTS}

@@ -69,13 +69,6 @@ class CommandLine:
     config_dir: str | None
 
     @property
-    def arguments(self) -> list[str]:
-        """All arguments, flags first."""
-        # Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all positional arguments
-        # at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
-        return [*self.flags, *self.overrides]
-
-    @property
     def config_flags(self) -> tuple[str, ...]:
         """The flags that name the user's own yaml files, with their values."""
         given = {

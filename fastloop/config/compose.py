@@ -34,9 +34,10 @@ from fastloop.config.combinations import (
 )
 from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
-from fastloop.config.fit_defaults import describe_missing_store
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
+from fastloop.config.show_config import config_text
+from fastloop.config.store_choice import describe_missing_store
 from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code
 from fastloop.core.types import BadData, Unsupported, UsageError
@@ -109,6 +110,9 @@ def _print_information(line: CommandLine) -> bool:
         return True
     if "--help" in line.flags and (text := compose_help(line)) is not None:
         print(text)
+        return True
+    if (text := config_text(line)) is not None:
+        print(text, end="")
         return True
     if line.prints_info:
         run_hydra(line, lambda _: None)

@@ -21,8 +21,6 @@ DIRECT = "fastloop.options.placement.direct.DirectPlacement"
 PAD = "fastloop.options.collate.pad.PadCollate"
 FITS_PADDED = "recursive"
 """The placement that takes the place of the default for padded batches."""
-FITTED = (*OPTION_METHODS, "placement")
-"""Groups whose values may change."""
 
 
 def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:

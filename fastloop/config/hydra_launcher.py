@@ -26,6 +26,7 @@ from fastloop.config.hydra_api import (
     register_help_text,
 )
 from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import pass_to_own_code
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals
 from fastloop.sweep.request import JobRequest, job_names
@@ -43,7 +44,9 @@ def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
     register_experiments()
     register_help_text()
     prepare_completion()
-    sys.argv[1:] = line.arguments
+    # Flags come first: Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all
+    # positional arguments at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
+    sys.argv[1:] = [*line.flags, *pass_to_own_code(line.overrides)]
     full_error = os.environ.get(FULL_ERROR)
     # With this, hydra.main raises errors, instead of printing them and exiting.
     os.environ[FULL_ERROR] = "1"
@@ -108,6 +111,18 @@ def measure_by_launcher(
         replace(request, name=name, is_done=True)
         for request, name in zip(requests, names, strict=True)
     ]
+
+
+def refuse_launcher(command: str) -> MeasureHere:
+    """The function for `compose_all` of a command that measures in its own process alone: it
+    prints why a Hydra launcher can't run it, and fails."""
+
+    def refuse(_: list[JobRequest]) -> int:
+        problem = f"{command} measures on this machine, in its own process"
+        print(f"hydra/launcher: {problem}; allowed: hydra/launcher=basic", file=sys.stderr)
+        return 1
+
+    return refuse
 
 
 def _check_hydra_launcher(name: str, combination: Combination, request: JobRequest) -> None:

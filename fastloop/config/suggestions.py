@@ -116,7 +116,7 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
         return hint
-    close = closest_name(option.lower(), options)
+    close = closest_name(option, options)
     return suggest(f"{group}={close}" if close else "")
 
 

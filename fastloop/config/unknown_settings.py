@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastloop.config.catalogue import (
+    REQUIREMENTS,
     group_names,
     option_values,
     options_of,
@@ -17,8 +18,6 @@ from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import describe_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 
-OF_OPTIONS = ("requirements",)
-"""Settings that options of several groups may have, besides those in their files."""
 STORE = "store@loader.store"
 """The group of the store of a loader."""
 
@@ -52,7 +51,7 @@ def _refuse_of_option(
     target = expected.get("_target_")
     if target is None or node.get("_target_") != target:
         return
-    known = {*expected, *OF_OPTIONS}
+    known = {*expected, REQUIREMENTS}
     if group == "loader" and option in options_with_store():
         known.add("store")
     _refuse(path or name, node, known, choices)

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastloop.config.catalogue import default_of, option_values
+from fastloop.config.catalogue import default_of, option_values, without_requirements
 from fastloop.config.messages import ConfigError, format_value
+from fastloop.core.similar_names import closest_name, suggest
 from fastloop.core.user_code import (
-    OFFERED,
+    OFFERED_TO_MODEL,
     Parameters,
     check_callable,
     check_usable,
     locate,
     parameters_of,
 )
-from fastloop.core.user_source import closest_name, read_parameters
+from fastloop.core.user_source import read_parameters
 
 if TYPE_CHECKING:
     from fastloop.trial.job import Job
@@ -59,7 +60,7 @@ def wrap_target(group: str, node: Any) -> Any:
         if group not in OPTION_METHODS:
             return node
         parameters = parameters_of(target)
-        kwargs = _user_arguments(group, node, parameters)
+        kwargs = {name: value for name, value in node.items() if name != "_target_"}
         kwargs, settings = _split_settings(group, kwargs, parameters)
         _refuse_arguments(group, target, kwargs, parameters)
         # A class that has an option's methods is an option already, and needs no wrapper.
@@ -93,7 +94,7 @@ def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
 def _check_node(group: str, node: Mapping[str, Any]) -> None:
     """Raise ConfigError for a wrong name or argument, if the node names an object of the user's."""
     target, setting, prefix = node.get("_target_"), f"{group}._target_", group
-    arguments = {name: value for name, value in node.items() if name != "requirements"}
+    arguments = without_requirements(node)
     if target == CUSTOM:
         target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
         arguments = node["kwargs"] or {}
@@ -106,7 +107,7 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
     if group not in OPTION_METHODS or parameters is None or not isinstance(arguments, dict):
         return
     if prefix == group:
-        arguments = _user_arguments(group, arguments, parameters)
+        arguments = {name: value for name, value in arguments.items() if name != "_target_"}
         arguments, _ = _split_settings(group, arguments, parameters)
     _refuse_arguments(prefix, target, arguments, parameters)
 
@@ -125,7 +126,7 @@ def _refuse_arguments(
         if name in parameters.names or parameters.takes_any or name.startswith("_"):
             continue
         meant = closest_name(name, known)
-        hint = f"did you mean {prefix}.{meant}? " if meant else ""
+        hint = f"{suggest(f'{prefix}.{meant}')} " if meant else ""
         # The first argument of a function of samples is the sample.
         first = known[:1] if prefix in FUNCTIONS and meant not in known[:1] else []
         named = [each for each in known if each not in parameters.required & {*first}]
@@ -139,7 +140,7 @@ def _refuse_arguments(
     # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
     if given.get("_args_") or given.get("_partial_"):
         return
-    offered = OFFERED if group == "model" else ()
+    offered = OFFERED_TO_MODEL if group == "model" else ()
     needed = parameters.required - given.keys() - {*offered}
     missing = [name for name in parameters.names if name in needed]
     if missing:
@@ -201,18 +202,6 @@ def use_loader_data(job: Job) -> Job:
     loader: Any = job.loader
     data = UserDataset(loader=loader, plan=job.plan(job.seed), same_data=job.same_data)
     return replace(job, dataset=data)
-
-
-def _user_arguments(
-    group: str, node: Mapping[str, Any], parameters: Parameters | None
-) -> dict[str, Any]:
-    """The node's arguments for a target with these parameters."""
-    # A command line that changes only the `_target_` leaves the settings of the group's default
-    # option in the node. They are removed, unless the target has parameters of these names.
-    defaults = option_values(group, default_of(group))
-    left_over = {name for name, value in node.items() if defaults.get(name, ...) == value}
-    left_over = (left_over - {*(parameters.names if parameters else ())}) | {"_target_"}
-    return {name: value for name, value in node.items() if name not in left_over}
 
 
 def _split_settings(

@@ -28,7 +28,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.ClassDef | ast.ImportFrom | None
 
 
-class VerdictError(ValueError):
+class WrongCodeError(ValueError):
     """The user's code has no such module or name, or a syntax error."""
 
 
@@ -45,14 +45,14 @@ class ModuleText:
 
 
 @cache
-def read_text(path: str) -> ModuleText:
+def read_module_text(path: str) -> ModuleText:
     """The names that the text of the file shows. Raises ValueError for a syntax error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(Path(path).read_bytes(), Path(path).name)
     except SyntaxError as error:
-        raise VerdictError(error_line(error)) from None
+        raise WrongCodeError(error_line(error)) from None
     # The import tells what is wrong with a file that can't be read, or that holds null bytes.
     except (OSError, ValueError):
         return ModuleText(names={}, is_open=True, is_dynamic=True)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from fastloop.core.loading_settings import DATALOADER, DECLARED, LoadingSettings
 from fastloop.core.prepared_data import PreparedData
@@ -17,6 +18,8 @@ from fastloop.core.protocols import Collate, Order, Store, Transform
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 
+OWN = "fastloop."
+"""Start of the names of fastloop's own modules."""
 CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
 """Entries of a loader's `honours`: it accepts a collate that takes samples as they are, or one that
 takes samples of different lengths. The entry `collate` accepts any, also one of uint8 images."""
@@ -124,8 +127,13 @@ def without_store(loader: Loader) -> Loader | None:
     copied: Any = loader
     try:
         return replace(copied, store=None)
-    # It refuses to be without a store, with an error of its own.
+    # The type of its store does not allow null.
+    except ValidationError:
+        return None
     except Exception:
+        # Loaders of other packages may refuse with any error; one of fastloop's own is a fault.
+        if type(loader).__module__.startswith(OWN):
+            raise
         return None
 
 
@@ -138,13 +146,13 @@ def check_honoured(
     loader: str,
     plan: Plan,
     honours: tuple[str, ...],
-    without_store: tuple[str, ...] = (),
+    of_samples: tuple[str, ...] = (),
 ) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
     honours: settings that the loader honours besides those that every loader does: fields of
     LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
-    without_store: those that it honours if its store is null.
+    of_samples: those that it honours if its store is null.
     """
     ignored = {
         name: getattr(plan.loading, name)
@@ -159,15 +167,15 @@ def check_honoured(
     for name, value in ignored.items():
         text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
         text = str(text).lower() if isinstance(value, bool) else text
-        hint = _describe_callers(name, plan, without_store)
+        hint = _describe_callers(name, plan, of_samples)
         raise Unsupported(f"{name}={text}: loader={loader} has no such setting{hint}")
 
 
-def _describe_callers(name: str, plan: Plan, without_store: tuple[str, ...]) -> str:
+def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
     """The end of a message that names a loader which has the setting, a function of samples."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None
-    if name in without_store or (collate and honours_collate(without_store, collate)):
+    if name in of_samples or (collate and honours_collate(of_samples, collate)):
         return " while it reads a store; loader.store=null reads the samples themselves"
     return "; loader=raw, for example, has it"

@@ -67,7 +67,7 @@ class RaggedDataset(Protocol):
 
     ragged: bool | None
     """True if they differ. All samples of a dataset without this attribute have one shape. None: it
-    is not known until collate=pad is chosen, see config/fit_defaults.py."""
+    is not known until collate=pad is chosen, see config/store_choice.py."""
 
 
 @runtime_checkable

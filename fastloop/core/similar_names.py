@@ -6,11 +6,16 @@ from collections.abc import Iterable
 
 
 def closest_name(name: str, names: Iterable[str]) -> str:
-    """The one of the names that is most similar to `name`; empty if none is similar."""
+    """The one of the names that is most similar to `name`, whatever its case; empty if none is."""
     # Imported here: most commands have no wrong name.
     import difflib
 
-    return next(iter(difflib.get_close_matches(name, list(names), n=1)), "")
+    # Of names that differ in their case alone, the one that is written first counts.
+    by_lower: dict[str, str] = {}
+    for each in names:
+        by_lower.setdefault(each.lower(), each)
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[matches[0]] if matches else ""
 
 
 def suggest(name: str) -> str:

@@ -57,7 +57,7 @@ def is_iterable(thing: Any) -> bool:
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
-OFFERED = ("input_shape", "num_classes")
+OFFERED_TO_MODEL = ("input_shape", "num_classes")
 """Arguments that fastloop passes to a model that has such parameters."""
 
 

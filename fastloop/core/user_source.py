@@ -8,10 +8,9 @@ bindings under `if` or `try`, decorators, metaclasses, several bases, names that
 from __future__ import annotations
 
 import ast
-import difflib
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import (
     BuiltinImporter,
@@ -28,9 +27,10 @@ from fastloop.core.module_text import (
     Definition,
     Function,
     ModuleText,
-    VerdictError,
-    read_text,
+    WrongCodeError,
+    read_module_text,
 )
+from fastloop.core.similar_names import closest_name, suggest
 from fastloop.core.user_code import Parameters
 
 SHOWN_NAMES = 8
@@ -51,7 +51,7 @@ def read_parameters(path: str) -> Parameters | None:
     """
     try:
         return _read_parameters(path, 0)
-    except VerdictError:
+    except WrongCodeError:
         raise
     # Finders of other packages, deeply nested text, a folder that may not be read: an error that is
     # no verdict on the user's code says nothing about the import.
@@ -90,7 +90,7 @@ def _read_parameters(path: str, depth: int) -> Parameters | None:
     if rest[0] not in module.names:
         if module.text.is_open:
             return None
-        raise VerdictError(_describe_missing(module, rest))
+        raise WrongCodeError(_describe_missing(module, rest))
     return _parameters_of(module, rest[0], depth) if len(rest) == 1 else None
 
 
@@ -105,7 +105,7 @@ def _find_module(path: str) -> tuple[_Module, list[str]] | None:
     except (ImportError, ValueError):
         return None
     if spec is None:
-        raise VerdictError(_describe_missing_module(first, rest))
+        raise WrongCodeError(_describe_missing_module(first, rest))
     module = _read_module(first, spec)
     while rest and (folders := module.spec.submodule_search_locations):
         # Importing a module imports its package first, which may change the module.
@@ -147,7 +147,7 @@ def _read_module(name: str, spec: ModuleSpec) -> _Module:
     path = spec.origin or ""
     # A namespace package has no file, modules in C have no text, and other loaders change it.
     if path.endswith(".py") and type(spec.loader) is SourceFileLoader:
-        return _Module(name=name, spec=spec, text=read_text(path))
+        return _Module(name=name, spec=spec, text=read_module_text(path))
     return _Module(name=name, spec=spec, text=ModuleText(names={}, is_open=path != ""))
 
 
@@ -162,7 +162,7 @@ def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
         # The module may be absent, and its import be caught: the import will tell.
         try:
             return _read_parameters(path, depth + 1) if path else None
-        except VerdictError:
+        except WrongCodeError:
             return None
     return None
 
@@ -316,7 +316,7 @@ def _describe_missing(module: _Module, rest: Sequence[str]) -> str:
     known = [*defined, *module.submodules]
     all_names = [each for each in (*module.names, *module.submodules) if not each.startswith("_")]
     meant = closest_name(name, known) or closest_name(name, all_names)
-    hint = f"; did you mean {'.'.join([module.name, meant, *further])}?" if meant else ""
+    hint = f"; {suggest('.'.join([module.name, meant, *further]))}" if meant else ""
     listed = f"; it has {', '.join(known)}" if 0 < len(known) <= SHOWN_NAMES else ""
     return f"the module {module.name} has no {name}{hint or listed}"
 
@@ -327,14 +327,7 @@ def _describe_missing_module(name: str, rest: Sequence[str]) -> str:
     found = [each.name for each in pkgutil.iter_modules([str(Path.cwd())])]
     known = [each for each in found if each.isidentifier()]
     meant = closest_name(name, known)
-    hint = f"; did you mean {'.'.join([meant, *rest])}?" if meant else ""
+    hint = f"; {suggest('.'.join([meant, *rest]))}" if meant else ""
     listed = f"; the working folder has {', '.join(known)}" if known else ""
     shown = listed if len(known) <= SHOWN_NAMES else ""
     return f"there is no module {name}{hint or shown}"
-
-
-def closest_name(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like this one, whatever its case; empty if none is."""
-    by_lower = {each.lower(): each for each in known}
-    matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[matches[0]] if matches else ""

@@ -118,7 +118,9 @@ def start_version(
     when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
+    # Otherwise multiprocessing's server would import a fastloop that the working folder has.
+    own = {"PYTHONPATH": os.pathsep.join(version.path), "PYTHONSAFEPATH": "1"}
+    variables = os.environ | own
     with ours, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [version.python, str(PROGRAM), str(theirs.fileno())],

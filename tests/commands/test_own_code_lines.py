@@ -231,7 +231,7 @@ def test_collate_of_samples_ranks_fastloader_beside_dataloader(folder, tmp_path,
     [
         (
             "mine.Words",
-            ("samples hold str; only tensors,", "collate=<module>.<function>", "loader=fastloop"),
+            ("samples hold str; only tensors,", "collate=<module>.<function>", "loader=raw"),
         ),
         (
             "mine.Clips",

@@ -540,6 +540,13 @@ class HiddenNet(Net):
         super().__init__(input_shape, num_classes, hidden)
 
 
+class AnyNet(Net):
+    """A module that takes arguments of any name."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, **settings: int) -> None:
+        super().__init__(input_shape, num_classes, **settings)
+
+
 class WideNet(Net):
     """A module with an argument that has no default."""
 

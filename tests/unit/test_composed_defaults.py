@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import yaml
 from commands import run_fastloop
-from options import compose_job
+from options import compose_job, require_library
 
 from fastloop.config.build_jobs import build_request
 from fastloop.config.combinations import compose_combinations
 from fastloop.config.command_line import read_command_line
 from fastloop.config.composed_defaults import fit_alike
-from fastloop.config.fit_defaults import fit_defaults
 from fastloop.config.messages import ConfigError
+from fastloop.config.store_choice import choose_store
 from fastloop.config.write_experiment import experiment_yaml
 from fastloop.core.plan import without_store
 from fastloop.core.types import Unsupported
@@ -26,9 +27,16 @@ CLIPS = ("dataset._target_=my_code.Clips", "collate=pad")
 ROWS = """
 import torch
 
+class Net(torch.nn.Module):
+    def __init__(self, hidden=8):
+        super().__init__()
+
 class Rows:
+    def __init__(self, count=12):
+        self.count = count
+
     def __len__(self):
-        return 12
+        return self.count
 
     def __getitem__(self, index):
         return torch.ones(1 + index % 3), index
@@ -81,7 +89,7 @@ def test_loader_that_has_no_form_without_its_store_keeps_it(kind):
     loader = kind(store=job.loader.store)
     assert without_store(loader) is None
     own = replace(job, loader=loader)
-    assert fit_defaults(own, ()).loader is loader
+    assert choose_store(own, ()).loader is loader
     text = replace(own, collate=compose_job("collate._target_=my_code.drop_missing").collate)
     if kind is StrictLoader:
         with pytest.raises(Unsupported, match="no such setting; loader=raw"):
@@ -115,6 +123,23 @@ def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides)
     assert request_of(tmp_path, text).job.model == compose_job(*overrides).model
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "kwargs"),
+    [
+        ("batch_size: 16\n", (), {}),
+        ("batch_size: 16\n", ("model.hidden=512",), {"hidden": 512}),
+        ("model:\n  hidden: 512\n", (), {"hidden": 512}),
+    ],
+)
+def test_model_of_any_arguments_gets_those_that_equal_the_default(
+    tmp_path, text, overrides, kwargs
+):
+    own = "model._target_=my_code.AnyNet"
+    model: Any = request_of(tmp_path, text, own, *overrides).job.model
+    assert model.kwargs == kwargs
+    assert compose_job("-cd", str(tmp_path), "experiment=own", own, *overrides).model == model
+
+
 def test_required_argument_of_a_model_is_asked_for():
     own = "model._target_=my_code.WideNet"
     message = r"^model\.hidden: my_code\.WideNet has no default for it; add model\.hidden=<value>$"
@@ -140,6 +165,53 @@ def test_placement_that_an_experiment_chooses_stays(tmp_path, text, overrides, p
     assert type(request.job.placement).__name__ == f"{placement.title()}Placement"
     job = compose_job("-cd", str(tmp_path), "experiment=own", CLIPS[0], *overrides)
     assert job.placement == request.job.placement
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("dataset=mine.Rows", "dataset.count=12"), {"_target_": "mine.Rows", "count": 12}),
+        (("dataset=mine.Rows",), {"_target_": "mine.Rows"}),
+        (("collate=pad", "dataset=mine.Rows"), "recursive.RecursivePlacement"),
+        (("model=mine.Net",), {"_target_": "mine.Net"}),
+        (("model=mine.Net", "model.hidden=512"), {"_target_": "mine.Net", "hidden": 512}),
+    ],
+)
+def test_shown_configuration_is_that_of_the_job(tmp_path, words, shown):
+    (tmp_path / "mine.py").write_text(ROWS)
+    process = run_fastloop(*words, "--cfg", "job", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    composed = yaml.safe_load(process.stdout)
+    if isinstance(shown, str):
+        assert composed["placement"]["_target_"].endswith(shown)
+    else:
+        assert composed[words[0].partition("=")[0]] == shown
+
+
+def test_shown_part_of_a_configuration_is_resolved(tmp_path):
+    (tmp_path / "own.yaml").write_text("defaults: [config, _self_]\nepochs: ${batch_size}\n")
+    line = ("-cd", str(tmp_path), "-cn", "own", "batch_size=7", "--cfg", "job")
+    assert "epochs: ${batch_size}" in run_fastloop(*line, cwd=tmp_path).stdout
+    assert "epochs: 7" in run_fastloop(*line, "--resolve", cwd=tmp_path).stdout
+    placement = run_fastloop(*line, "-p", "placement", cwd=tmp_path).stdout
+    assert placement.startswith("# @package placement\n_target_: fastloop.")
+    assert run_fastloop(*line, "-p", "baseline", cwd=tmp_path).stdout == "null\n"
+    nothing = run_fastloop(*line, "-p", "nope", cwd=tmp_path)
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr == "--package=nope: the configuration has no such part\n"
+    hydra = run_fastloop(*line, "--cfg", "hydra", cwd=tmp_path).stdout
+    assert yaml.safe_load(hydra)["hydra"]["runtime"]["choices"]["placement"] == "direct"
+
+
+def test_arguments_of_own_code_reach_the_jobs_of_a_hydra_launcher(tmp_path):
+    require_library("hydra_plugins.hydra_joblib_launcher")
+    (tmp_path / "mine.py").write_text(ROWS)
+    line = ["-m", "dataset=mine.Rows", "dataset.count=12,6", "collate=pad", "benchmark=traversal"]
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "allow_concurrent=true"]
+    process = run_fastloop(*line, *joblib, "trials=1", "min_window_s=0", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    found = [yaml.safe_load(each.read_text()) for each in tmp_path.rglob("result.json")]
+    assert {each["num_samples"] for each in found} == {6, 12}
 
 
 def test_configuration_that_hydra_has_composed_is_fitted_alike():

@@ -12,6 +12,8 @@ from options import require_library
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
+from fastloop.core.machine_counters import LEAST_SECONDS, read_counters
+from fastloop.core.machine_load import load_between
 from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
 from fastloop.data.image_files import LabelledImages
@@ -174,14 +176,19 @@ def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(
     monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
     shares = []
     for _ in range(7):
-        limit = limit_of(slow)
-        # Beside other programs, a single measurement may take the slow one for the faster.
+        before = read_counters()
+        # Long enough for the system's counters to tell who else was busy.
+        limit = decode_limit.decode_limit(slow, set(), seed=0, window_s=2 * LEAST_SECONDS)
+        load = load_between(before, read_counters())
+        # Only other programs can make the slow one look the faster.
         if limit.origin.engine != "pil":
+            assert load.is_quiet is not True, load
             continue
         monkeypatch.setattr(decode_limit, "LIBRARIES", {})
         shares.append(limit_of(slow).samples_per_s / limit.samples_per_s)
         monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
-    assert len(shares) >= 4
+    if len(shares) < 4:
+        pytest.skip("other programs keep the machine busy")
     assert 1 / 16 < np.median(shares) < 1 / 4
 
 

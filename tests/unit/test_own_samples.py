@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import my_code
 import pytest
-import torch
 from my_code import COUNT
 from options import compose_job
 from user_jobs import check_epochs, prepare_user_job
 
-from fastloop.config.fit_defaults import fit_defaults
+from fastloop.config.store_choice import choose_store
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.user_store import write_store
@@ -110,7 +109,7 @@ def test_store_gives_way_to_a_collate_or_transform_of_samples(settings, has_stor
     # a loader that needs its store keeps it
     rows = compose_job("loader=np_memmap", SQUARES, *settings[:1])
     assert rows.loader.store is not None
-    assert fit_defaults(rows, ()) == rows
+    assert choose_store(rows, ()) == rows
 
 
 def test_collate_beside_a_store_is_told_with_the_way_without_it():
@@ -142,4 +141,3 @@ def test_ragged_samples_of_the_users_own_need_a_dimension(outputs):
     job = compose_job("dataset._target_=my_code.Numbers", "collate=pad", TRAVERSAL)
     with pytest.raises(BadData, match="no leaf of the samples has a dimension"):
         prepare(job.dataset, None)
-    assert torch.is_tensor(my_code.Numbers()[0][0])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import fastloop
 from fastloop.cli.serve_version import explain_no_job, find_foreign_package
 from fastloop.sweep import early_check
+from fastloop.sweep.version_process import Version, start_version
 
 
 @pytest.fixture
@@ -56,3 +58,18 @@ def test_tests_of_the_users_project_hide_no_version(environment, tmp_path, monke
 def test_base_that_lacks_the_early_check_gives_no_early_reason(monkeypatch):
     monkeypatch.delattr(early_check, "reason_against")
     assert explain_no_job([]) == ""
+
+
+@pytest.mark.heavy
+def test_trial_imports_no_fastloop_of_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "fastloop").mkdir()
+    (tmp_path / "fastloop" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    version = Version(label="base", path=(str(Path(fastloop.__file__).parents[1]),))
+    words = ["loader=raw", "dataset=digits", "benchmark=traversal", "tracker=none", "trials=1"]
+    with start_version(version, words, tmp_path / "out", is_base=True) as process:
+        assert process.receive() == {"ready": ["raw digits"]}
+        process.run_trial(0)
+        process.end()
+        (result,) = process.results().values()
+    assert (result.status, result.status_reason) == ("FINISHED", "")

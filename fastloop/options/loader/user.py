@@ -35,7 +35,7 @@ from fastloop.data.worker_errors import name_failing_sample
 
 PLANNED = ("seed", "rank", "world_size")
 """Fields of a plan that are passed to parameters of the same name, like the loading settings."""
-OFFERED = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
+OFFERED_TO_LOADER = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
@@ -91,13 +91,13 @@ class UserLoader:
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserLoader:
-        check_arguments(self.target, self.kwargs, OFFERED)
+        check_arguments(self.target, self.kwargs, OFFERED_TO_LOADER)
         return self
 
     @property
     def takes(self) -> frozenset[str]:
         """Names of the parameters that fastloop passes."""
-        return (parameter_names(self.target) & set(OFFERED)) - self.kwargs.keys()
+        return (parameter_names(self.target) & set(OFFERED_TO_LOADER)) - self.kwargs.keys()
 
     @property
     def honours_batch_size(self) -> bool:

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from fastloop.core.types import BadData, Leaves, Unsupported, option
 from fastloop.core.user_code import (
-    OFFERED,
+    OFFERED_TO_MODEL,
     call,
     check_arguments,
     check_usable,
@@ -34,7 +34,7 @@ class UserModel:
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserModel:
-        check_arguments(self.target, self.kwargs, OFFERED)
+        check_arguments(self.target, self.kwargs, OFFERED_TO_MODEL)
         return self
 
     def check(self, num_classes: int | None, sample: Leaves | None) -> None:  # noqa: ARG002

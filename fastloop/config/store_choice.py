@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastloop.trial.job import Job
 
 
-def fit_defaults(job: Job, overrides: Sequence[str]) -> Job:
+def choose_store(job: Job, overrides: Sequence[str]) -> Job:
     """The job with a user's Dataset of several lengths for collate=pad, and without a store that
     its samples, collate or transform rule out.
 
