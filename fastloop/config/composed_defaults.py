@@ -69,7 +69,7 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     if not left:
         return
     if _is_chosen(name, overrides, group):
-        stay = _accepted(values.get("_target_"), left)
+        stay = _parameter_names(values.get("_target_"), left)
     else:
         # Without the group's default, the node has what the files set, and nothing else.
         others = [override for override in overrides if override not in own]
@@ -80,7 +80,7 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
                 del node[key]
 
 
-def _accepted(target: Any, names: Sequence[str]) -> Collection[str]:
+def _parameter_names(target: Any, names: Sequence[str]) -> Collection[str]:
     """The parameters of the target; the names themselves, if it takes any or does not tell."""
     path = str(target)
     # The text of a module is read before it is imported. A wrong name in it is told later.
