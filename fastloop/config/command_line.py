@@ -91,6 +91,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         raise UsageError(describe_flag(str(error), arguments)) from None
     if parsed.resolve and not (parsed.cfg or parsed.help):
         raise UsageError("--resolve: allowed only with --cfg or --help")
+    if parsed.cfg and parsed.info:
+        raise UsageError(f"--cfg {parsed.cfg} --info {parsed.info}: allowed: one of them")
     values = vars(parsed)
     overrides = values.pop("overrides")
     flags: list[str] = []

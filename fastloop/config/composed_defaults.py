@@ -6,7 +6,9 @@ tell which of them has set a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hydra
@@ -14,8 +16,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from fastloop.config.catalogue import default_of, option_values
+from fastloop.config.catalogue import default_of, option_values, options_of
 from fastloop.config.user_options import OPTION_METHODS, pass_to_own_code
+from fastloop.core.user_code import parameters_of
+from fastloop.core.user_source import read_parameters
 
 DIRECT = "fastloop.options.placement.direct.DirectPlacement"
 PAD = "fastloop.options.collate.pad.PadCollate"
@@ -47,10 +51,12 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     """Delete the settings of the default option, if another `_target_` has replaced it.
 
     They would be passed to parameters of the same name in place of the user's own defaults. Those
-    that an override or a file has set stay.
+    that an override or a file has set stay. Of an option that an override or a file has chosen,
+    settings go only if the target has no such parameters.
     """
-    node, defaults = cfg.get(group), option_values(group, default_of(group))
-    values = _raw_values(node)
+    node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
+    option = choice if choice in options_of(group) else default_of(group)
+    values, defaults = _raw_values(node), option_values(group, option)
     if not isinstance(node, DictConfig) or values.get("_target_") == defaults["_target_"]:
         return
     own = [override for override in overrides if _group_in(override) == group]
@@ -60,15 +66,30 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
         for key, value in defaults.items()
         if key != "_target_" and f"{group}.{key}" not in given and values.get(key, ...) == value
     ]
-    if not left or _is_chosen(name, overrides, group):
+    if not left:
         return
-    # Without the group's default, the node has what the files set, and nothing else.
-    others = [override for override in overrides if override not in own]
-    by_files = hydra.compose(name, [*pass_to_own_code(others), f"~{group}"]).get(group) or {}
+    if _is_chosen(name, overrides, group):
+        stay = _parameter_names(values.get("_target_"), left)
+    else:
+        # Without the group's default, the node has what the files set, and nothing else.
+        others = [override for override in overrides if override not in own]
+        stay = hydra.compose(name, [*pass_to_own_code(others), f"~{group}"]).get(group) or {}
     with open_dict(node):
         for key in left:
-            if key not in by_files:
+            if key not in stay:
                 del node[key]
+
+
+def _parameter_names(target: Any, names: Sequence[str]) -> Collection[str]:
+    """The parameters of the target; the names themselves, if it takes any or does not tell."""
+    path = str(target)
+    # The text of a module is read before it is imported. A wrong name in it is told later.
+    read = parameters_of if path.partition(".")[0] in sys.modules else read_parameters
+    with suppress(ValueError):
+        parameters = read(path)
+        if parameters is not None and not parameters.takes_any:
+            return parameters.names
+    return names
 
 
 def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:

@@ -228,7 +228,9 @@ def _hydra_sentence(text: str) -> str:
     if match := re.search(r"already at '(\S+?)'", text):
         return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
-        return f"{match[1]}: several values are a sweep, which needs -m (--multirun)"
+        # Arguments of the user's own code have a plus by then, which nobody has typed.
+        name = match[1].lstrip("+")
+        return f"{name}: several values are a sweep, which needs -m (--multirun)"
     return text
 
 

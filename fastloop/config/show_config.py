@@ -20,6 +20,9 @@ WITH_CFG = {"--cfg", "--package", "--resolve", "--config-path", "--config-name",
 def config_text(line: CommandLine) -> str | None:
     """The text that --cfg prints; None for a line without --cfg, or with further questions.
 
+    A store that gives way to the samples, as with a collate of the user's own, is still in it: this
+    is decided when the job is built.
+
     Raises ConfigError for a package that is not there, and Hydra's exceptions.
     """
     flags = {flag for flag in line.flags if flag.startswith("--")}

@@ -164,7 +164,8 @@ def _are_lists_of_samples(batch: Tree, paths: Iterable[PartPath]) -> bool:
 def _part_of(batch: Tree, path: PartPath) -> Any:
     """A part of a batch; None if the batch lacks it."""
     for key in path:
-        if not isinstance(batch, CONTAINERS):
+        is_list = isinstance(batch, list | tuple)
+        if not isinstance(batch, CONTAINERS) or (is_list and not isinstance(key, int)):
             return None
         try:
             batch = batch[key]

@@ -130,7 +130,7 @@ def _last_line(explanation: Explanation) -> str:
         return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:
-        return "nothing was tried: no change seemed worth it, or try=0 was given"
+        return "nothing was tried: no change seemed worth it or could run, or try=0 was given"
     most = max(gain.high for gain in gains)
     if most < LEAST_POSSIBLE_GAIN:
         return f"nothing that was tried saves more than {show_percent(max(0.0, most))}"

@@ -118,12 +118,12 @@ def start_version(
     when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
-    # Otherwise multiprocessing's server would import a fastloop that the working folder has.
-    own = {"PYTHONPATH": os.pathsep.join(version.path), "PYTHONSAFEPATH": "1"}
-    variables = os.environ | own
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
     with ours, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [version.python, str(PROGRAM), str(theirs.fileno())],
+            # Without -P, which multiprocessing passes on, its server would import a fastloop that
+            # the working folder has.
+            [version.python, "-P", str(PROGRAM), str(theirs.fileno())],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=log,

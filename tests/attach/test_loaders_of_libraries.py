@@ -4,10 +4,12 @@ change is made at the script's line."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -194,6 +196,28 @@ def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, monkeypatc
     assert package_of(f"{tmp_path}/mine.py") == ""
     # A module of one's own in a folder that an installed package also has.
     assert package_of(f"{tmp_path}/trainer/mine.py") == ""
+
+
+@pytest.mark.parametrize("change", ["sys.path.pop(0)", "os.chdir('run')"])
+def test_library_stays_one_if_the_script_changes_its_path(tmp_path, change):
+    install(tmp_path / "libs")
+    (tmp_path / "run").mkdir()
+    folder = repr(str(tmp_path / "libs")) if "pop" in change else "'libs'"
+    program = (
+        "import os, sys\n"
+        f"sys.path.insert(0, {folder})\n"
+        "import trainer\n"
+        f"{change}\n"
+        "from fastloop.explain.attach.library_files import package_of\n"
+        "print(package_of(trainer.__file__))\n"
+    )
+    command = [sys.executable, "-c", program]
+    root = str(Path(library_files.__file__).parents[3])
+    environment = os.environ | {"PYTHONPATH": root}
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "trainer\n"
 
 
 def test_folder_without_a_list_of_files_makes_no_library(tmp_path, monkeypatch):

@@ -540,6 +540,13 @@ class HiddenNet(Net):
         super().__init__(input_shape, num_classes, hidden)
 
 
+class WidthNet(Net):
+    """A module without an argument of the name of a setting of model=toynet."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, width: int = 8) -> None:
+        super().__init__(input_shape, num_classes, width)
+
+
 class AnyNet(Net):
     """A module that takes arguments of any name."""
 

@@ -174,6 +174,8 @@ def test_batch_that_lacks_a_part_is_counted_by_the_others():
         assert size_of({"text": ["a"] * 4, "x": part}) == 4
         assert size_of({"text": part, "x": torch.zeros(4, 2)}) == 4
     assert size_of({"x": torch.zeros(4, 2)}) == size_of({"text": ["a"] * 4}) == 4
+    # A batch of a later epoch may be of another kind.
+    assert size_of((["a"] * 4, torch.zeros(4, 2))) == 4
     # squeeze() makes a single number of a column of one sample.
     assert size_of({"text": ["a"], "x": torch.tensor(0)}) == 1
     assert size_of({"text": torch.tensor(0), "x": torch.zeros(1, 2)}) == 1

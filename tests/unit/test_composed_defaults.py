@@ -23,6 +23,7 @@ from fastloop.core.types import Unsupported
 from fastloop.trial.support import check_support
 
 HIDDEN = "model._target_=my_code.HiddenNet"
+WIDTH = "model._target_=my_code.WidthNet"
 CLIPS = ("dataset._target_=my_code.Clips", "collate=pad")
 ROWS = """
 import torch
@@ -114,6 +115,33 @@ def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, override
     assert {*request.config["model"]} == {"_target_", *kwargs}
     # the same job by the way that caches configurations
     assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model.kwargs == kwargs
+
+
+CHOSEN = "defaults:\n  - override /model: toynet\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "kwargs"),
+    [
+        (CHOSEN, (WIDTH,), {}),
+        (CHOSEN, (WIDTH, "model.width=4"), {"width": 4}),
+        ("batch_size: 16\n", ("model=toynet", WIDTH), {}),
+        ("batch_size: 16\n", (WIDTH, "model=toynet"), {}),
+        # It may be meant, as the parameter has this name.
+        (CHOSEN, (HIDDEN,), {"hidden": 512}),
+    ],
+)
+def test_own_model_in_the_place_of_a_chosen_one_gets_no_argument_that_it_lacks(
+    tmp_path, text, overrides, kwargs
+):
+    model: Any = request_of(tmp_path, text, *overrides).job.model
+    assert model.kwargs == kwargs
+    assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model == model
+
+
+def test_argument_that_an_own_model_lacks_is_refused_if_it_is_typed(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.hidden=512: .* has no argument hidden"):
+        request_of(tmp_path, CHOSEN, WIDTH, "model.hidden=512")
 
 
 @pytest.mark.parametrize("overrides", [(HIDDEN,), (HIDDEN, "model.hidden=512")])

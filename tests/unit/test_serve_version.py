@@ -60,15 +60,38 @@ def test_base_that_lacks_the_early_check_gives_no_early_reason(monkeypatch):
     assert explain_no_job([]) == ""
 
 
+THEIRS = """
+import subprocess, sys
+from pathlib import Path
+
+class Rows:
+    def __init__(self):
+        script = Path(__file__).with_name("tools") / "first.py"
+        subprocess.run([sys.executable, script], check=True)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return float(index), index
+"""
+"""A user's module, with a Dataset that runs a script which imports one beside it."""
+
+
 @pytest.mark.heavy
 def test_trial_imports_no_fastloop_of_the_working_folder(tmp_path, monkeypatch):
+    code = tmp_path / "code"
+    (code / "tools").mkdir(parents=True)
+    (code / "theirs.py").write_text(THEIRS)
+    (code / "tools" / "first.py").write_text("import beside\n")
+    (code / "tools" / "beside.py").touch()
     (tmp_path / "fastloop").mkdir()
     (tmp_path / "fastloop" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
-    version = Version(label="base", path=(str(Path(fastloop.__file__).parents[1]),))
-    words = ["loader=raw", "dataset=digits", "benchmark=traversal", "tracker=none", "trials=1"]
+    version = Version(label="base", path=(str(Path(fastloop.__file__).parents[1]), str(code)))
+    words = ["loader=raw", "dataset=theirs.Rows", "benchmark=traversal", "tracker=none", "trials=1"]
     with start_version(version, words, tmp_path / "out", is_base=True) as process:
-        assert process.receive() == {"ready": ["raw digits"]}
+        assert process.receive() == {"ready": ["raw theirs.Rows"]}
         process.run_trial(0)
         process.end()
         (result,) = process.results().values()

@@ -97,11 +97,20 @@ def package_of(path: str, is_of_script: bool = True) -> str:
     # Other folders are not listed, as this takes long if they are large and in a network.
     looked_at = _list_path() if is_of_script else None
     while os.path.dirname(folder) != folder:
-        if (looked_at is None or folder in looked_at) and inside in _list_installed(folder):
-            return inside.partition(os.sep)[0].removesuffix(SUFFIX)
+        name = inside.partition(os.sep)[0].removesuffix(SUFFIX)
+        is_imported_from = looked_at is None or folder in looked_at or _is_loaded(name, folder)
+        if is_imported_from and inside in _list_installed(folder):
+            return name
         inside = os.path.join(os.path.basename(folder), inside)
         folder = os.path.dirname(folder)
     return ""
+
+
+def _is_loaded(name: str, folder: str) -> bool:
+    """True if that module has been imported from the folder."""
+    # The script may since have changed sys.path, or the working folder in which it was valid.
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(path, str) and path.startswith(os.path.join(folder, name))
 
 
 def _list_path() -> set[str]:
