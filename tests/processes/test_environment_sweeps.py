@@ -85,7 +85,7 @@ def test_both_versions_are_measured_in_one_sweep(sweep):
         assert sweep[name].status == "FINISHED"
         assert len(sweep[name].trials) == 1
         assert sweep[name].shadow is not None
-        versions[name] = sweep[name].environment["versions"].get("pins_demo")
+        versions[name] = sweep[name].environment["versions"].get("pins-demo")
     assert versions == {"one": "1.0", "two": "2.0"}
     # They are ranked together only if their data is the same.
     assert len({sweep[name].content for name in versions}) == 1
