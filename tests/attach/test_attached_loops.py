@@ -102,9 +102,8 @@ finally:
 """
 
 
-@pytest.mark.parametrize(
-    "option", ["--batches=30", pytest.param("--seconds=1", marks=pytest.mark.heavy)]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("option", ["--batches=30", "--seconds=1"])
 def test_script_ends_early_after_batches_or_seconds(tmp_path, option):
     (tmp_path / "long.py").write_text(LONG)
     process, findings = attach(option, "long.py", cwd=tmp_path)
@@ -319,6 +318,7 @@ def test_usual_example_learns_the_same_and_its_transform_is_seen(tmp_path):
     assert loop["shares"]["transform"]["value"] > 0
 
 
+@pytest.mark.heavy
 def test_script_without_a_dataloader_is_said_to_have_none(tmp_path):
     process, findings = attach(str(SCRIPTS / "char_gpt.py"), cwd=tmp_path)
     assert process.stdout == "trained\n"

@@ -195,6 +195,7 @@ def test_nothing_of_the_probe_is_left_open_at_the_end(tmp_path):
     assert "ResourceWarning" not in process.stderr
 
 
+@pytest.mark.heavy
 def test_warnings_are_shown_at_the_lines_without_attach(tmp_path):
     script = tmp_path / "warns.py"
     script.write_text(WARNS)

@@ -104,20 +104,22 @@ def test_script_that_fails_in_its_loop_is_said_to_have_failed(tmp_path):
 @pytest.mark.parametrize(
     ("where", "answer", "how"),
     [
-        (
+        pytest.param(
             "make",
             "the script failed (exit status 1) in the first batch of a loop over a DataLoader",
             "ended before its first batch was made",
+            marks=pytest.mark.heavy,
         ),
         (
             "step",
             "the script failed (exit status 1) in the first batch of a loop over a DataLoader",
             "got its first batch, and asked for no other",
         ),
-        (
+        pytest.param(
             "glance",
             "no loop over a DataLoader got beyond its first batch",
             "got its first batch, and asked for no other",
+            marks=pytest.mark.heavy,
         ),
     ],
 )

@@ -195,6 +195,7 @@ def test_script_that_catches_its_end_ends_all_the_same():
     assert "ended by force: it goes on after SystemExit" in process.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("trials", "asked", "is_forced"), [(6, 1, False), (99, 1, True)])
 def test_script_that_goes_on_after_its_end_may_finish(tmp_path, trials, asked, is_forced):
     """As a search over hyperparameters, which reports the end of each trial."""

@@ -63,6 +63,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.heavy
 def test_script_may_use_its_transforms_in_any_way(tmp_path):
     script = tmp_path / "uses.py"
     script.write_text(USES)

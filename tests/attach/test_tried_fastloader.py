@@ -105,7 +105,11 @@ def test_dataloader_that_a_library_makes_is_not_timed_as_fastloader(tmp_path):
     ("use", "reason"),
     [
         ("assert isinstance(loader, DataLoader), 'another class'", "another class"),
-        ("loader.check_worker_number_rationality()", "has no attribute 'check_worker_number"),
+        pytest.param(
+            "loader.check_worker_number_rationality()",
+            "has no attribute 'check_worker_number",
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_use_that_fastloader_lacks_fails_in_the_trial(tmp_path, use, reason):

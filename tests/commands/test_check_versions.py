@@ -110,6 +110,7 @@ def test_working_folder_passes_against_a_commit_that_is_no_faster(repository, co
     assert said in process.stdout
 
 
+@pytest.mark.heavy
 def test_other_samples_are_told_and_not_judged(repository):
     write_dataset(repository, SLOW_S, shift=1)
     process = check(repository, "against=HEAD")

@@ -620,6 +620,7 @@ def test_gate_rejects_loader_that_is_correct_only_in_its_first_epoch(tmp_path):
     assert "rank" not in invalid.stdout
 
 
+@pytest.mark.heavy
 def test_invalid_job_names_its_damaged_store_which_the_next_command_writes_again(tmp_path):
     large = ("dataset.count=1000", "dataset.shape=[28,28]")  # for the digests in a seal
     sweep = ("loader=np_memmap", *QUICK, *large)

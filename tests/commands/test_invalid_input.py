@@ -348,6 +348,7 @@ def test_damaged_npz_file_is_named(tmp_path, damage):
     assert str(path) in line
 
 
+@pytest.mark.heavy
 def test_full_disk_while_writing_leaves_no_partial_store(tmp_path, small_disk):
     process = run_fastloop(
         *("loader=np_memmap", f"loader.store.root={small_disk}", *QUICK, "dataset.count=200000"),

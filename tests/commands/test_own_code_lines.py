@@ -213,7 +213,9 @@ def test_settings_of_hydra_may_have_a_plus(folder, tmp_path):
     "overrides",
     [
         ("dataset=mine.Clips", "collate=pad"),
-        ("dataset=mine.Clips", "collate=pad", "order=buckets"),
+        pytest.param(
+            ("dataset=mine.Clips", "collate=pad", "order=buckets"), marks=pytest.mark.heavy
+        ),
         ("dataset=mine.Words", "collate=mine.lengths"),
         ("dataset=mine.Squares", "collate=mine.collate"),
     ],

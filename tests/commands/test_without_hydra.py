@@ -185,6 +185,7 @@ def test_terminated_gpu_run_keeps_its_figures_and_ends_its_processes(tmp_path):
     assert (out / "headlines.png").stat().st_size > 1000
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_gpu_run_without_a_cuda_device_prints_one_line(tmp_path):
     process = run_small(tmp_path, "--device", "cuda:99")

@@ -77,7 +77,13 @@ def read(loader, path):
 """
 
 
-@pytest.mark.parametrize("pure", ["", "1"], ids=["core", "no core"])
+@pytest.mark.parametrize(
+    "pure",
+    [
+        pytest.param("", id="core"),
+        pytest.param("1", id="no core", marks=pytest.mark.heavy),
+    ],
+)
 def test_file_that_becomes_shorter_is_named(tmp_path, pure):
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(jpeg(photograph()))

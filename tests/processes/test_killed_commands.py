@@ -56,7 +56,7 @@ STAGES = {
     "tune": ("fastloop", ("tune", *WORKER)),
     "write_store": ("write_store.py", ()),
 }
-HEAVY = ("worker of a spawned trial", "explain", "tune")
+HEAVY = ("worker of a spawned trial", "worker of a forkserver", "explain", "tune")
 NIGHTLY = HEAVY[:1]
 
 

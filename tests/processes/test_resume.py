@@ -119,7 +119,8 @@ def test_resume_never_mixes_results_of_other_versions(tmp_path):
     assert len(kept) == 2
 
 
-@pytest.mark.parametrize("retry", ["true", pytest.param("false", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("retry", ["true", "false"])
 def test_resume_retries_failed_jobs_unless_disabled(tmp_path, retry):
     run_fastloop(*IN_PROCESSES, "tracker=none", "trials=2", "trial_timeout_s=0.001", cwd=tmp_path)
     assert {result.status for result in results(tmp_path)} == {"FAILED"}
@@ -198,6 +199,7 @@ def test_resume_last_passes_over_a_newer_sweep_of_other_jobs(resumed_sweep):
     assert trial_starts(folder) == before
 
 
+@pytest.mark.heavy
 def test_resume_without_a_sweep_prints_one_line(tmp_path):
     for name in ("last", "nowhere"):
         process = run_fastloop(*SWEEP, f"resume={name}", cwd=tmp_path)
