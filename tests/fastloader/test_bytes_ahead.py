@@ -155,7 +155,8 @@ def test_batches_that_grow_at_once_are_as_many_as_threads_and_fewer_in_later_epo
     loader = FastLoader(dataset, None, thread_safe=True, in_order=in_order)
     assert most_ahead(loader, 0.01) <= 16 * 16 + 64
     dataset.size = lambda index: 16 * MIB
-    assert most_ahead(loader, 0.01) <= 64 + 16
+    # One that the loop asks for, and, on a busy machine, one that it has got and not counted yet.
+    assert most_ahead(loader, 0.01) <= 64 + 16 + 16
 
 
 def test_a_few_large_batches_do_not_stop_the_threads():
