@@ -69,7 +69,7 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     if not left:
         return
     if _is_chosen(name, overrides, group):
-        stay = _parameter_names(values.get("_target_"), left)
+        stay = _names_to_keep(values.get("_target_"), left)
     else:
         # Without the group's default, the node has what the files set, and nothing else.
         others = [override for override in overrides if override not in own]
@@ -80,8 +80,9 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
                 del node[key]
 
 
-def _parameter_names(target: Any, names: Sequence[str]) -> Collection[str]:
-    """The parameters of the target; the names themselves, if it takes any or does not tell."""
+def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
+    """Names of the target's parameters. If it takes any argument, or does not tell which, all of
+    the given names."""
     path = str(target)
     # The text of a module is read before it is imported. A wrong name in it is told later.
     read = parameters_of if path.partition(".")[0] in sys.modules else read_parameters

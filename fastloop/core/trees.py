@@ -47,7 +47,8 @@ def tree_leaves(tree: Tree) -> list[Any]:
 def find_tensors(tree: Tree) -> list[torch.Tensor]:
     """Every tensor of a tree, in optree's order, without a look at each text and number.
 
-    A list or tuple whose first eight entries are texts and numbers is taken to have no tensors.
+    A list or tuple that begins with eight texts or numbers, or has nothing else, is taken to have
+    no tensors.
 
     >>> find_tensors({"ids": [list(range(512))] * 64, "label": torch.zeros(64)})[0].shape
     torch.Size([64])

@@ -19,7 +19,7 @@ REMEDY = (
 )
 CONTAINERS = (dict, list, tuple, Mapping)
 COLUMNS = (torch.Tensor, np.ndarray, list, tuple)
-"""Parts of a batch whose length may be the number of samples."""
+"""Types of those parts of a batch that may have an entry for each sample."""
 
 
 @dataclass(frozen=True)

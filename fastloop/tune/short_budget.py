@@ -64,7 +64,7 @@ def expect_cost(
 
 
 def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
-    """The cost with workers, by that without them, if samples wait.
+    """The cost with workers if samples wait. cost: the cost without workers.
 
     stay: True if the workers stay from epoch to epoch. epoch_s: seconds of an epoch; workers that
     start in each one prolong it.

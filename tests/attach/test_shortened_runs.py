@@ -142,6 +142,12 @@ def test_pass_of_another_loop_does_not_count(tmp_path, monkeypatch):
     assert (run.loop.result.batches, run.loop.result.seconds) == (0, 0.0)
 
 
+def run_program(text: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has to end with status 0."""
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
 def test_script_ends_although_its_loop_is_in_a_thread():
     """The main thread waits for batches that no longer come."""
     program = (
@@ -152,9 +158,7 @@ def test_script_ends_although_its_loop_is_in_a_thread():
         "threading.Thread(target=end_script).start()\n"
         "time.sleep(600)\n"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
-    )
+    process = run_program(program)
     assert process.stdout == "a line\nthe end\n"
     assert process.stderr == "fastloop: the script is ended by force: its loop is in a thread\n"
 
@@ -171,8 +175,7 @@ def test_function_that_hangs_at_the_end_loses_no_output():
         "print('of the script')\n"
         "early_stop.end_script(1, most=1)\n"
     )
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    process = run_program(program)
     assert process.stdout == "of the script\nof the function\n"
     assert "ended by force: it goes on after SystemExit" in process.stderr
 
@@ -189,8 +192,7 @@ def test_script_that_catches_its_end_ends_all_the_same():
         "    except BaseException as error:\n"
         "        print(epoch, type(error).__name__)\n"
     )
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    process = run_program(program)
     assert process.stdout == "0 SystemExit\n1 SystemExit\nthe end\n"
     assert "ended by force: it goes on after SystemExit" in process.stderr
 
@@ -210,8 +212,7 @@ def test_script_that_goes_on_after_its_end_may_finish(tmp_path, trials, asked, i
         "        print('ended')\n"
         "print('summary')\n"
     )
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    process = run_program(program)
     lines = process.stdout.splitlines()
     assert ("summary" in lines) is not is_forced
     assert lines.count("ended") == (20 if is_forced else trials)
