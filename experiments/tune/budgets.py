@@ -154,8 +154,11 @@ def time_round(jobs: dict[str, tuple[str, ...]], number: int) -> dict[str, float
         job = compose_job(*jobs[name])
         try:
             prepared = LAUNCHER.call(job.data_request.prepare)
-        # A configuration that can't be prepared, such as a store of random samples, is left out.
+        # A configuration that can't be prepared is left out.
         except JobFailed:
+            continue
+        # A store repeats one draw of random samples: `fastloop run` refuses it.
+        if prepared.random and job.loader.store is not None:
             continue
         grid[name] = Configuration(job=job, prepared=prepared)
     timed = LAUNCHER.call(time_each, grid, number, timeout_s=LIMIT_S)
