@@ -1,4 +1,4 @@
-"""Arguments of commands without Hydra: `name=value`."""
+"""Parse the `name=value` arguments of commands that do not use Hydra."""
 
 from __future__ import annotations
 

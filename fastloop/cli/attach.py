@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.attach_settings import PID, AttachSettings, read_settings
 from fastloop.cli.attach_tries import open_working_folder, try_loop
-from fastloop.cli.script_words import explain_no_script, find_command, without_python
+from fastloop.cli.script_command import explain_no_script, find_command, without_python
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters

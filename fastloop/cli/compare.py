@@ -79,7 +79,7 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
         return [*arguments]
     is_named = any(each.startswith(("base=", "new=")) for each in arguments)
     if len(bare) != len(FOLDERS) or is_named:
-        raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, that of the base first")
+        raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, the base first")
     named = [f"{name}={folder}" for name, folder in zip(FOLDERS, bare, strict=True)]
     return [*named, *(each for each in arguments if "=" in each)]
 
@@ -90,14 +90,15 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
         return settings | {"base": str(base), "new": str(new)}
-    # A setting is a path if it exists in the working folder, else <date>/<time> of a sweep.
-    in_outputs = {name: outputs_folder() / settings[name] for name in FOLDERS if settings[name]}
-    found = {
-        name: str(path)
-        for name, path in in_outputs.items()
-        if not Path(settings[name]).exists() and path.is_dir()
-    }
-    return settings | found
+    return settings | {name: _find_folder(settings[name]) for name in FOLDERS}
+
+
+def _find_folder(text: str) -> str:
+    """The path if it exists in the working folder, else that of the sweep <date>/<time>; the text
+    itself if neither exists."""
+    in_outputs = outputs_folder() / text
+    is_sweep = bool(text) and not Path(text).exists() and in_outputs.is_dir()
+    return str(in_outputs) if is_sweep else text
 
 
 def _newest_pair() -> tuple[Path, Path]:
@@ -105,7 +106,7 @@ def _newest_pair() -> tuple[Path, Path]:
     shares a job with it is `base`."""
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
-        # This sweep still runs, or was ended before its first result.
+        # This sweep has no result yet.
         if not any(folder.rglob(RESULT_FILE)):
             continue
         results = load_results(folder, "new")
@@ -120,7 +121,7 @@ def _newest_pair() -> tuple[Path, Path]:
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
     if not folder:
-        raise UsageError(f"{setting}=: allowed: a folder that contains result.json files")
+        raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")
     by_name: dict[str, Result] = {}
     for result in load_results(Path(folder), setting):
         if result.name in by_name:

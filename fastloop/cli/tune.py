@@ -47,7 +47,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.script_words import (
+from fastloop.cli.script_command import (
     explain_no_script,
     explain_not_python,
     find_command,
@@ -242,9 +242,8 @@ def _write_patch(patch: str) -> None:
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
     """The settings of tune; raises UsageError and ConfigError for wrong ones."""
-    from fastloop.tune.budget import parse_budget
+    from fastloop.tune.budget import parse_budget, parse_memory_limit
     from fastloop.tune.objective import check_objective
-    from fastloop.tune.peak_memory import limit_mib
     from fastloop.tune.planning import TuneSettings
 
     with usage_errors():
@@ -252,7 +251,7 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
     return TuneSettings(
         budget=parse_budget(given["budget"]),
         objective=check_objective(given["objective"]),
-        memory_limit_mib=limit_mib(given["memory_limit_mib"]),
+        memory_limit_mib=parse_memory_limit(given["memory_limit_mib"]),
         space=space,
         is_default_space=not given["space"],
     )
@@ -321,8 +320,9 @@ def _plan(
 def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
-    """The outcome of the race, which continues an earlier one if there is one."""
-    from fastloop.tune.tuned_sweep import check_outcome, run_race
+    """The outcome of the race, which continues an earlier one if there is one. Raises UsageError if
+    the present configuration has failed."""
+    from fastloop.tune.run_race import run_race
 
     spending.exhaustive = file.exhaustive
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,7 +330,9 @@ def _race(
         replace(each, folder=folder / each.folder.name, sweep_folder=folder)
         for each in compose_requests(file.jobs, folder)
     ]
-    return check_outcome(run_race(raced, file, settings, spending, progress))
+    outcome = run_race(raced, file, settings, spending, progress)
+    outcome.raise_if_failed()
+    return outcome
 
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:

@@ -35,7 +35,8 @@ def delivers_same(result: Result, other: Result) -> bool:
     return not _data_ids(result).isdisjoint(_data_ids(other))
 
 
-def _work(result: Result) -> tuple:
+def _work(result: Result) -> tuple[object, ...]:
+    """The amount and kind of a job's work, its sweep, and the tags that bar it from ranks."""
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
     # The first ten batches of 64 samples are more work than the first ten of 32.
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
@@ -46,6 +47,7 @@ def _work(result: Result) -> tuple:
 
 
 def _data_ids(result: Result) -> set[str]:
+    """The ids of what a job delivers; jobs that share one deliver the same data."""
     # An empty id means that the id is unknown, and matches no other id. Two jobs without ids count
     # as alike.
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}

@@ -28,6 +28,7 @@ TIME_WIDTH, RANK_WIDTH, LIMIT_WIDTH = 16, 4, 6
 CELL_WIDTH = TIME_WIDTH + 1 + RANK_WIDTH + 1 + LIMIT_WIDTH
 """Width of these columns and the spaces between them, without the column `why`."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
+"""The beginning of the line below a table."""
 
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
@@ -55,6 +56,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
 
 
 def _format_table(group: JobGroup, width: int) -> str:
+    """The title, the tables, the legend and the verdicts of a group."""
     lines = textwrap.wrap(_title(group), width)
     for comparisons in _split_into_tables(group, width):
         lines += ["", *_table_lines(comparisons, width)]
@@ -89,6 +91,7 @@ def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
 
 
 def _cell_width(comparison: Comparison) -> int:
+    """Width of a benchmark's columns and of the spaces between them."""
     why = _why_width(comparison)
     return CELL_WIDTH + (why + 1 if why else 0)
 
@@ -157,6 +160,7 @@ def _setting(result: Result, name: str) -> object:
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
+    """The line of headings."""
     cells = []
     for comparison in comparisons:
         # Twelve letters, a comma, a space and a unit of two letters fill the column.
@@ -172,7 +176,7 @@ def _unit(comparison: Comparison) -> TimeUnit:
 
 
 def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:
-    # This job did not run that benchmark.
+    """Time, rank and limit of a job; blanks if it did not run the benchmark."""
     if row is None:
         return " " * CELL_WIDTH
     unit = _unit(comparison)

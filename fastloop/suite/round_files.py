@@ -17,7 +17,7 @@ ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRound:
-    """A file of a round, by its names."""
+    """A verified file with the names of its round and machine."""
 
     round: str
     machine: str

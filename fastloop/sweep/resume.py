@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
@@ -105,9 +105,9 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         return f"{now.name} is measured again, {changed} changed; the earlier result is in {copy}"
     if _is_finished(state, settings):
         state.keep()
-        count = len(earlier.trials)
-        more = f"{now.name} keeps its {count} trials, more than trials={most} asks for"
-        return more if count > most else ""
+        num_trials = len(earlier.trials)
+        more = f"{now.name} keeps its {num_trials} trials, more than trials={most} asks for"
+        return more if num_trials > most else ""
     if _stays_failed(earlier, now, settings):
         state.keep()
         return ""
@@ -172,7 +172,8 @@ def changes(earlier: Result, now: Result) -> list[str]:
 
 def _copy_result(folder: Path, key: str) -> Path:
     """Copy result.json to a new name in its folder, and return the copy's path."""
-    names = (folder / f"result-{key[:8]}{'-' * bool(n)}{n or ''}.json" for n in count())
-    copy = next(path for path in names if not path.exists())
+    stem = f"result-{key[:8]}"
+    names = chain([stem], (f"{stem}-{number}" for number in count(1)))
+    copy = next(path for name in names if not (path := folder / f"{name}.json").exists())
     shutil.copy2(folder / RESULT_FILE, copy)
     return copy

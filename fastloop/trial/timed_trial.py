@@ -16,7 +16,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Tree
 from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
-from fastloop.trial.earlier_trials import NOTHING, Earlier
+from fastloop.trial.earlier_trials import NO_FINDINGS, EarlierFindings
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
@@ -41,7 +41,11 @@ from fastloop.trial.window import (
 
 
 def run_trial(
-    job: Job, prepared: PreparedData, number: int, asked_ns: int, earlier: Earlier = NOTHING
+    job: Job,
+    prepared: PreparedData,
+    number: int,
+    asked_ns: int,
+    earlier: EarlierFindings = NO_FINDINGS,
 ) -> Trial:
     """Run one trial: warm up and time each benchmark, and count its batches.
 
@@ -56,7 +60,7 @@ def run_trial(
     started_ms, load = wall_ms(), load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
-        unread, compares = earlier.unread, earlier.unread is None
+        unread, compares = earlier.may_be_unread, earlier.may_be_unread is None
         if unread is None:
             unread = context.check_epoch(loader.epochs, job.epochs + 1)
         batch = context.first_batch(loader.epochs)
@@ -94,7 +98,7 @@ class _OpenJob:
     batch: Tree
     """A batch of the loader."""
     setup: Setup
-    earlier: Earlier
+    earlier: EarlierFindings
     calls: Calls
     """The calls of the trial; each benchmark adds its own."""
 

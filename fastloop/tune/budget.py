@@ -1,4 +1,5 @@
-"""The budget of tuning, and the part of it that this session and interrupted ones have spent."""
+"""The budget of tuning, the part of it that this session and interrupted ones have spent, and the
+limit of memory."""
 
 from __future__ import annotations
 
@@ -47,6 +48,19 @@ def parse_budget(text: object) -> TuneBudget:
     if unit == "%":
         return TuneBudget(share=amount / 100)
     return TuneBudget(seconds=amount * SECONDS[unit])
+
+
+def parse_memory_limit(text: object) -> float | None:
+    """The limit of `memory_limit_mib=`, in MiB; None if there is no limit. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise UsageError(f"memory_limit_mib={text}: allowed: a number of MiB above 0")
+    return value
 
 
 def most_ending_s(budget_s: float) -> float:

@@ -15,9 +15,9 @@ from fastloop.core.types import UsageError
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
+from fastloop.tune.expected_cost import WORKER_S
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
-from fastloop.tune.short_budget import WORKER_S
 
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""

@@ -11,7 +11,8 @@ from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
-from fastloop.core.text import align, wrap
+from fastloop.core.text import align, plain_reason, wrap
+from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
 from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
@@ -62,6 +63,11 @@ class TuneOutcome:
         names = names_of(self.file.changes, self.race.present)
         overrides = self.file.changes[names.index(self.race.winner)] if self.is_faster else ()
         return Change(overrides=tuple(overrides))
+
+    def raise_if_failed(self) -> None:
+        """Raise UsageError if the present configuration has failed."""
+        if reason := self.reasons.get(self.race.present):
+            raise UsageError(f"the present configuration has failed: {plain_reason(reason)}")
 
 
 def format_outcome(outcome: TuneOutcome) -> str:

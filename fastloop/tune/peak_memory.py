@@ -25,7 +25,7 @@ from fastloop.core.loading_settings import TORCH_PREFETCH
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.time_limits import TimedPasses
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import JobFailed, Tree, UsageError
+from fastloop.core.types import JobFailed, Tree
 from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.rung_passes import benchmark_of
@@ -99,7 +99,7 @@ class MemoryProfile:
 
 
 def observe_memory(
-    cut_epochs: ExplainedJob,
+    explained: ExplainedJob,
     whole_batches: int,
     workers: Set[int],
     limit_mib: float,
@@ -110,47 +110,47 @@ def observe_memory(
 
     None if memory can't be observed, or if there is no time for it.
     """
-    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
+    job = explained.job
+    prepared = explained.prepared
+    without_workers = explained.without_workers(job.torch_threads)
     if not passes.have_time():
         return None
     process_mib = passes.run(partial(_peak_mib, without_workers))
     if process_mib is None:
         return None
-    prepared = cut_epochs.prepared
-    added_mib = _observe_workers(cut_epochs, workers, limit_mib - process_mib, process_mib, passes)
+    added_mib = _observe_workers(explained, workers, limit_mib, process_mib, passes)
     if added_mib is None:
         return None
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     return MemoryProfile(
         process_mib=process_mib,
-        added_mib={cut_epochs.job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=cut_epochs.job.loading.batches_ahead,
-        batch_mib=prepared.sample_nbytes * cut_epochs.job.loading.batch_size / MIB,
-        batches=cut_epochs.job.batches or whole_batches,
+        added_mib={job.start_method(): added_mib} if added_mib else {},
+        prefetch_factor=job.loading.batches_ahead,
+        batch_mib=prepared.sample_nbytes * job.loading.batch_size / MIB,
+        batches=job.batches or whole_batches,
         rows_mib=rows_mib,
-        included_rows_mib=_count_rows_held(cut_epochs.job, prepared) * rows_mib,
+        included_rows_mib=_count_rows_held(job, prepared) * rows_mib,
     )
 
 
 def _observe_workers(
-    cut_epochs: ExplainedJob,
+    explained: ExplainedJob,
     workers: Set[int],
-    room_mib: float,
+    limit_mib: float,
     process_mib: float,
     passes: TimedPasses,
 ) -> dict[int, float] | None:
     """The memory that workers add, by their number: the fewest, and the most that seem to fit.
 
-    None if there is no time for these passes. room_mib: the memory that workers may add.
-    process_mib: the memory of a pass without workers.
+    None if there is no time for these passes. process_mib: the memory of a pass without workers.
     """
-    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
+    without_workers = explained.without_workers(explained.job.torch_threads)
     added_mib: dict[int, float] = {}
     # Two numbers of workers are observed, because memory is not proportional to the number: the
     # first worker also keeps the pages that the process has changed since the fork, and in a short
     # epoch the last workers have little to do.
     for choose in (min, max):
-        fitting = [n for n in workers if _extrapolate(added_mib, n) <= room_mib]
+        fitting = [n for n in workers if process_mib + _extrapolate(added_mib, n) <= limit_mib]
         counts = [n for n in fitting if n not in added_mib]
         if not counts:
             break
@@ -158,7 +158,7 @@ def _observe_workers(
             return None
         count = choose(counts)
         with_workers = without_workers.with_workers(
-            count, cut_epochs.job.loading.multiprocessing_context
+            count, explained.job.loading.multiprocessing_context
         )
         if (peak_mib := passes.run(partial(_peak_mib, with_workers))) is not None:
             added_mib[count] = max(0.0, peak_mib - process_mib)
@@ -262,16 +262,3 @@ def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
 def usable_mib() -> float:
     """The MiB that cgroup and machine allow."""
     return usable_memory_bytes() / MIB
-
-
-def limit_mib(text: object) -> float | None:
-    """The limit of `memory_limit_mib=`; None: there is no limit. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        value = float(str(text))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"memory_limit_mib={text}: allowed: a number of MiB above 0")
-    return value

@@ -29,6 +29,7 @@ from fastloop.tune.default_space import (
     drop_settings_without_effect,
     narrow_space,
 )
+from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import (
     FirstPass,
@@ -43,7 +44,6 @@ from fastloop.tune.short_budget import (
     EPOCH_S,
     SHORT_S,
     check_least_time,
-    expect_cost,
     is_short,
     name_budget_of_share,
     name_larger_budget,

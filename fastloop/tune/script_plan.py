@@ -44,27 +44,28 @@ class ScriptOutcome:
     best: str = ""
     """Name of the configuration to use."""
     is_faster: bool = False
+    """True if `best` was confirmed to be faster than the present configuration."""
     needed_s: float | None = None
     """Time that a race needs, if there was too little."""
 
 
 def write_plan(folder: Path, plan: ScriptPlan) -> None:
-    """Let the process that is given this folder tune by the plan."""
+    """Write the plan to the folder, for the script's process."""
     (folder / PLAN).write_text(json.dumps(asdict(plan)))
 
 
 def read_plan(folder: Path) -> ScriptPlan:
-    """The plan that the folder holds."""
+    """Read the plan from the folder."""
     return ScriptPlan(**json.loads((folder / PLAN).read_text()))
 
 
 def write_outcome(folder: Path, outcome: ScriptOutcome) -> None:
-    """Keep the outcome for the command."""
+    """Write the outcome to the folder, for the command."""
     (folder / OUTCOME).write_text(json.dumps(asdict(outcome)))
 
 
 def read_outcome(folder: Path) -> ScriptOutcome | None:
-    """The outcome; None: the script ended before its loop asked for a batch."""
+    """Read the outcome; None if the script ended before its loop asked for a batch."""
     try:
         return ScriptOutcome(**json.loads((folder / OUTCOME).read_text()))
     except FileNotFoundError:

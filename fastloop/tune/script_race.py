@@ -21,10 +21,10 @@ from fastloop.fastloader import FastLoader
 from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.expected_cost import divide_waits
 from fastloop.tune.loop_trials import EpochPart, LoopTrials, SmallBudgetError, least_race_s
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
-from fastloop.tune.short_budget import divide_waits
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations

@@ -1,26 +1,16 @@
-"""Tuning within a short budget: without a model, and in the least time that a race needs."""
+"""Tune within a short budget: without a model, and in the least time that a race needs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 
 from fastloop.core.types import UsageError
-from fastloop.trial.job import Job
 from fastloop.tune.budget import ENDING_S, PASSES, Spending, TuneBudget
 from fastloop.tune.race import FEWEST_CONFIRMING
 
 SHORT_S = 120.0
 """With a shorter budget there is no time for a large space, nor for the model's measurements, which
 take about half a minute."""
-EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0.7}
-"""Relative costs by override, which decide on the order of trials if nothing is predicted. Chosen
-by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
-OF_ONE_THREAD = 0.8
-"""Relative cost of one torch thread, chosen in the same way."""
-WORKER_S = 0.03
-"""About the seconds in which a forked worker starts and ends; many of them take seconds. Chosen by
-hand, not measured: it orders trials, and bounds the number of workers in a short budget."""
 TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
@@ -36,7 +26,7 @@ that it fits."""
 STEP_S = 10
 """A proposed budget is a multiple of this."""
 MARGIN_OF_FORECAST = 1.2
-"""A proposed budget has this many times as long as is forecast by a few samples."""
+"""A proposed budget is this many times what a few samples forecast."""
 PLANNING_S = 4.0
 """Least time for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
@@ -44,33 +34,8 @@ LEAST_TRIAL_S = 1.0
 
 
 def is_short(budget: TuneBudget) -> bool:
-    """True if the budget is a time, and has none for the model's measurements."""
+    """True if the budget is a time that is too short for the model's measurements."""
     return budget.seconds is not None and budget.seconds < SHORT_S
-
-
-def expect_cost(
-    job: Job, change: Sequence[str], *, waits: bool = False, epoch_s: float = math.inf
-) -> float:
-    """Expected cost of a job relative to others, by its loader and its threads alone.
-
-    waits: True if samples wait, for example for a disk; then the number of workers counts, too.
-    epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
-    """
-    cost = math.prod(EXPECTED.get(text, 1.0) for text in change)
-    if waits and job.loading.num_workers:
-        stay = job.loading.persistent_workers
-        cost = divide_waits(cost, job.loading.num_workers, stay, epoch_s)
-    return cost * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
-
-
-def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
-    """The cost with workers if samples wait. cost: the cost without workers.
-
-    stay: True if the workers stay from epoch to epoch. epoch_s: seconds of an epoch; workers that
-    start in each one prolong it.
-    """
-    # Each worker waits for its own sample, so the waits overlap.
-    return cost / workers + (0.0 if stay else workers * WORKER_S / epoch_s)
 
 
 def check_least_time(spending: Spending) -> None:
@@ -116,8 +81,7 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
 
 
 def name_budget_of_share(seconds: float, share: float) -> str:
-    """The setting of a budget of which no more than that share is this many seconds, with 20 %
-    more, as the forecast may be too low."""
+    """The `budget=` of which these seconds, with a margin of 20 %, are at most this share."""
     return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 

@@ -16,7 +16,7 @@ from commands import run_fastloop
 from interrupts import interrupt_after
 from torch.utils.data import DataLoader
 
-from fastloop.cli.script_words import read_torchrun
+from fastloop.cli.script_command import read_torchrun
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
