@@ -21,7 +21,8 @@ def parse_settings(
     Raises UsageError for these, an unknown setting, one that is given twice, and control
     characters.
     """
-    settings, given = dict(defaults), set[str]()
+    settings = dict(defaults)
+    given = set[str]()
     for argument in arguments:
         # A terminal would execute control characters when an error message prints the argument.
         if CONTROL.search(argument):

@@ -70,7 +70,7 @@ def _read_words(arguments: list[str]) -> AttachWords:
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith("--") and arguments[0] != "--":
-        word, arguments = arguments[0], arguments[1:]
+        word, *arguments = arguments
         name = next((each for each in NUMBERS if word.startswith(each)), None)
         if name:
             numbers[name] = _positive_number(word, name)

@@ -168,7 +168,8 @@ def _items(kind: str) -> list[Item]:
     from fastloop.core.spans import wall_ms
 
     # The content of a linked folder lies elsewhere, and is not removed.
-    outputs, now_s = outputs_folder(), wall_ms() / 1000
+    outputs = outputs_folder()
+    now_s = wall_ms() / 1000
     paths = KINDS[kind](outputs)
     inside = [path for path in paths if path.parent.resolve().is_relative_to(outputs.resolve())]
     return [describe_item(path, now_s) for path in inside]

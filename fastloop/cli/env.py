@@ -81,10 +81,12 @@ def _create(requests: Sequence[JobRequest]) -> int:
     from fastloop.processes.environments import environment_for, find_or_build
 
     handle_signals()
-    status, done = 0, set[str]()
+    status = 0
+    done = set[str]()
     for request in requests:
         remove_unused(request.sweep_folder)
-        requirements, name = request.job.requirements, _name_of(request)
+        requirements = request.job.requirements
+        name = _name_of(request)
         environment = environment_for(requirements)
         if environment is None:
             has = (

@@ -78,7 +78,8 @@ def explain_not_python(command: str, name: str) -> str:
     """The reason why the file of that name is not a Python script; empty if it is one, or a folder
     with a `__main__.py`."""
     path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
-    shown, allowed = _show(name), "allowed: a Python script, or -m <module>"
+    shown = _show(name)
+    allowed = "allowed: a Python script, or -m <module>"
     try:
         with io.open_code(str(path.absolute())) as file:
             source = file.read()

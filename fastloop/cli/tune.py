@@ -268,7 +268,9 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.tune.tune_file import find_tuning, fingerprint_command
 
     request = check_request(requests, "tune")
-    sweep, folder, file = request.sweep, request.sweep_folder, None
+    sweep = request.sweep
+    folder = request.sweep_folder
+    file = None
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:
         found = find_tuning(sweep.resume, command)

@@ -62,7 +62,8 @@ def build_request(combination: Combination) -> JobRequest:
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
-        job, choices["dataset"] = use_loader_data(job), "own_data"
+        job = use_loader_data(job)
+        choices["dataset"] = "own_data"
         values["dataset"] = {"_target_": LOADER_DATA}
     launcher = _build_as(Launcher, "launcher", values["launcher"])
     if (environment := environment_for(job.requirements)) is not None:

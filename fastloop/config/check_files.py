@@ -116,7 +116,8 @@ def _read_values(path: Path) -> dict[Any, Any]:
 def base_path(path: Path, settings: CheckSettings) -> Path:
     """The file of the recorded results. Raises UsageError if it is outside of the repository."""
     # `base` comes from the file, and record=true would write to any path that it names.
-    base, folder = path.parent / settings.base, path.resolve().parent
+    base = path.parent / settings.base
+    folder = path.resolve().parent
     repository = next(
         (each for each in (folder, *folder.parents) if (each / ".git").exists()), folder
     )

@@ -151,7 +151,8 @@ def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
 def _missing_files(combination: Combination) -> str:
     """The reason why the job's dataset can't find the user's files; empty if it can, and for a
     Dataset of the user's own."""
-    values, name = combination.values["dataset"], combination.choices.get("dataset", "")
+    values = combination.values["dataset"]
+    name = combination.choices.get("dataset", "")
     option = find_option("dataset", name)
     if option is None or values.get("_target_") != option_values("dataset", name)["_target_"]:
         return ""

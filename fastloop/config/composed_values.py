@@ -48,7 +48,8 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of a job before interpolations are resolved."""
     # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
     # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
-    line, names = read_command_line(overrides), {each.name for each in settings()}
+    line = read_command_line(overrides)
+    names = {each.name for each in settings()}
     # Which defaults of these groups are left out depends on the values that are set.
     targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
     fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))

@@ -69,7 +69,8 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
         return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
     option = (chosen or [default_options().get(group, "")])[-1]
-    having, same = _options_with(group, setting), _same_of_option(group, option, setting)
+    having = _options_with(group, setting)
+    same = _same_of_option(group, option, setting)
     if not having:
         return ""
     hint = f"did you mean {same}? " if same else ""

@@ -68,7 +68,8 @@ def register_experiments() -> None:
     Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
     their classes are imported from experiments.<question>.<group>.<option>.
     """
-    folder, groups = resource_folder("experiments"), ConfigStore.instance().repo
+    folder = resource_folder("experiments")
+    groups = ConfigStore.instance().repo
     sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
     groups["experiment"] = _Files({**groups.get("experiment", {}), **sweeps})
     for path in folder.glob("*/*/*.yaml"):

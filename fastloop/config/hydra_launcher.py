@@ -75,7 +75,8 @@ def measure_by_launcher(
         raise ConfigError(f"{name}: it runs sweeps only; add -m")
     for combination, request in zip(combinations, requests, strict=True):
         _check_hydra_launcher(name, combination, request)
-    names, colours = job_names(requests), [request.colour for request in requests]
+    names = job_names(requests)
+    colours = [request.colour for request in requests]
     print(
         f"{name}: jobs: {len(requests)}; results go to {first.sweep_folder}",
         file=sys.stderr,

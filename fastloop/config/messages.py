@@ -129,7 +129,8 @@ def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
     # A file of another folder, such as a yaml of the user's, or a limit on open files.
-    path, outputs = Path(str(error.filename or "")).absolute(), outputs_folder()
+    path = Path(str(error.filename or "")).absolute()
+    outputs = outputs_folder()
     is_of_outputs = error.filename and (
         path in (outputs, *outputs.parents) or outputs in path.parents
     )
@@ -206,7 +207,8 @@ def _own_reason(error: BaseException | None) -> UsageError | None:
 
 def _interpolation_message(error: OmegaConfBaseException) -> str:
     """The message for a value such as ${nope}: the setting, the value, and the reason."""
-    text, node = first_line(error), getattr(error, "child_node", None)
+    text = first_line(error)
+    node = getattr(error, "child_node", None)
     raw = node._value() if isinstance(node, Node) else None
     where = f"{error.full_key or 'the configuration'}" + ("" if raw is None else f"={raw}")
     if own := _own_reason(error):

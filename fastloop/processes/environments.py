@@ -273,7 +273,8 @@ def spawn_from(folder: Path) -> Iterator[None]:
         failure = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
         raise JobFailed(failure) from error
     # A spawned process gets the import path of its parent, not that of its own interpreter.
-    path, own = [each for each in sys.path if each not in built.path], list(built.path)
+    path = [each for each in sys.path if each not in built.path]
+    own = list(built.path)
     if built.environment.fastloop is not None:
         path = [each for each in path if not (Path(each) / "fastloop/__init__.py").exists()]
     before = sys.path, spawn.get_executable()

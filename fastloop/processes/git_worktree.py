@@ -96,7 +96,8 @@ def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> 
         # A submodule that is not there in the working folder is in neither version.
         if not kind.startswith(SUBMODULE) or not (source / ".git").exists():
             continue
-        of_commit, target = kind.split()[2], tree / name
+        of_commit = kind.split()[2]
+        target = tree / name
         variables = {"GIT_INDEX_FILE": str(index)}
         # The index of the submodule stays as it is: git reads the commit into one of its own.
         for command in (["read-tree", of_commit], ["checkout-index", "-a", f"--prefix={target}/"]):

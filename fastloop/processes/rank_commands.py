@@ -59,7 +59,8 @@ class Followers:
 
         Raises JobFailed if one does not join, reports an error, or has a different identity.
         """
-        monitor, missing = Monitor([], JOIN_TIMEOUT_S), self._missing()
+        monitor = Monitor([], JOIN_TIMEOUT_S)
+        missing = self._missing()
         try:
             while missing := self._missing():
                 message = monitor.next([self.inbox])
@@ -195,7 +196,8 @@ def _execute(
     make_task: MakeTask,
 ) -> Any:
     """Make the call of a command; return the first message that is about another call."""
-    number, task = message["call"], make_task(message["command"])
+    number = message["call"]
+    task = make_task(message["command"])
     work = work_from_json(message, task)
     children: list[Child] = []
     following = None
@@ -216,7 +218,8 @@ def _post_answers(
     children: list[Child], work: RankWork, number: int, answers: Mailbox, inbox: Connection
 ) -> Any:
     """Post the children's answers; returns a message about another call that came meanwhile."""
-    monitor, failed = Monitor(children, observed=work.observed), False
+    monitor = Monitor(children, observed=work.observed)
+    failed = False
     # After a failure, the children stay until rank 0 ends the call: their exit would make others
     # fail.
     while monitor.pending or failed:

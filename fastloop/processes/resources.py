@@ -100,7 +100,8 @@ def sample(pid: int) -> Sample:
     for process in processes:
         # The process may have ended meanwhile.
         with contextlib.suppress(psutil.Error):
-            key, times = (process.pid, process.create_time()), process.cpu_times()
+            key = (process.pid, process.create_time())
+            times = process.cpu_times()
             cpu_s[key] = times.user + times.system, times.children_user + times.children_system
             switches |= {(key, thread): count for thread, count in _switches(process).items()}
     return Sample(

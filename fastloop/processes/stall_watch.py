@@ -86,7 +86,8 @@ class StallWatch:
             self._children.remove(child)
 
     def _check(self, child: Child, now: int) -> None:
-        activity, before = self._look(child.pid), self._seen.get(child.pid)
+        activity = self._look(child.pid)
+        before = self._seen.get(child.pid)
         if before is None or _has_worked(before, activity, now):
             self._seen[child.pid] = _Standstill(since_ns=now, activity=activity)
             return
@@ -98,7 +99,8 @@ class StallWatch:
 
 def activity_of(pid: int) -> Activity:
     """CPU time of the process and its children, and bytes that they have read by system calls."""
-    cpu_s, read_bytes = 0.0, 0
+    cpu_s = 0.0
+    read_bytes = 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):

@@ -40,7 +40,8 @@ def host_store() -> TCPStore:
     """A store on the loopback interface; it is closed when the object is deleted."""
     # The system chooses a free port, and the socket is handed over: nobody can take it in between.
     listener = socket.create_server((LOOPBACK, 0))
-    port, timeout = listener.getsockname()[1], timedelta(seconds=HANDSHAKE_S)
+    port = listener.getsockname()[1]
+    timeout = timedelta(seconds=HANDSHAKE_S)
     return TCPStore(
         LOOPBACK,
         port,
@@ -140,7 +141,8 @@ class Mailbox:
                 inbox.recv()
 
     def _forward(self, sender: Connection) -> None:
-        number, message = 0, None
+        number = 0
+        message = None
         with sender, contextlib.suppress(RuntimeError, OSError):
             while message != STOP:
                 number += 1

@@ -22,7 +22,8 @@ class Caveat:
     def text(self) -> str:
         """The jobs, each with its details; details that all jobs share are given once."""
         if len(set(self.details.values())) == 1:
-            names, detail = ", ".join(self.details), next(iter(self.details.values()))
+            names = ", ".join(self.details)
+            detail = next(iter(self.details.values()))
             return f"{names} ({detail})" if detail else names
         return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
 

@@ -263,7 +263,8 @@ def check_comparable(
 def parse_allow(names: set[str]) -> set[str]:
     """The names of conditions; raises UsageError for any other."""
     if unknown := sorted(names - CONDITIONS.keys()):
-        shown, allowed = ",".join(sorted(names)), ",".join(CONDITIONS)
+        shown = ",".join(sorted(names))
+        allowed = ",".join(CONDITIONS)
         raise UsageError(f"allow={shown}: no such difference: {unknown[0]}; allowed: {allowed}")
     return names
 

@@ -115,7 +115,8 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
     if baseline and not _find_named(finished, baseline):
-        short, loaders = short_names(finished), {job.name: job.loader for job in finished}
+        short = short_names(finished)
+        loaders = {job.name: job.loader for job in finished}
         names = {label: loaders[name] for name, label in short.items()} | loaders
         raise ValueError(no_baseline(names, baseline))
 

@@ -99,7 +99,8 @@ def find_version_changes(
 def _change(
     key: tuple[str, str], times: RoundTimes, trials_per_round: int, *, is_significant: bool
 ) -> CostChange:
-    (job, benchmark), (base, new) = key, times
+    job, benchmark = key
+    base, new = times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
         share = share_of_look(len(base))

@@ -143,7 +143,8 @@ def _takes(change: CostChange) -> str:
     times = describe_times(change)
     if change.ratio is None:
         return f"{change.benchmark} of {change.job} takes {times}"
-    ratio, job = change.ratio, f"{change.benchmark} of {change.job}"
+    ratio = change.ratio
+    job = f"{change.benchmark} of {change.job}"
     bounds = f"{times}; 95 %: {show_bounds(ratio)}"
     return f"{job} takes {ratio.estimate:.3f} times as long ({bounds})"
 

@@ -39,7 +39,8 @@ def build_suite_file(
 ) -> SuiteFile:
     """The file of these workloads, with its figures and seals."""
     here = describe_machine()
-    cells, workloads = [], []
+    cells = []
+    workloads = []
     for each in measured:
         cells += _cells(each)
         workloads.append(_record(each))

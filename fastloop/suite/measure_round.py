@@ -206,11 +206,13 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
     results = {result.tags.get("config_hash"): result for result in _results(folder)}
     final = {}
     for request in requests:
-        key, here = config_hash(request), describe_environment(request.launcher)
+        key = config_hash(request)
+        here = describe_environment(request.launcher)
         result = results.get(key)
         if result is None or result.status not in FINAL:
             continue
-        there, trials = result.environment, request.job.trials
+        there = result.environment
+        trials = request.job.trials
         is_same = all(there.get(name) == here[name] for name in ("code", "versions", "python"))
         # `seconds` may have ended the rounds before the last trial that was asked for.
         has_all = result.status == "FAILED" or result.params.get("trials") == trials

@@ -35,7 +35,8 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
     pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if a file was altered,
     lies in another folder than that of its round and its kind, or has windows of another file.
     """
-    rounds, paths = [], dict[str, Path]()
+    rounds = []
+    paths = dict[str, Path]()
     for path in sorted(results.glob(pattern)):
         document = load_suite(path)
         check_file(document, str(path))

@@ -197,7 +197,8 @@ def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:
 
 def with_figures(document: SuiteFile) -> SuiteFile:
     """The document with all figures computed again."""
-    cells, workloads = list(document.cells), []
+    cells = list(document.cells)
+    workloads = []
     for workload in document.workloads:
         places = [place for place, cell in enumerate(cells) if cell.workload == workload.name]
         ranking = _rank([cells[place] for place in places])
@@ -226,7 +227,8 @@ def _figures(cell: Cell, by_label: dict[str, Cell], ranking: Ranking) -> Figures
     """
     if cell.null_reason or not cell.windows:
         return None
-    seconds, windows = cell.seconds, cell.windows.values()
+    seconds = cell.seconds
+    windows = cell.windows.values()
     shares = [each.limit_fraction for each in windows if each.limit_fraction is not None]
     ratio = None
     if _may_have_rank(cell):

@@ -90,7 +90,8 @@ def _compare_figures(path: str, given: Figures | None, computed: Figures | None)
 def _contradictions(document: SuiteFile) -> list[str]:
     """A line for each cell that contradicts the rest of the file."""
     names = [each.name for each in document.workloads]
-    seen, lines = set[tuple[str, str]](), []
+    seen = set[tuple[str, str]]()
+    lines = []
     for cell in document.cells:
         path = f"cells[{cell_name(cell)}]"
         if cell.workload not in names:

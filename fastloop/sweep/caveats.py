@@ -217,7 +217,8 @@ def _not_cold(result: Result) -> str:
 
 
 def _rereads_memory(result: Result) -> str:
-    memory_gib, data_mib = result.environment.get("memory_gib"), result.trials[0].data_mib
+    memory_gib = result.environment.get("memory_gib")
+    data_mib = result.trials[0].data_mib
     # If the data is larger than memory, an epoch evicts its own first pages, and the next one reads
     # the disk again. Smaller data is in the page cache after the first epoch.
     if result.params.get("epochs") == 1 or not memory_gib or data_mib is None:

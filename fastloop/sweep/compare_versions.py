@@ -106,7 +106,8 @@ def _run_rounds(
     processes: Mapping[str, VersionProcess], fail_above: float, seconds: float
 ) -> tuple[int, int]:
     """Run rounds until enough is known. Returns (rounds, trials of each version in a round)."""
-    trials_per_round, done = 1, 0
+    trials_per_round = 1
+    done = 0
     most = MOST_ROUNDS * MOST_TRIALS_PER_ROUND
     # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(processes, most + 1)), 1, None)

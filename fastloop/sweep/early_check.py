@@ -162,7 +162,8 @@ def _check_first_sample(job: Job) -> None:
     # If all samples are broken, preparing the data says so.
     if sample is None:
         return
-    classes, batch = ClassCounter(), _collate_one(sample)
+    classes = ClassCounter()
+    batch = _collate_one(sample)
     classes.update(batch)
     if _is_transformed(job, "worker"):
         batch = _collate_one(job.transform.transform_sample(sample))

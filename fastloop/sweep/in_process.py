@@ -444,7 +444,8 @@ class LoaderTimer:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
         # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
         # too few in a later epoch would seem fast.
-        num_epochs, size_of = self.num_epochs * self.repeats, self.size_of or count_rows
+        num_epochs = self.num_epochs * self.repeats
+        size_of = self.size_of or count_rows
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, size_of)
         for epoch, sizes in enumerate(window.sizes):
             if sum(sizes) != self.samples:

@@ -117,7 +117,8 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     from fastloop.sweep.tracking import SweepTracker
 
     (request,) = requests
-    settings, jobs = request.sweep, [sweep_job(request, request.name, 0)]
+    settings = request.sweep
+    jobs = [sweep_job(request, request.name, 0)]
     # A cluster's scheduler has restarted the job, which goes on with its own result.
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
@@ -194,7 +195,8 @@ def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[Swee
     """The sweep's jobs in its folder, and a request with that folder."""
     from fastloop.sweep.resume import with_earlier_results
 
-    request, names = requests[0], job_names(requests)
+    request = requests[0]
+    names = job_names(requests)
     jobs = [
         sweep_job(replace(each, sweep_folder=folder), names[index], index)
         for index, each in enumerate(requests)

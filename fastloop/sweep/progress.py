@@ -140,7 +140,8 @@ def _step_lines(num_steps: int, label: str) -> Progress:
 
     def begin_step(step: str) -> None:
         nonlocal begun, total
-        done, begun = begun, begun + 1
+        done = begun
+        begun += 1
         total = max(total, begun)
         if done and spacing.is_due():
             title = f"{label}: step {begun} of {total}, {step}"
@@ -215,7 +216,8 @@ def round_reports(
         with _round_bar(rounds, label) as bar:
             yield lambda: bar.update(1)
         return
-    spacing, done = _Spacing(), 0
+    spacing = _Spacing()
+    done = 0
 
     def end_round() -> None:
         nonlocal done

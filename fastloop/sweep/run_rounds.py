@@ -78,7 +78,8 @@ def run_sweep(
     job runs in round k. A job that a schedule never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
-    session_ms, clock = wall_ms(), StageClock()
+    session_ms = wall_ms()
+    clock = StageClock()
     try:
         finishing: Iterable[JobState] = states
         # A schedule prepares a job when it first runs it, as it may run few of many jobs.
@@ -162,7 +163,8 @@ def _num_steps_left(
     for entry, result in zip(entries, done, strict=True):
         # A job of several ranks also runs in one process, which shows how it scales, unless the
         # sweep has that job already.
-        job, num_done = entry.job, len(result.trials) if result else 0
+        job = entry.job
+        num_done = len(result.trials) if result else 0
         needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
         extra = num_one_process_trials(job) if needs_extra else 0
         passes = (1 + settings.profile) * len(job.benchmark)
@@ -176,7 +178,9 @@ def _num_steps_left(
 def _run_rounds(
     states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
 ) -> None:
-    start_ns, num_done, rounds_done = now_ns(), 0, 0
+    start_ns = now_ns()
+    num_done = 0
+    rounds_done = 0
     jobs = {state: state.entry.job for state in states if state.is_running}
     num_trials = {state: job.most_trials for state, job in jobs.items()}
     is_auto = any(job.is_auto for job in jobs.values())

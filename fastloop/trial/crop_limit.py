@@ -54,7 +54,8 @@ class DecodedCrops:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write these files' crops to `out`; raises BadData."""
         images, cropping = self.samples.images, self.samples.cropping
-        keys, rows = random_bits(indices, self.samples.seed), self.spec.view_tensor(out)
+        keys = random_bits(indices, self.samples.seed)
+        rows = self.spec.view_tensor(out)
         for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
             pixels = images.decode_file(self.files[index])
             cut = draw_cut(cropping.crop, cropping.flip, key, *pixels.shape[:2])
@@ -72,7 +73,8 @@ class CropMaking:
     def run(self, thread: int, stop_ns: int) -> int:
         """Make crops until `stop_ns`, with one call at least, and return their number."""
         # Each thread begins at another file, so that they do not find each other's in the cache.
-        start, count = thread * len(self.column) // self.threads, 0
+        start = thread * len(self.column) // self.threads
+        count = 0
         out = np.empty((self.per_call, self.column.spec.nbytes), np.uint8)
         while True:
             places = np.arange(start + count, start + count + self.per_call)
@@ -101,7 +103,8 @@ def crop_limit(
     """
     if not has_jpeg():
         return None
-    cores, decoder = cores_of_rank(), name_of(samples.images.decoder)
+    cores = cores_of_rank()
+    decoder = name_of(samples.images.decoder)
     files = read_files(samples.images, broken, seed, cores)
     own = DecodedCrops(CroppedSamples(samples.images, samples.cropping, seed), files)
     native = native_crops(files, samples.cropping).with_seed(seed)

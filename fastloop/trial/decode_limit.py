@@ -70,7 +70,8 @@ class Decoding:
     def run(self, thread: int, stop_ns: int) -> int:
         """Decode until `stop_ns`, one file at least, and return the number of files."""
         # Each thread begins at another file.
-        start, count = thread * len(self.files) // self.threads, 0
+        start = thread * len(self.files) // self.threads
+        count = 0
         while True:
             pixels = self.decode(self.files[(start + count) % len(self.files)])
             self.firsts.setdefault(thread, pixels)
@@ -165,7 +166,9 @@ def read_files(
 ) -> list[bytes]:
     """Files of random samples, at least `least` of them if there are as many."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
-    stop_ns, files, size = now_ns() + MAX_READ_NS, [], 0
+    stop_ns = now_ns() + MAX_READ_NS
+    files = []
+    size = 0
     for index in (index for index in order if index not in broken):
         is_enough = len(files) == MAX_FILES or size >= MAX_FILE_BYTES or now_ns() >= stop_ns
         if is_enough and len(files) >= least:

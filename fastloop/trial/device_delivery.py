@@ -33,7 +33,8 @@ empty_pinned = partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Callable[[Tree], Tree]:
     """A function from a host batch to a complete batch on the device: pin, place, finish
     collate."""
-    place, finish = job.placement.to(device), job.collate.finish
+    place = job.placement.to(device)
+    finish = job.collate.finish
     if job.pinned_buffers:
         place = place_through_pinned(place, job.pinned_buffers, device)
     # The default collate leaves nothing to finish. A wrapper would cost a call for each batch of

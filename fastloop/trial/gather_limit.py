@@ -174,7 +174,8 @@ def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gathere
 
 def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
     gatherer = _index_select(source, buffer_rows, thread)
-    gathered, floats = torch.from_numpy(gatherer.out), torch.zeros(buffer_rows, source.shape[1])
+    gathered = torch.from_numpy(gatherer.out)
+    floats = torch.zeros(buffer_rows, source.shape[1])
 
     def convert(index: torch.Tensor) -> None:
         gatherer.gather(index)
@@ -207,7 +208,8 @@ def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
     """Gathering and converting by FastLoader's core, each row in one pass."""
     column = open_column(converted(source, scale=FACTOR, mean=-OFFSET))
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
-    out, batches = floats.view(np.uint8), list(_random_indices(source, buffer_rows, thread))
+    out = floats.view(np.uint8)
+    batches = list(_random_indices(source, buffer_rows, thread))
     return Gatherer(lambda index: gather_into([column], index, [out]), batches, floats)
 
 

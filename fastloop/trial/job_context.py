@@ -56,7 +56,8 @@ class JobContext:
 
     def step_delivery(self) -> Consumer:
         """A function from a batch of the open loader to the step's input, which is transformed."""
-        deliver, transform = self.loop_delivery(), self.job.transform.transform_batch
+        deliver = self.loop_delivery()
+        transform = self.job.transform.transform_batch
         is_identity = traits_of(TransformTraits, self.job.transform).is_identity
         if is_identity or self.job.transform.where == "worker":
             return deliver

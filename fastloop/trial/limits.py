@@ -176,7 +176,8 @@ def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> 
     # This is a warm-up, because the first copy may allocate.
     copy()
     synchronize(device)
-    total, start = 0, now_ns()
+    total = 0
+    start = now_ns()
     while now_ns() - start < budget_ns:
         # A synchronization costs as much as a small copy, so it is shared by eight.
         for _ in range(8):

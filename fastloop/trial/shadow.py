@@ -259,7 +259,8 @@ def _bytes_read() -> int:
     """
     # Counting reads files of /proc itself, 4 KB for each descendant. What this thread has read is
     # subtracted, whatever other threads read meanwhile on a busy machine.
-    process, total = psutil.Process(), -_bytes_read_here()
+    process = psutil.Process()
+    total = -_bytes_read_here()
     for each in (process, *process.children(recursive=True)):
         # The process may have ended, and macOS has no io_counters.
         with contextlib.suppress(psutil.Error, AttributeError):

@@ -205,7 +205,8 @@ def _check_crops(job: Job) -> None:
     draws new random crops in each epoch."""
     if not isinstance(job.transform, CropTransform):
         return
-    name, dataset = f"transform={name_of(job.transform)}", job.dataset
+    name = f"transform={name_of(job.transform)}"
+    dataset = job.dataset
     if not isinstance(dataset, CroppedDataset):
         hint = "dataset=image_folder and dataset=photos have some"
         raise Unsupported(f"{name}: dataset {dataset.label} has no labelled image files; {hint}")
@@ -234,7 +235,8 @@ def _check_batches(job: Job) -> None:
 def check_plan(job: Job, world_size: int = 1) -> None:
     """Raise Unsupported if the job's loader can't follow the plan, or would ignore a part of it, in
     `world_size` processes."""
-    loader, plan = job.loader, job.plan(job.seed)
+    loader = job.loader
+    plan = job.plan(job.seed)
     if isinstance(loader, PlanChecker):
         loader.check(plan)
     if traits_of(LoaderTraits, loader).shuffles_itself:

@@ -57,10 +57,12 @@ def run_trial(
     default none. Raises Invalid if the loader does not deliver the dataset.
     """
     launch_s = seconds_between(asked_ns, now_ns())
-    started_ms, load = wall_ms(), load_average()
+    started_ms = wall_ms()
+    load = load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
-        unread, compares = earlier.may_be_unread, earlier.may_be_unread is None
+        unread = earlier.may_be_unread
+        compares = earlier.may_be_unread is None
         if unread is None:
             unread = context.check_epoch(loader.epochs, job.epochs + 1)
         batch = context.first_batch(loader.epochs)
@@ -111,7 +113,8 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
     session = benchmark.session(opened.setup)
     context.warm_up(session, deliver, loader.epochs)
     timed = _time_windows(opened, name, session, deliver)
-    window, repeats = timed.window, opened.calls.windows[name][-1]
+    window = timed.window
+    repeats = opened.calls.windows[name][-1]
     own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
     check_counts(prepared, context.plan, window.sizes, own_batches=own_batches)
     samples = num_delivered(prepared, context.plan, job.epochs)
@@ -149,7 +152,8 @@ def _measure_limit(
     opened.calls.replays.append(name)
     seconds = window_s / opened.calls.windows[name][-1]
     step_s = seconds * job.loading.batch_size * world_size() / samples
-    steps, deliver = num_replay_steps(step_s, window_s), context.step_delivery()
+    steps = num_replay_steps(step_s, window_s)
+    deliver = context.step_delivery()
     batches = replay_batches(opened.loader.epochs(job.epochs), deliver, steps)
     return replay_limit(session, batches, context.device, window_s)
 
@@ -171,7 +175,8 @@ def _time_windows(
     # first window has the epochs once. If it is too short, a longer window follows, and the first
     # one does not count. There are at most two windows, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
-    shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
+    shortest_s = job.shortest_window_s
+    tried = opened.calls.windows.setdefault(name, [])
     repeats = opened.earlier.repeats.get(name, 1)
     while True:
         tried.append(repeats)

@@ -131,7 +131,8 @@ class Spending:
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""
-        self.before_s, self.begun_ns = seconds, now_ns()
+        self.before_s = seconds
+        self.begun_ns = now_ns()
 
     def add_trial(self, name: str, seconds: float) -> None:
         """Count a trial of that configuration."""

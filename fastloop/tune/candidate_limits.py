@@ -63,7 +63,8 @@ def drop_slow_starts(
 
     Returns the rest, and the number of dropped ones by reason.
     """
-    kept, left_out = [], Counter[str]()
+    kept = []
+    left_out = Counter[str]()
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
@@ -79,7 +80,8 @@ def drop_unaffordable(
     candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
 ) -> tuple[list[ChangedJob], dict[str, int]]:
     """The candidates within the bounds, and the number of others by reason."""
-    kept, left_out = [], Counter[str]()
+    kept = []
+    left_out = Counter[str]()
     for each in candidates:
         if reason := _excess(each.job, pilot, bounds):
             left_out[reason] += 1

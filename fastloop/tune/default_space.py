@@ -48,7 +48,8 @@ def cap_workers(space: Space) -> tuple[Space, list[str]]:
 
     More workers only compete for the cores, unless samples wait.
     """
-    cores, texts = usable_cores(), space.get("num_workers", ())
+    cores = usable_cores()
+    texts = space.get("num_workers", ())
     more = [text for text in texts if int(text.partition("=")[2]) > 2 * cores]
     if not more:
         return space, []

@@ -88,7 +88,9 @@ class PartReader:
 
         A fast loader reads more in this time than a slow one. Raises Invalid after the deadline.
         """
-        samples, batches, is_whole = 0, 0, True
+        samples = 0
+        batches = 0
+        is_whole = True
         count: Callable[[Any], int] = _count_as_one
         start_ns = now_ns()
         iterator = iter(epochs(0))
@@ -99,7 +101,8 @@ class PartReader:
             if not batches and not self.counts_batches:
                 leaves_of(batch)
                 count = row_counter(batch)
-            samples, batches = samples + count(batch), batches + 1
+            samples += count(batch)
+            batches += 1
             self.step(batch)
             last_ns = now_ns()
             spent_s = seconds_between(first_ns, last_ns)
@@ -132,7 +135,8 @@ class SmallBudgetError(ValueError):
     """The budget has no time for the shortest race."""
 
     def __init__(self, budget_s: float, needed_s: float) -> None:
-        self.needed_s, self.allowed_s = needed_s, math.ceil(SPARE * needed_s)
+        self.needed_s = needed_s
+        self.allowed_s = math.ceil(SPARE * needed_s)
         needed = f"comparing yours with one other takes about {needed_s:.1f} s"
         super().__init__(
             f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
@@ -219,7 +223,8 @@ class LoopTrials:
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
             check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
-            self.part, cut = part, part.cut(epochs)
+            self.part = part
+            cut = part.cut(epochs)
             self.checked.add(self.present)
             self.whole_samples = _count_samples(epochs, part)
             if self.same_data:

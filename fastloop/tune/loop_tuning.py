@@ -187,7 +187,8 @@ def race_loaders(
     configuration relative to others, by its name, which decides on the first trials; None: all are
     taken to cost the same, as no model predicts the user's own loader.
     """
-    settings, present = trials.settings, trials.settings[trials.present]
+    settings = trials.settings
+    present = trials.settings[trials.present]
     changes = [_find_changes(each, present) for each in settings.values()]
     predicted = [1.0 if expected is None else expected[name] for name in settings]
     surrogate = Surrogate(names=[*settings], changes=changes, predicted=predicted)

@@ -164,7 +164,8 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
     others = (
         f"not told apart from it: {_list_some(ties)}" if ties else "the others that ran are slower"
     )
-    gain, rounds = _show_ratio(result.gain), len(result.confirming)
+    gain = _show_ratio(result.gain)
+    rounds = len(result.confirming)
     return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
 
 

@@ -298,7 +298,8 @@ def _write_loop(job: Job, made: str) -> Code:
 
 def _fill(template: str, job: Job) -> str:
     """The template with the job's batch size, order and length."""
-    size, function = job.loading.batch_size, "randperm" if _is_shuffled(job) else "arange"
+    size = job.loading.batch_size
+    function = "randperm" if _is_shuffled(job) else "arange"
     # -(-a // b) rounds up: the last batch may be short.
     order, length = f"torch.{function}(self.count)", f"-(-self.count // {size})"
     if job.loading.drop_last:

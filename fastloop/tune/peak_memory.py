@@ -56,7 +56,8 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
     peaks: list[int] = []
     with context.open_loader() as loader:
         batches = iter(loader.epochs(job.epochs))
-        first, deliver = next(batches), context.step_delivery()
+        first = next(batches)
+        deliver = context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
         # This ends the workers of the first epoch. Otherwise they would be counted together with
         # the next ones.
@@ -71,7 +72,8 @@ def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list
 
     count: the number of batches of the epoch.
     """
-    every, readings = max(1, count // READINGS), []
+    every = max(1, count // READINGS)
+    readings = []
     for number, batch in enumerate(batches, 1):
         consume(batch)
         if number % every == 0 or number == count:

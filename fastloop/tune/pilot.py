@@ -161,7 +161,8 @@ def time_first_pass(
         begin_step=begin_step,
         whole_batches=count_batches(present, prepared),
     )
-    start_ns, without_workers = now_ns(), whole_epochs.without_workers(present.torch_threads)
+    start_ns = now_ns()
+    without_workers = whole_epochs.without_workers(present.torch_threads)
     with _time_limit(deadline, "timing some of its batches takes longer"):
         own_threads = without_workers.ending_by(deadline).time_batches()
     pass_s = seconds_between(start_ns, now_ns())

@@ -148,7 +148,8 @@ class _Race:
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
         # of the round is the seed, so that a resumed race repeats the order.
-        order, number = [*dict.fromkeys((self.present, *names))], self.rounds
+        order = [*dict.fromkeys((self.present, *names))]
+        number = self.rounds
         random.Random(number).shuffle(order)
         self.rounds += 1
         measured = [name for name in order if self._run_trial(name, number, kept)]
@@ -162,13 +163,15 @@ class _Race:
         failed = len(self.failed)
         ran = self.run_round(self.choose_round(posterior, count), kept)
         while not ran and len(self.failed) > failed:
-            failed, names = len(self.failed), self.choose_round(posterior, count)
+            failed = len(self.failed)
+            names = self.choose_round(posterior, count)
             ran = [name for name in names if self._run_trial(name, self.rounds - 1, kept)]
         return ran
 
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
         """Run a trial, if there is room for it; True once it has been measured."""
-        before, room = self.spent(), self._find_room(name, number, kept)
+        before = self.spent()
+        room = self._find_room(name, number, kept)
         if room < self.price(name) or self.present in self.failed or self.is_over:
             return False
         try:
@@ -221,7 +224,8 @@ class _Race:
     def share_to_keep(self, leader: str) -> float:
         """The share of the budget that is kept for confirming a leader and for the passes after
         that."""
-        rules, both = self.rules, self.price_of_both(leader)
+        rules = self.rules
+        both = self.price_of_both(leader)
         wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
         return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
 
@@ -253,7 +257,8 @@ class _Race:
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
         """The names that have run and are not surely slower than the leader."""
-        places, leader = self.surrogate.places, self.find_leader(posterior)
+        places = self.surrogate.places
+        leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE * posterior.difference_std(places[leader])
         others = (name for name in self.seconds if name != leader)
@@ -263,7 +268,8 @@ class _Race:
         """The names of the next round."""
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
-        chances, count = self.find_chances(posterior), count - len(chosen) + 1
+        chances = self.find_chances(posterior)
+        count += 1 - len(chosen)
         # Even all names below this chance together have a chance below LEAST_CHANCE, at which the
         # race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
@@ -317,7 +323,8 @@ def _try_one(run: _Race) -> None:
 def _finish(run: _Race) -> RaceResult:
     """Run the rounds that confirm the leader's gain; the outcome of the race."""
     # The winner and its ties are chosen before the fresh rounds, which take no part in the choice.
-    posterior, first = run.fit(), run.rounds
+    posterior = run.fit()
+    first = run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
@@ -349,7 +356,8 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     while len(confirmed) < run.rules.confirming:
         # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
         # if the passes after them have room as well.
-        is_extra, number = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING, run.rounds
+        is_extra = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING
+        number = run.rounds
         if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)

@@ -38,7 +38,9 @@ class RaceProbe:
     def __init__(self, plan: ScriptPlan, folder: Path, module: ModuleType) -> None:
         from fastloop.explain.attach.by_identity import ByIdentity
 
-        self.plan, self.folder, self.module = plan, folder, module
+        self.plan = plan
+        self.folder = folder
+        self.module = module
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
         self.made: ByIdentity[tuple[DataLoader[Any], dict[str, Any]]] = ByIdentity()

@@ -239,7 +239,8 @@ def run_script_race(
     if outcome := read_outcome(folder):
         return outcome
     late = "had not reached" if status == -signal.SIGKILL else "ended before"
-    place, last = found.facts["place"], read_last_line(output)
+    place = found.facts["place"]
+    last = read_last_line(output)
     raise UsageError(f"the script's second run {late} the loop at {place}: {last}")
 
 

@@ -103,7 +103,8 @@ class Surrogate:
         logs = np.log(np.asarray(self.predicted, float))
         places = np.array([self.places[name] for name in costs])
         values, has_run = _tabulate([*costs.values()])
-        errors, noise = has_run * (values - logs[places, None]), estimate_noise(costs)
+        errors = has_run * (values - logs[places, None])
+        noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
         # An error is f(name) + r(round) + noise. Let A be the (trials, names + rounds) matrix of
@@ -134,10 +135,12 @@ class Surrogate:
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
-        covariance, picked = posterior.covariance.copy(), [self.places[each] for each in chosen]
+        covariance = posterior.covariance.copy()
+        picked = [self.places[each] for each in chosen]
         for place in picked:
             _expect_trial(covariance, place, posterior.noise)
-        mean, num_chosen = posterior.mean.copy(), len(picked)
+        mean = posterior.mean.copy()
+        num_chosen = len(picked)
         mean[[*picked, *(self.places[each] for each in excluded)]] = np.inf
         while len(picked) < num_chosen + count and np.isfinite(mean).any():
             # The variances of the differences from the present configuration, which is at place 0.
@@ -180,7 +183,8 @@ def estimate_noise(costs: Costs) -> float:
     """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
-    squares, free = 0.0, 0
+    squares = 0.0
+    free = 0
     if repeated:
         # Degrees of freedom of an additive two-way table: trials - names - rounds + 1.
         free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)

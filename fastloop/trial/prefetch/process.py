@@ -62,7 +62,8 @@ def prefetch_by_process(
     batch comes in shared memory and is moved to the device when the loop asks for it, on CUDA
     concurrently with the previous step. Raises ChildProcessError if the process has ended.
     """
-    stream, process = DeliveryStream(device), LoaderProcess(open_, ahead, start_method)
+    stream = DeliveryStream(device)
+    process = LoaderProcess(open_, ahead, start_method)
 
     def deliver_epoch(epoch: int) -> Generator[Tree, None, None]:
         with contextlib.closing(process.batches(epoch)) as host_batches:
@@ -86,7 +87,8 @@ class LoaderProcess:
         ahead: int,
         start_method: str,
     ) -> None:
-        self._open, self._ahead = open_, ahead
+        self._open = open_
+        self._ahead = ahead
         self._context: Any = multiprocessing.get_context(start_method)
         self._process: BaseProcess | None = None
         self._is_loading = False
@@ -97,7 +99,8 @@ class LoaderProcess:
             raise RuntimeError("one process loads one epoch at a time")
         if self._process is None:
             self._start()
-        ended, self._is_loading = False, True
+        ended = False
+        self._is_loading = True
         try:
             for command in (epoch, *[MORE] * self._ahead):
                 self._send(command)
@@ -201,7 +204,8 @@ def _serve(
 
 def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connection) -> None:
     """Send one batch of an epoch per MORE, until the epoch's end or STOP."""
-    num_allowed, iterator = 0, iter(batches)
+    num_allowed = 0
+    iterator = iter(batches)
     while True:
         # This waits for a command only if no batch is allowed. Otherwise it takes the commands that
         # have come, so that STOP is noticed before the next batch is loaded.
@@ -282,7 +286,8 @@ def share_batch(batch: Tree) -> SharedBatch:
     """Copy the batch into new shared memory; leaves other than plain CPU tensors stay as they are,
     and are pickled separately."""
     leaves, structure = optree.tree_flatten(batch)
-    packed, end = list(leaves), 0
+    packed = list(leaves)
+    end = 0
     for index, leaf in enumerate(leaves):
         if _is_plain(leaf):
             packed[index] = TensorLocation(leaf.dtype, tuple(leaf.shape), end)

@@ -38,7 +38,9 @@ def _prefetch_epoch(
     ahead: int,
 ) -> Generator[Tree, None, None]:
     # `room` holds a token for each batch that the thread may load, `ready` the loaded batches.
-    room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
+    room = SimpleQueue()
+    ready = SimpleQueue()
+    stopped = threading.Event()
     for _ in range(ahead):
         room.put(None)
     # iter() is called here, not in the thread: when a thread ends, the kernel kills the workers it
