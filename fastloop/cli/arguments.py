@@ -17,7 +17,7 @@ def parse_settings(
 ) -> dict[str, str]:
     """The defaults, updated with the arguments.
 
-    may_be_empty: False if empty values are refused, such as that of a variable that is not set.
+    may_be_empty: False if empty values are refused, such as the value of an unset variable.
     Raises UsageError for these, an unknown setting, one that is given twice, and control
     characters.
     """

@@ -12,8 +12,8 @@ TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
 LEAST_MINUTES = 0.5
-"""About the time of the seven runs that one change needs, if each of them imports torch in a second
-and works on the loop for 3 s: with less the observed run would be in vain."""
+"""Approximate time of the seven runs that one change needs, if each of them imports torch in a
+second and works on the loop for 3 s. With less time, the observed run would be wasted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +21,11 @@ class TrySettings:
     """Settings of the runs in which changes of a script's DataLoader are tried."""
 
     minutes: float = 3.0
-    """The most time that all runs of the script together take."""
+    """Maximum time of all runs of the script together."""
     is_agreed: bool = False
-    """True: the script runs again without a question."""
+    """True if the script runs again without asking the user."""
     in_copy: bool = False
-    """True: it runs in a copy of the working folder."""
+    """True if it runs in a copy of the working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class AttachSettings:
     """Settings of a run in which a script is observed."""
 
     batches: int | None = None
-    """The script ends when its main loop has had so many batches; None: it ends by itself."""
+    """The script ends when its main loop has had this many batches; None: it ends by itself."""
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0
@@ -63,7 +63,7 @@ def read_settings(arguments: list[str]) -> AttachSettings:
 
 
 def _read_words(arguments: list[str]) -> AttachWords:
-    """The words; raises ValueError for a flag that does not exist, or a wrong number."""
+    """Parse the words; raises ValueError for a flag that does not exist, or a wrong number."""
     switches: set[str] = set()
     numbers: dict[str, float] = {}
     # The number of a process may also be a word of its own.

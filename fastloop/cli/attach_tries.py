@@ -27,7 +27,8 @@ def open_working_folder(settings: TrySettings) -> Iterator[Path]:
         return
     with ExitStack() as stack:
         try:
-            # Beside the original, so that paths such as ../data lead to the same place.
+            # The copy is a neighbour of the original, so paths such as ../data lead to the same
+            # place.
             beside = tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent)
             name = stack.enter_context(beside)
             left_out = shutil.ignore_patterns(*LEFT_OUT)
@@ -91,8 +92,8 @@ def try_loop(
 
 
 def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
-    """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
-    none, or if no call of the script makes its DataLoader."""
+    """The loop over a DataLoader that waits longest. If there is none, or if no call of the script
+    makes its DataLoader, prints a line and returns None."""
     from fastloop.explain.attach.findings import waiting_s
 
     loops = [each for each in findings.loops if not each.facts.get("is_watched")]

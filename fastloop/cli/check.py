@@ -127,10 +127,10 @@ def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
     whole = shlex.quote(" ".join(filter(None, [job, shlex.join(words)])))
     name = shlex.join(words)
     if any(each.startswith("against=") for each in arguments):
-        raise UsageError(f"{name}: a setting of the job: allowed: inside of job=, as job={whole}")
+        raise UsageError(f"{name}: a setting of the job: allowed: inside job=, as job={whole}")
     raise UsageError(
         f"{name}: a setting of the job: allowed: in the file, as  job: {whole}  or, with against=, "
-        f"inside of job=, as job={whole}"
+        f"inside job=, as job={whole}"
     )
 
 
@@ -141,7 +141,8 @@ def _first_name(argument: str) -> str:
 
 def _refuse_without_job(given: dict[str, str], path: Path) -> None:
     """Raise UsageError if nothing names a job: no job=, and no file of the usual name."""
-    # A file that the command line names is missing by a typing error, which reading it tells.
+    # If the command line names a file that is missing, that is a typing error, and reading the file
+    # reports it.
     if given["job"] or given["file"] != DEFAULTS["file"] or path.is_file():
         return
     example = '"dataset=digits loader=raw"'

@@ -27,7 +27,7 @@ DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "m
 """Settings of a check of two versions."""
 FAIL_ABOVE = 2.0
 """Allowed regression in percent, if neither the file nor the command line has one. Smaller
-differences are no reason to prefer a version."""
+differences are not a reason to prefer a version."""
 FOLDER = "check"
 """Folder below the outputs folder of the results of both versions."""
 IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
@@ -42,7 +42,7 @@ def check_versions(
     the exit status.
 
     given: the settings of DEFAULTS by name. arguments: of `fastloop run`. allowed_percent: the
-    allowed regression of the file; None: it has none. Raises UsageError if one of the versions
+    allowed regression of the file; None if it has none. Raises UsageError if one of the versions
     can't be measured.
     """
     for name in IMPORTED_LATER:
@@ -90,7 +90,7 @@ def _measure(
             compared = compare_versions(versions, arguments, folder, fail_above, seconds)
         is_complete = True
     finally:
-        # The trials of an interrupted comparison are of no use.
+        # The trials of an interrupted comparison are useless.
         if not is_complete:
             remove(folder)
             # rmdir fails for a folder that has other content.

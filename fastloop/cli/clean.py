@@ -126,7 +126,8 @@ def _remove(items: Sequence[Item]) -> None:
 
 @contextmanager
 def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
-    """Let no other command create an environment inside the context, if one of the items is one.
+    """Keep other commands from creating an environment inside the context, if one of the items is
+    an environment.
 
     Raises UsageError if another command creates one now: its unfinished folder is one of the items.
     """

@@ -41,7 +41,7 @@ LITTLE_SHM = 512 * MIB
 """A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few
 workers don't fit."""
 FEW_FILES = 1024
-"""Up to this limit on open files there is a hint: torch sends a descriptor for each tensor."""
+"""A limit on open files up to this number gets a hint: torch sends a descriptor for each tensor."""
 WAITS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 """The kernel's name of a resource -> a word for it."""
 
@@ -67,7 +67,8 @@ def main() -> None:
 
 
 def _parse_seconds(text: str) -> float:
-    """The seconds to watch; raises UsageError for no number, and for less than LEAST_SECONDS."""
+    """Parse the seconds to watch; raises UsageError if they are not a number, or less than
+    LEAST_SECONDS."""
     try:
         seconds = float(text)
     except ValueError:

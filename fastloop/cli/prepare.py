@@ -63,7 +63,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
             # As in a sweep, a missing library is an error only for a single loader.
             if len(requests) == 1 or not is_unsupported:
                 status = 1
-    # If the data can't be read, the libraries of some loaders are of no interest yet.
+    # If the data can't be read, the libraries of some loaders do not matter yet.
     for (dataset, reason), loaders in (failed or unsupported).items():
         print(f"{dataset}, loader {', '.join(loaders)}: {reason}", file=sys.stderr)
     return status

@@ -109,18 +109,18 @@ class TorchrunWords:
     processes: str
     """Number of processes of each node, as given: perhaps `gpu`."""
     nodes: str
-    """Number of nodes, as given: perhaps the least and the greatest one, 1:2."""
+    """Number of nodes, as given: perhaps the minimum and maximum, 1:2."""
     script: list[str]
-    """[-m] <script> [its arguments]; empty: there is none."""
+    """[-m] <script> [its arguments]; empty if there is none."""
 
     @property
     def is_single(self) -> bool:
-        """True if there is surely one rank."""
+        """True if there is certainly only one rank."""
         return self.processes == "1" and self.nodes in ("1", "1:1")
 
 
 def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
-    """The torchrun command that the words are; None for any other command."""
+    """Parse the words as a torchrun command; None if they are another command."""
     is_module = words[:1] == ["-m"]
     name = "".join(words[1:2]) if is_module else Path("".join(words[:1])).name
     if name not in TORCHRUN:
@@ -128,7 +128,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
     rest = [*words[2 if is_module else 1 :]]
     given = {option: os.environ.get(name, "1") for option, name in OF_ENVIRONMENT.items()}
     runs_module = False
-    # torchrun takes its options with - as with _ between words.
+    # torchrun accepts both - and _ between the words of an option's name.
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         option = option.replace("_", "-")

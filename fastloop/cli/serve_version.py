@@ -1,5 +1,5 @@
 """The program of a version's process of `fastloop check against=`: it measures the jobs of the
-version, a trial at a time, when the command asks for it.
+version, one trial at a time, when the command asks for it.
 
 It is run by its path: python serve_version.py <descriptor of the connection>
 Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. For the messages
@@ -40,8 +40,8 @@ def serve_version(connection: Connection) -> None:
     requests, reason = _compose(plan["words"])
     reason = reason or _find_foreign_module(plan["forbidden_folder"], plan["tree"])
     reason = reason or find_foreign_package(plan["package"], plan["package_version"])
-    # A base without any job leaves nothing to compare. Jobs that the new version alone can't run
-    # are the answer, and have rows with their reasons.
+    # A base without any job leaves nothing to compare. Jobs that only the new version can't run are
+    # the answer, and have rows with their reasons.
     if plan["is_base"]:
         reason = reason or explain_no_job(requests)
     if reason:
@@ -64,7 +64,7 @@ def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
 
 def explain_no_job(requests: Sequence[JobRequest]) -> str:
     """The reason why none of the jobs can run here, such as a missing environment; else empty."""
-    # A base of an older version has no such function. Its jobs tell their reasons once they run.
+    # A base of an older version has no such function. Its jobs report their reasons once they run.
     try:
         from fastloop.sweep.early_check import reason_against
     except ImportError:
@@ -81,7 +81,7 @@ def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
     if not forbidden_folder:
         return ""
     for name, module in [*sys.modules.items()]:
-        # Some modules of torch, which have no file, name a relative one.
+        # Some modules of torch that have no file name a relative path.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
         # This file itself is the command's, in every version.

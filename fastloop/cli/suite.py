@@ -56,7 +56,7 @@ CLAIMS_PAGE = "claims.html"
 ALTERED, UNREADABLE = 1, 2
 """The exit statuses of verify, if a file was altered, and if one can't be read or none is named."""
 LONGEST_NAME = 100
-"""Most characters of the name of a round or a machine, which are names of files."""
+"""Maximum number of characters in the name of a round or a machine, which become file names."""
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ LAUNCHERS = {
     "lightning",
     "fabric",
 }
-"""Commands and modules, beside torchrun, that start a script in several processes."""
+"""Commands and modules, besides torchrun, that start a script in several processes."""
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
@@ -220,7 +220,7 @@ def _observe_script(
     start_ns = now_ns()
     ended_by: list[int] = []
     status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
-    # The script has got the signal, too, and has perhaps ended as if nothing had happened.
+    # The script has received the signal as well, and may have ended as if nothing had happened.
     if ended_by:
         print_ending(ended_by[0])
         sys.exit(128 + ended_by[0])

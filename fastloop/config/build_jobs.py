@@ -168,7 +168,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     for each in given:
         try:
             shlex.split(each)
-        # The text has a quotation mark without its partner.
+        # The text has an unmatched quotation mark.
         except ValueError as error:
             raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
     rest = without_requirements(node)
@@ -183,8 +183,8 @@ def build_option(group: str, node: Any) -> Any:
     from hydra.utils import instantiate
 
     wrapped = wrap_target(group, _split_requirements(group, node)[0])
-    # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. It builds
-    # those of the user's classes, and says of a wrong value which one it is.
+    # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. So Hydra
+    # builds only objects of the user's classes, and those with a wrong value, which it names.
     if _is_own(wrapped):
         with suppress(Exception):
             return _build_own(wrapped)
@@ -192,7 +192,7 @@ def build_option(group: str, node: Any) -> Any:
 
 
 def _is_own(node: Any) -> bool:
-    """True if the node describes objects of fastloop alone, with values that Hydra takes as they
+    """True if the node describes only objects of fastloop, with values that Hydra takes as they
     are."""
     if isinstance(node, list):
         return all(map(_is_own, node))

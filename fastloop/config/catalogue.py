@@ -195,7 +195,7 @@ def _settings(text: str) -> tuple[Setting, ...]:
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in LINE.findall(text)
-        # `seed: ${seed}` in an option passes a top-level setting on, and is none of its own.
+        # `seed: ${seed}` in an option passes on a top-level setting, and is not one of its own.
         if name != "_target_" and default != f"${{{name}}}"
     )
 
@@ -213,5 +213,5 @@ def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
 
 
 def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an option without its requirements, which are no argument of its class."""
+    """The settings of an option without its requirements, which are not arguments of its class."""
     return {name: value for name, value in node.items() if name != REQUIREMENTS}

@@ -48,7 +48,7 @@ class CheckSettings:
     fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Allowed regression in percent; None: the default of the kind of check."""
     measure: Literal["seconds", "limit_fraction"] = "seconds"
-    """The compared figure: seconds, or seconds relative to the machine's limit beside each
+    """The compared figure: seconds, or seconds relative to the machine's limit next to each
     trial."""
     base: str = "fastloop-base.json"
     """The file of the recorded results, relative to the folder of fastloop.yaml."""
@@ -68,7 +68,7 @@ class CheckSettings:
 
     @property
     def words(self) -> list[str]:
-        """The words of the job; raises ValueError for a quotation mark without its partner."""
+        """The words of the job; raises ValueError for an unmatched quotation mark."""
         return shlex.split(self.job) if isinstance(self.job, str) else [*self.job]
 
 
@@ -89,7 +89,7 @@ def read_check_file(path: Path) -> CheckSettings:
     # The file has a name that is not text, such as `1: 2`.
     except TypeError as error:
         raise UsageError(f"{path}: {error}") from error
-    # The text has a quotation mark without its partner.
+    # The text has an unmatched quotation mark.
     except ValueError as error:
         raise UsageError(f"{path}: job: {error}") from error
     if not "".join(words).strip():
@@ -102,7 +102,7 @@ def _read_values(path: Path) -> dict[Any, Any]:
     """The content of the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
-        # aliases may nest without an end, and its interpolations may read the environment.
+        # aliases may nest endlessly, and its interpolations may read the environment.
         values: Any = yaml.load(path.read_bytes(), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
@@ -131,7 +131,7 @@ def base_path(path: Path, settings: CheckSettings) -> Path:
 
 @contextmanager
 def withheld_environment() -> Iterator[None]:
-    """Let no yaml file of the job read an environment variable, such as a secret of the runner.
+    """Keep the job's yaml files from reading environment variables, such as secrets of the runner.
 
     The job may name a folder of yaml files (-cd), which also come with the repository.
     """

@@ -48,7 +48,7 @@ HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
-"""A path that needs no quotes in Hydra's grammar, which knows ASCII letters alone."""
+"""A path that needs no quotes in Hydra's grammar, which knows only ASCII letters."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -162,7 +162,7 @@ def _check_override(override: Override) -> None:
         if name in {*default_options(), *(setting.name for setting in settings())}:
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
-    # Hydra merges a list or a dict into the configuration without a word.
+    # Hydra merges a list or a dict into the configuration silently.
     elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
         if isinstance(override.value(), list) and override.value() and takes_several(name):
             return
@@ -180,7 +180,7 @@ def _check_override(override: Override) -> None:
 
 def _is_hydra_setting(name: str) -> bool:
     """True for a setting of Hydra's own, and for any name in a dict among them."""
-    # With a plus before the name, Hydra takes any.
+    # Hydra accepts any name that has a plus in front.
     kind: Any = HydraConf
     for part in name.split(".")[1:]:
         if not is_dataclass(kind):

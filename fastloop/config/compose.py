@@ -149,7 +149,7 @@ def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
 
 
 def _missing_files(combination: Combination) -> str:
-    """The reason why the job's dataset can't find the user's files; empty if it can, and for a
+    """The reason why the job's dataset can't find the user's files; empty if it can, or if it is a
     Dataset of the user's own."""
     values = combination.values["dataset"]
     name = combination.choices.get("dataset", "")

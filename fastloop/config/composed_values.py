@@ -47,7 +47,7 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of a job before interpolations are resolved."""
     # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
-    # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
+    # differ only in values are composed once; the values are changed in a copy, as Hydra does.
     line = read_command_line(overrides)
     names = {each.name for each in settings()}
     # Which defaults of these groups are left out depends on the values that are set.
@@ -116,7 +116,7 @@ def _combine_choices(
     """The configuration with all choices; None if two of them change the same part.
 
     base: the configuration without choices.
-    chosen: group -> the configuration with the choices from this group and its parts alone.
+    chosen: group -> the configuration with the choices from only this group and its parts.
     parts: group -> the names at the top level that these choices change.
     """
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):

@@ -12,8 +12,8 @@ from fastloop.config.command_line import read_spelling
 from fastloop.config.messages import ConfigError
 
 MOST_JOBS = 10_000
-"""Most jobs of a command line, and most values of one setting: nobody can measure more, and a range
-may have more values than memory holds."""
+"""Maximum number of jobs of a command line, and of values of one setting: nobody can measure more,
+and a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:

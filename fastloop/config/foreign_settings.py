@@ -30,7 +30,7 @@ NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\
 ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 """A character of a value with the backslash that Hydra puts before it in a sweep."""
 SHOWN_OPTIONS = 4
-"""Most options with a setting that a line lists."""
+"""Maximum number of options that a line lists for a setting."""
 
 
 class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsupported is
@@ -79,8 +79,8 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
 
 
 def describe_settings(name: str, choices: Mapping[str, str]) -> str:
-    """The part of a message that says which settings are allowed beside this unknown one; empty if
-    conf/ does not know the option.
+    """The part of a message that says which settings are allowed in place of this unknown one;
+    empty if conf/ does not know the option.
 
     choices: group -> option of the job.
 
@@ -99,7 +99,7 @@ def describe_settings(name: str, choices: Mapping[str, str]) -> str:
 
 
 def _same_of_option(group: str, option: str, setting: str) -> str:
-    """The setting of that option that has this name under another word; else empty."""
+    """The setting of that option for which this name is a synonym; empty if there is none."""
     return same_setting(setting, _settings_of_option(group, option))
 
 
@@ -132,7 +132,7 @@ def _options_with(group: str, setting: str) -> str:
         if setting in [known.name for known in option.settings]
         or (setting == "store" and option.name in options_with_store())
     ]
-    # The text has blanks, because messages cut very long words off.
+    # The text has blanks, because messages cut off very long words.
     return f"{group}={', '.join(having)}" if having else ""
 
 

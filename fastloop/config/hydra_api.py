@@ -37,8 +37,8 @@ VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 class _Files(dict[str, Any]):
     """A group of Hydra's ConfigStore: file paths by name; a file is read on first use.
 
-    Reading all files takes a quarter of a second, at the start of each command. Hydra asks by
-    `group[name]` alone: values() and get() return the paths.
+    Reading all files takes a quarter of a second, at the start of each command. Hydra uses only
+    `group[name]`: values() and get() return the paths.
     """
 
     def __getitem__(self, name: str) -> ConfigNode:

@@ -97,7 +97,7 @@ def measure_by_launcher(
 
     # On a signal, the launcher's processes must be ended.
     handle_signals()
-    # The default folder contains the time, which has gone on since the jobs were composed.
+    # The default folder contains the time, which is later now than when the jobs were composed.
     same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
     try:
         run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
@@ -115,8 +115,8 @@ def measure_by_launcher(
 
 
 def refuse_launcher(command: str) -> MeasureHere:
-    """The function for `compose_all` of a command that measures in its own process alone: it
-    prints why a Hydra launcher can't run it, and fails."""
+    """The function for `compose_all` of a command that measures only in its own process: it prints
+    why a Hydra launcher can't run it, and fails."""
 
     def refuse(_: list[JobRequest]) -> int:
         problem = f"{command} measures on this machine, in its own process"

@@ -42,7 +42,7 @@ SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
 NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
 """Text that is a string only if it was quoted."""
-INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, as [1,2]"
+INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, such as [1,2]"
 ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda ctx: _more_than(ctx["gt"]),
     "greater_than_equal": lambda ctx: f"{ctx['ge']} or more",
@@ -65,8 +65,8 @@ ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "list_type": lambda _: LIST,
     "tuple_type": lambda _: LIST,
     "set_type": lambda _: LIST,
-    "dict_type": lambda _: "names and values, as {a:1,b:2}",
-    "mapping_type": lambda _: "names and values, as {a:1,b:2}",
+    "dict_type": lambda _: "names and values, such as {a:1,b:2}",
+    "mapping_type": lambda _: "names and values, such as {a:1,b:2}",
     "too_short": lambda ctx: f"a list of {ctx['min_length']} or more",
     "too_long": lambda ctx: f"a list of at most {ctx['max_length']}",
     "path_type": lambda _: "the path of a file that exists",
@@ -199,7 +199,7 @@ def _hydra_message(
 
 
 def _own_reason(error: BaseException | None) -> UsageError | None:
-    """The error of a resolver of ours, which OmegaConf wraps twice; None if there is none."""
+    """The error of one of our resolvers, which OmegaConf wraps twice; None if there is none."""
     while error and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
     return error
@@ -239,7 +239,7 @@ def _hydra_sentence(text: str) -> str:
 def unknown_setting(override: str, known_names: Iterable[str], allowed: str = "") -> str:
     """The message for an override of a setting that no option has.
 
-    allowed: words on the settings that the job's option has; empty: they are not known.
+    allowed: words on the settings that the job's option has; empty if they are not known.
     """
     name = override.partition("=")[0]
     hint = setting_hint(name, known_names) or allowed
@@ -332,9 +332,9 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
     """
     # The value null was given to an option that needs an object.
     if thing is None:
-        return f"{setting}=null: allowed: one option, as null is no {kind}"
+        return f"{setting}=null: allowed: one option, as null does not implement {kind}"
     cls = type(thing)
-    text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
+    text = f"{setting}: {cls.__module__}.{cls.__qualname__} does not implement {kind}"
     lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))
     return f"{text}: it lacks {', '.join(lacking)}" if lacking else text
 

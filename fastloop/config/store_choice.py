@@ -38,7 +38,7 @@ def choose_store(job: Job, overrides: Sequence[str]) -> Job:
 
 
 def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
-    """A line that tells why the job's loader reads the samples and not its store.
+    """A line that says why the job's loader reads the samples and not its store.
 
     choices: group -> option.
     """

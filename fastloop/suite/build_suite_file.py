@@ -1,4 +1,4 @@
-"""Building the file of a suite's round from its results."""
+"""Build the file of a round of the suite from its results."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _cell(
     *,
     is_comparable: bool,
 ) -> Cell:
-    """The cell of a row. is_comparable: True if it may have a rank beside most loaders."""
+    """The cell of a row. is_comparable: True if it may be ranked together with most loaders."""
     row, result = measured_row.row, measured_row.result
     if result is None or measured_row.reason:
         measured_fields: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}

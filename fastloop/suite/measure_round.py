@@ -1,4 +1,5 @@
-"""Measuring a round of the suite: one ordinary sweep a workload, kept in a folder and resumed."""
+"""Measure a round of the suite: an ordinary sweep for each workload, kept in a folder and
+resumed."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class SuiteRun:
     folder: Path
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     loaders: tuple[str, ...] = ()
-    """Empty: every loader that there is."""
+    """Empty for every loader that there is."""
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
     all_workloads: tuple[SuiteWorkload, ...] = WORKLOADS
@@ -68,7 +69,7 @@ class MeasuredRow:
 
     row: SuiteRow
     reason: str
-    """The reason for which it is left out; empty: it is measured."""
+    """The reason why it is left out; empty if it is measured."""
     result: Result | None = None
 
 
@@ -126,10 +127,10 @@ def _measure(
 
 
 def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[SuiteRow, str]:
-    """The reason of each row if the request of none can run here; empty if one can."""
+    """The reason for each row, if none of the requests can run here; empty if one can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
-    # A sweep of such jobs alone ends without a result, and would end the suite.
+    # A sweep of only such jobs ends without a result, and would end the suite.
     reasons = {}
     for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
@@ -171,12 +172,12 @@ def _requests(
     in_folder = {result.tags.get("config_hash") for result in _results(folder)}
     if not in_folder:
         return _compose(run, workload, rows, folder, run.changes)
-    # A job that failed has failed: the suite tells the reason.
+    # A job that failed is not run again: the suite reports its reason.
     changes = (*run.changes, f"resume={quote(str(folder))}", "retry_failed=false")
     requests = _compose(run, workload, rows, folder, changes)
     if not in_folder.isdisjoint(map(config_hash, requests.values())):
         return requests
-    # The folder has other jobs alone, such as those of other loaders. They keep their folders.
+    # The folder has only other jobs, such as those of other loaders. They keep their folders.
     requests = _compose(run, workload, rows, folder, run.changes)
     return {
         row: replace(request, folder=folder / f"{number}-{os.getpid()}")

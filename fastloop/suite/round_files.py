@@ -44,7 +44,7 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
         _check_place(document, path, name, of_claims=pattern == CLAIMS_FILES)
         _check_windows(document, path, paths)
         rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
-    # A name tells no time: the fourth round of a month would come before the second.
+    # A name does not say when a round ran: the fourth one of a month would precede the second.
     return sorted(rounds, key=lambda each: each.newest_ms)
 
 
@@ -76,7 +76,7 @@ def _check_windows(document: SuiteFile, path: Path, paths: dict[str, Path]) -> N
     for cell in document.cells:
         seals = [cell.seals[name] for name in sorted(cell.seals) if name.startswith("windows.")]
         other = paths.setdefault(" ".join(seals), path) if seals else path
-        # A copy by another name would be shown as another machine.
+        # A copy under another name would be shown as another machine.
         if other != path:
             where = f"cells[{cell.workload} {cell.label}].windows: they are those of {other}"
             raise UsageError(printable_line(f"{path}: {where}; allowed: each file once"))

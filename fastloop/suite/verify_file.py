@@ -1,5 +1,5 @@
-"""Checks that the fields of a suite's file are as they were sealed, and that its figures follow
-from the windows."""
+"""Check that the fields of a suite's file are as they were sealed, and that its figures follow from
+the windows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _wrong_figures(document: SuiteFile) -> list[str]:
     problems: list[str] = []
     try:
         again = with_figures(document)
-    # An altered window may end before it begins, or last for ever: it has no figures.
+    # An altered window may end before it begins, or last forever: it has no figures.
     except (ValueError, ArithmeticError, LookupError) as error:
         return [f"cells: figures can't be recomputed: {error}"]
     for given, computed in zip(document.workloads, again.workloads, strict=True):
@@ -95,7 +95,7 @@ def _contradictions(document: SuiteFile) -> list[str]:
     for cell in document.cells:
         path = f"cells[{cell_name(cell)}]"
         if cell.workload not in names:
-            lines.append(f"{path}.workload: it is none of workloads")
+            lines.append(f"{path}.workload: it is not one of the workloads")
         if (cell.workload, cell.label) in seen:
             lines.append(f"{path}.label: there is another cell of that name")
         if bool(cell.null_reason) == bool(cell.windows):

@@ -13,7 +13,9 @@ from fastloop.core.types import UsageError
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
-ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
+ALLOWED = (
+    "a time such as 300s, 5min or 1h; a number of trials such as 60trials; a share such as 10%"
+)
 ENDING_S = 2.0
 """Seconds reserved at the end for reporting the outcome, on a quiet machine."""
 MOST_ENDING_SHARE = 0.15
@@ -101,7 +103,7 @@ class Spending:
         return self.num_trials / max(1, self._trial_limit)
 
     def count_trials(self, trial_s: float) -> int:
-        """About the number of trials that fit into the budget, if one takes this many seconds."""
+        """Approximate number of trials that fit into the budget, if one takes this many seconds."""
         if self.budget.seconds is None:
             return int(self._trial_limit)
         return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)

@@ -25,7 +25,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
-"""Settings that decide whether others have a meaning. A combination of them that can't run is not
+"""Settings that decide whether others have an effect. A combination of them that can't run is not
 crossed with the rest."""
 NEUTRAL: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},

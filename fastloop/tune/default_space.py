@@ -19,9 +19,9 @@ LIKELY: Mapping[str, Sequence[str]] = {
     "num_workers": ("0", "2"),
     "persistent_workers": ("false", "true"),
 }
-"""Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
-FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
-them."""
+"""Values to try besides the user's own loader. Chosen by hand: on the recordings of
+experiments/tune FastLoader, one torch thread and the right number of workers gain most; python_loop
+was not among them."""
 Space = Mapping[str, Sequence[str]]
 """For each setting, by name, the texts name=value of its values."""
 

@@ -13,14 +13,14 @@ by hand, nearer to 1 than most gains on the recordings, so that a trial or two o
 OF_ONE_THREAD = 0.8
 """Relative cost of one torch thread, chosen in the same way."""
 WORKER_S = 0.03
-"""About the seconds in which a forked worker starts and ends. Chosen by hand, not measured: it
+"""Approximate seconds in which a forked worker starts and ends. Chosen by hand, not measured: it
 orders trials, and bounds the number of workers in a short budget."""
 
 
 def expect_cost(
     job: Job, change: Sequence[str], *, waits: bool = False, epoch_s: float = math.inf
 ) -> float:
-    """Expected cost of a job relative to others, by its loader and its threads alone.
+    """Expected cost of a job relative to others, judged only by its loader and its threads.
 
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
     epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
@@ -33,10 +33,10 @@ def expect_cost(
 
 
 def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
-    """The cost with workers if samples wait. cost: the cost without workers.
+    """The cost with workers if samples wait.
 
-    stay: True if the workers stay from epoch to epoch. epoch_s: seconds of an epoch; workers that
-    start in each one prolong it.
+    cost: the cost without workers. stay: True if the workers stay from epoch to epoch. epoch_s: seconds
+    of an epoch; workers that start in each one prolong it.
     """
     # Each worker waits for its own sample, so the waits overlap.
     return cost / workers + (0.0 if stay else workers * WORKER_S / epoch_s)

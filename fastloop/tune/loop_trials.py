@@ -57,7 +57,7 @@ class EpochPart:
     with the start and the end of workers."""
 
     def epoch_s(self, samples: float) -> float:
-        """Seconds of an epoch with so many samples.
+        """Seconds of an epoch with this many samples.
 
         If the number is infinite, that is, not known: seconds of one sample, without fixed_s.
         """
@@ -67,7 +67,7 @@ class EpochPart:
         return self.fixed_s + read_s * samples / self.samples
 
     def cut(self, epochs: Epochs) -> Epochs:
-        """Epochs that end after as many batches."""
+        """Epochs that end after the same number of batches."""
         return epochs if self.is_whole else first_batches(epochs, self.batches)
 
 
@@ -149,14 +149,15 @@ def check_budget(
     min_window_s: float,
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
 ) -> None:
-    """Raise SmallBudgetError if there is no time for the shortest race, or for so many trials."""
+    """Raise SmallBudgetError if there is no time for the shortest race, which has `fewest_trials`
+    trials."""
     needed_s = least_race_s(part, min_window_s, fewest_trials)
     if needed_s > budget_s:
         raise SmallBudgetError(budget_s, needed_s)
 
 
 def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
-    """About the seconds of the shortest race, of so many trials."""
+    """Approximate seconds of the shortest race, which has `fewest_trials` trials."""
     # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
     # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
@@ -187,7 +188,7 @@ class LoopTrials:
     repeats_data: bool = False
     """True if the present loader delivers the same samples in two epochs."""
     whole_samples: float = math.inf
-    """About the number of samples in an epoch; infinite if it is not known."""
+    """Approximate number of samples in an epoch; infinite if it is not known."""
     checked: set[str] = field(default_factory=set)
     """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -200,7 +201,7 @@ class LoopTrials:
 
     @property
     def epoch_s(self) -> float:
-        """About the longest epoch with which there is time for a race."""
+        """Approximate length of the longest epoch with which there is time for a race."""
         return min(EPOCH_S, longest_epoch_s(self.budget_s, 0.0))
 
     @property
@@ -313,7 +314,7 @@ class LoopTrials:
 
 
 def _count_samples(epochs: Epochs, part: EpochPart) -> float:
-    """About the number of samples in an epoch; infinite if the loader has no length."""
+    """Approximate number of samples in an epoch; infinite if the loader has no length."""
     if part.is_whole:
         return part.samples
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
-"""Most combinations that a space may have."""
+"""Maximum number of combinations in a space."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,9 +135,9 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     """Find the fastest settings of a loader among all combinations of a space.
 
     Combinations run in interleaved rounds in this process, each time with a new loader. The present
-    settings run in all rounds, beside the combinations that promise most by the trials so far. The
-    winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers other
-    data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
+    settings run in all rounds, next to the combinations that look most promising from the trials so
+    far. The winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers
+    other data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
 
     Args:
         make_loader: called with one value of each setting; returns an iterable over batches, such
@@ -185,7 +185,7 @@ def race_loaders(
 
     begin_step: called with the name of each step as it begins. expected: the cost of each
     configuration relative to others, by its name, which decides on the first trials; None: all are
-    taken to cost the same, as no model predicts the user's own loader.
+    assumed to cost the same, as no model predicts the user's own loader.
     """
     settings = trials.settings
     present = trials.settings[trials.present]

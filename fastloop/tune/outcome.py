@@ -24,9 +24,9 @@ LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
 MOST_SHOWN = 8
 """Number of configurations that are printed."""
 MOST_REASONS = 8
-"""Most reasons for leaving out combinations that are printed."""
+"""Maximum number of printed reasons for leaving out combinations."""
 MOST_TIES = 4
-"""Most ties of the winner that are printed."""
+"""Maximum number of printed ties of the winner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[st
 
 
 def _memory_lines(outcome: TuneOutcome) -> list[str]:
-    """A line for each observed configuration: its peak of memory beside the forecast one."""
+    """A line for each observed configuration: its peak of memory next to the forecast one."""
     names = names_of(outcome.file.changes, outcome.race.present)
     forecasts = dict(zip(names, outcome.file.forecast_mib, strict=True))
     lines = []
@@ -192,7 +192,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _describe_refutation(result: RaceResult) -> str:
-    """Words on a winner of the race whose gain the fresh rounds have not confirmed."""
+    """Text about a winner of the race whose gain the fresh rounds have not confirmed."""
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)

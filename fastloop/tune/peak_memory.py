@@ -40,16 +40,16 @@ MARGIN = 0.1
 """Margin for forecasts that are too low: 97 % of 144 peaks were at most this share above their
 forecast (experiments/tune)."""
 IN_HAND = 1
-"""Number of batches that the loop holds, beside the batches in a queue."""
+"""Number of batches that the loop holds, besides the batches in a queue."""
 OBSERVED_EPOCHS = 2
 """Number of epochs in which the peak is observed."""
 READINGS = 12
-"""About the number of readings in an epoch; a reading takes milliseconds for each process."""
+"""Approximate number of readings in an epoch; a reading takes milliseconds for each process."""
 
 
 def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
     """The greatest PSS, in MiB, of this process and its workers in two epochs with steps; None if
-    the system does not tell it."""
+    the system does not report it."""
     context = start_job(job, prepared, 0)
     whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
@@ -93,7 +93,7 @@ class MemoryProfile:
     """The prefetch_factor of the passes in which added_mib was observed."""
     batch_mib: float
     batches: int
-    """Number of batches in an epoch; no more than that are in queues."""
+    """Number of batches in an epoch, and the maximum number in queues."""
     rows_mib: float
     """Size of all samples as rows."""
     included_rows_mib: float = 0.0
@@ -187,7 +187,7 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Peak of the PSS in an observed pass; None if the system does not tell it, or the pass
+    """Peak of the PSS in an observed pass; None if the system does not report it, or the pass
     failed."""
     job = explained.job
     explained.begin_step("observing memory")

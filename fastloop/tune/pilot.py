@@ -65,9 +65,9 @@ class PilotLimits:
     left_s: float = math.inf
     """Time until the budget is spent."""
     epoch_s: float = EPOCH_S
-    """About the length of a raced epoch."""
+    """Approximate length of a raced epoch."""
     memory_mib: float | None = None
-    """The user's limit of memory; None: there is no limit."""
+    """The user's limit of memory; None if there is no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class FirstPass:
 
     @property
     def start_s(self) -> float:
-        """Seconds that the process of a pass takes to start: the time beside the timed batches.
+        """Seconds that the process of a pass takes to start: the time outside the timed batches.
 
         It is measured, because the start takes longer on a busy machine.
         """
@@ -142,8 +142,8 @@ def time_first_pass(
     """Prepare the data of the present job, and time batches of it.
 
     present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
-    UsageError if preparing its data, or the pass, does not end by the deadline; at once, as
-    SlowReadingError, if the first samples tell.
+    UsageError if preparing its data, or the pass, does not end by the deadline; SlowReadingError at
+    once, if the first samples show that.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")

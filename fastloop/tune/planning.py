@@ -1,4 +1,4 @@
-"""Planning a tuning: finds the candidates of a job and chooses the most promising for the race."""
+"""Plan a tuning: find the candidates of a job, and choose the most promising ones for the race."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
 MOST_RACED = 256
 FEWEST_RACED = 8
-"""Most and fewest candidates that are raced, whatever the budget is."""
+"""Maximum and minimum number of candidates that are raced, whatever the budget."""
 FIRST_PASS_UNTIL = 0.5
-"""Share of the budget after which the first pass of the present job is stopped: the rest has no
+"""Share of the budget after which the first pass of the present job is stopped: the rest leaves no
 time for a race of jobs that take as long."""
 PILOT_UNTIL = 0.4
 """Share of the budget after which the pilot measures nothing further."""
@@ -174,7 +174,7 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
         return time_pass(deadline_after(FIRST_PASS_UNTIL * budget_s - begun_s))
     except SlowReadingError as error:
         larger = name_budget_of_share(begun_s + error.seconds, FIRST_PASS_UNTIL)
-        allowed = f"such as {larger}, or fastloop prepare first"
+        allowed = f"for example {larger}, or fastloop prepare first"
         raise UsageError(
             f"budget={budget_s:g}s is too short: {error}; allowed: {allowed}"
         ) from None
@@ -196,7 +196,7 @@ def check_trial_time(pilot: Pilot, spending: Spending) -> None:
 def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
     larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
     given = f"budget={spending.budget.seconds:g}s is too short"
-    return UsageError(f"{given}: {reason}; allowed: such as {larger}")
+    return UsageError(f"{given}: {reason}; allowed: for example {larger}")
 
 
 def _choose_space(
@@ -246,7 +246,7 @@ def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> floa
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:
-    """About the seconds of a trial of the present configuration."""
+    """Approximate seconds of a trial of the present configuration."""
     return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s, pilot.start_s)
 
 

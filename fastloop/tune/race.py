@@ -1,8 +1,8 @@
 """A race of configurations: the fastest of many, at a fraction of the cost of measuring them all.
 
 Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
-round runs the present configuration, the leader, and the configurations that promise most by the
-model and by the trials so far: first one trial of many, then more of the ones that are not told
+round runs the present configuration, the leader, and the configurations that look most promising to
+the model after the trials so far: first one trial of many, then more of those that can't be told
 apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
 race picks the luckiest of many, so the rounds of the race would promise too much. A trial begins
 only if there is room for it and for the rounds that must follow, judged by the cost of trials so
@@ -31,9 +31,9 @@ YOURS = "yours"
 FEWEST_CONFIRMING = 3
 """Number of rounds that an interval needs."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
-"""Number of configurations in a round beside the present one."""
+"""Minimum and maximum number of configurations in a round, besides the present one."""
 ROUNDS = 6
-"""About the number of rounds into which the budget is divided."""
+"""Approximate number of rounds into which the budget is divided."""
 MARGIN = 1.2
 """Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
 SURE = 2.0
@@ -45,8 +45,8 @@ LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
 LEAST_OPEN_GAIN = 0.1
 """Nothing is decided if fresh rounds do not confirm a gain of this size or more: they differ too
-much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the least
-one that is told."""
+much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the
+smallest one that is reported."""
 SIGNIFICANCE = 0.05
 """A gain is confirmed only if its p value is below this."""
 
@@ -111,7 +111,7 @@ class RaceRules:
     confirming: int = 5
     """Number of rounds of the winner and the present configuration after the race."""
     reserve: float = 0.3
-    """Largest share of the budget that is kept for more rounds than an interval needs."""
+    """Maximum share of the budget that is kept for more rounds than an interval needs."""
     finishing: int = 0
     """Number of passes of the winner for which room is kept after these rounds; if `reserve` allows
     it, the present configuration gets room for as many."""
@@ -193,7 +193,7 @@ class _Race:
         """The share of the budget that a trial may take."""
         room = 1 - self.spent()
         # The rounds that confirm run even if they exceed the budget by a little: without them all
-        # trials so far would be of no use. The same holds for the present configuration in a round
+        # trials so far would be wasted. The same holds for the present configuration in a round
         # that has begun, because the other trials of the round are compared with it.
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
@@ -202,7 +202,7 @@ class _Race:
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
-        """About the share of the budget that the next trial of that name will cost."""
+        """Approximate share of the budget that the next trial of that name will cost."""
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
@@ -266,9 +266,9 @@ class _Race:
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
         """The names of the next round."""
+        chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
-        chances = self.find_chances(posterior)
         count += 1 - len(chosen)
         # Even all names below this chance together have a chance below LEAST_CHANCE, at which the
         # race ends anyway.
@@ -312,8 +312,8 @@ def race(
 
 
 def _try_one(run: _Race) -> None:
-    """Run the most promising configuration once if there is no room for a whole race: one trial
-    tells more than none."""
+    """Run the most promising configuration once if there is no room for a whole race: one trial is
+    better than none."""
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
     if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:

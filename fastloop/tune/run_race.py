@@ -1,4 +1,4 @@
-"""Runs the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
+"""Run the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
 so each of its rounds is a round of trials, and resumes like one."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
 SHORTEST_LIMIT_S = 5.0
-"""Least time limit of a trial, so that a slow start of its process does not end it."""
+"""Minimum time limit of a trial, so that a slow start of its process does not end it."""
 
 
 @dataclass(kw_only=True)
@@ -106,7 +106,8 @@ class RaceSchedule:
         larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
         spent = f"a trial of yours did not end within {spending.seconds_used:.0f} s"
         given = f"budget={spending.budget.seconds:g}s is too short"
-        return f"{given}: {spent}; allowed: such as {larger}, with resume=last to go on from here"
+        allowed = f"allowed: for example {larger}, with resume=last to go on from here"
+        return f"{given}: {spent}; {allowed}"
 
     def _finalists(self, trials: _Trials, outcome: RaceResult) -> Iterator[JobState]:
         """Yield the winner and the present configuration, for the passes after the race."""
@@ -195,8 +196,8 @@ class _Trials:
             self.limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
     def limit_s(self, name: str, seconds: float) -> None:
-        """Let preparing its data, trials and passes take no longer than this, and trials and passes
-        no longer than the user's own limit."""
+        """Limit the time of preparing its data, of its trials and of its passes; the user's own
+        limit also applies to trials and passes."""
         state = self.states[name]
         limit_s = max(SHORTEST_LIMIT_S, seconds)
         job = replace(state.entry.job, trial_timeout_s=min(self.timeout_s, limit_s))

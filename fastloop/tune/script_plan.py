@@ -30,7 +30,7 @@ class ScriptPlan:
     pass_s: float
     """Mean seconds of a pass of the loop in the observed run, with the script's own workers."""
     num_samples: int | None = None
-    """Length of the DataLoader's dataset; None: it has none."""
+    """Length of the DataLoader's dataset; None if it has none."""
     end_ns: int
     """Time at which the race ends, by the clock of `now_ns`."""
 

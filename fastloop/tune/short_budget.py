@@ -15,7 +15,7 @@ TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
 TRIAL_S = 0.5
-"""About the seconds that the process of a trial takes to start."""
+"""Approximate seconds that the process of a trial takes to start."""
 TRIAL_EPOCHS = 4
 """Epochs of a trial: for comparing data, warming up and timing."""
 EPOCH_S = 2.0
@@ -28,9 +28,9 @@ STEP_S = 10
 MARGIN_OF_FORECAST = 1.2
 """A proposed budget is this many times what a few samples forecast."""
 PLANNING_S = 4.0
-"""Least time for preparing a job's data and timing its batches, in their own processes."""
+"""Minimum time for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
-"""Least time for a trial, in its own process."""
+"""Minimum time for a trial, in its own process."""
 
 
 def is_short(budget: TuneBudget) -> bool:
@@ -56,14 +56,14 @@ def check_least_time(spending: Spending) -> None:
 
 
 def race_of_two_s(trial_s: float) -> float:
-    """About the seconds of a race of two that confirms a gain. trial_s: seconds of a trial."""
+    """Approximate seconds of a race of two that confirms a gain. trial_s: seconds of a trial."""
     return TRIALS_OF_CONFIRMED_RACE * trial_s + ENDING_S
 
 
 def trial_of_epoch_s(
     epoch_s: float, shortest_window_s: float = 0.0, start_s: float = TRIAL_S
 ) -> float:
-    """About the seconds of a trial with epochs of this length.
+    """Approximate seconds of a trial with epochs of this length.
 
     start_s: seconds that the process of the trial takes to start.
     """
@@ -71,7 +71,8 @@ def trial_of_epoch_s(
 
 
 def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
-    """About the longest epoch with which a race of two takes no more than its share of this time.
+    """Approximate length of the longest epoch with which a race of two keeps to its share of this
+    time, in seconds.
 
     start_s: seconds that the process of a trial takes to start. Negative if there is no such epoch;
     epochs are then cut as short as they can be.

@@ -1,7 +1,7 @@
 """A surrogate of the cost of configurations: the model's prediction, corrected by measurements.
 
 It is a Gaussian process of the model's error: the logarithm of cost / prediction. Configurations
-that share settings share errors, so a trial of one tells something about others: a setting that
+that share settings share errors, so a trial of one says something about others: a setting that
 helps one loader is tried with the others next. The trials of a round share the noise of that round.
 """
 
@@ -35,7 +35,7 @@ USUAL_NOISE = 0.08
 NOISE_WEIGHT = 4
 """The weight of this assumption, in degrees of freedom."""
 MOST_SCALED = 10.0
-"""Greatest factor by which observed errors may raise the variance of SPREAD."""
+"""Maximum factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
 """When trials are chosen, each cost is lowered by this many of its standard deviations. So
 configurations about which little is known are preferred."""
@@ -131,7 +131,7 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """The names to run next: the most promising ones that tell something new.
+        """The names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """

@@ -84,7 +84,7 @@ def test_budgets(text, budget):
 
 @pytest.mark.parametrize("text", ["abc", "5", "0s", "-3s", "1.5trials", "120%", "", None, "5 days"])
 def test_wrong_budgets_are_named(text):
-    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time as 300s"):
+    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time such as 300s"):
         parse_budget(text)
 
 
@@ -470,7 +470,7 @@ def test_budget_without_time_for_one_trial_is_refused_and_a_larger_one_is_named(
     check_trial_time(slow, Spending(budget=TuneBudget(trials=5), before_s=1e9))
     with pytest.raises(UsageError, match=r"^budget=60s is too short: .* about 26 s") as caught:
         check_trial_time(slow, Spending(budget=TuneBudget(seconds=60), before_s=40))
-    named = re.search(r"such as budget=(\S+)$", str(caught.value))
+    named = re.search(r"for example budget=(\S+)$", str(caught.value))
     assert named
     assert parse_budget(named[1]).seconds >= 40 + race_of_two_s(26)
 
