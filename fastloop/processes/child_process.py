@@ -129,7 +129,7 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # SIGKILL alone does not tell who has sent it, but the kernel counts, for each cgroup, the
+        # SIGKILL itself does not say who has sent it, but the kernel counts, for each cgroup, the
         # processes that it has killed for want of memory.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
@@ -149,7 +149,7 @@ def start_child(
     On exit, a process that has answered exits by itself; any other is killed with its children.
     Processes that it leaves running are ended too.
     """
-    # A forkserver forks processes of this environment alone.
+    # A forkserver forks only processes of this environment.
     isolation = "spawn" if environment else isolation
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)

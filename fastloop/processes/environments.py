@@ -5,7 +5,7 @@ Such an environment sees the packages of the main environment: a .pth file in it
 adds the main one's after its own. So torch, which takes gigabytes, is installed once, and a
 requirement still takes precedence over another version in the main environment. A virtual
 environment with --system-site-packages would not do, as it shows the packages of the base
-interpreter, which has none if the main environment is a virtual one itself.
+interpreter, which has none if the main environment is itself a virtual one.
 
 pip installs the requirements. It takes the packages that it sees as installed, and does not
 uninstall those outside of the environment. uv would install torch again: it ignores all packages
@@ -336,8 +336,8 @@ def _move_scripts(beside: Path, folder: Path) -> None:
 
 
 def _check(command: list[str], temporary: Path) -> str:
-    """The output of a command; raises Unsupported with the line of its output that tells why it
-    has failed."""
+    """The output of a command; raises Unsupported with the line of its output that says why it has
+    failed."""
     done = _run(command, temporary)
     if done.returncode:
         raise Unsupported(f"no environment: {find_reason(done.stderr + done.stdout)}")
@@ -413,7 +413,7 @@ def _is_source(file: Path, folder: Path) -> bool:
 
 
 def package_in(requirement: str) -> Requirement | None:
-    """The package that a requirement names; None if it is a path, which tells no name.
+    """The package that a requirement names; None if it is a path, which has no package's name.
 
     >>> package_in("--no-deps ffcv>=1")
     <Requirement('ffcv>=1')>

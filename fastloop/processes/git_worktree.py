@@ -16,7 +16,7 @@ from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
-"""Names of a commit's folder, of the lock beside it that its command holds, and of the index with
+"""Names of a commit's folder, of the lock next to it that its command holds, and of the index with
 which git reads a submodule."""
 SUBMODULE = "160000"
 """git's mode of a submodule in a tree."""
@@ -112,7 +112,7 @@ def _fault(done: subprocess.CompletedProcess[str], source: Path, commit: str) ->
     """The reason why git could not write this commit of the repository in `source`."""
     if find_commit(source, commit):
         return f": {_last_line(done)}"
-    # A shallow repository gets the commit only by its name.
+    # A shallow repository can fetch the commit only by name.
     remedy = f"git -C {shlex.quote(str(source))} fetch origin {commit}"
     return f" has no commit {commit}: {remedy} gets it"
 

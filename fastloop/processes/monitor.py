@@ -47,7 +47,7 @@ class Monitor:
 
     timeout_s: limit for all of them together, from construction on; None: no limit. observed:
     sample the resources of the children while waiting. watch: reports children that stand still;
-    None: nothing does.
+    None: no reports.
     """
 
     def __init__(

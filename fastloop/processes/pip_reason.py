@@ -27,7 +27,7 @@ def find_reason(output: str) -> str:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
     found = [re.sub("^error: *", "", line, flags=re.I) for line in lines if _is_error(line)]
     errors = [line for line in found if not line.lower().startswith(IGNORED)]
-    line = (errors or found or lines[-1:] or ["pip has failed without a word"])[0]
+    line = (errors or found or lines[-1:] or ["pip has failed without a message"])[0]
     reason = shorten_words(VERSIONS.sub("", line))
     return f"{reason}{_explain_absence(line, lines)}" if reason.startswith(NOT_FOUND) else reason
 

@@ -22,7 +22,7 @@ CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
 """Modules in which a process waits for another one. The calling frame shows the reason."""
 MOST_WORKERS = 8
-"""The most workers, and the most threads, that are described."""
+"""Maximum number of workers, and of threads, that are described."""
 
 
 def locate_processes(child: Child) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[ps
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()
         text = " ".join(command)
-        # A fork server and multiprocessing's resource tracker are children too, but no workers.
+        # A fork server and multiprocessing's resource tracker are children too, but not workers.
         if command == parent.cmdline():  # forked
             return [process]
         if "multiprocessing.forkserver" in text:

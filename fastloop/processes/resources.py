@@ -117,7 +117,7 @@ def sample(pid: int) -> Sample:
 def shm_bytes() -> int | None:
     """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm.
 
-    torch unlinks the files of batches immediately, so that a listing would miss them.
+    torch unlinks the files of batches immediately, so a listing would miss them.
     """
     try:
         stat = os.statvfs(SHM)
@@ -150,7 +150,7 @@ def _read(process: psutil.Process) -> int | None:
 
 
 def _switches(process: psutil.Process) -> dict[int, int]:
-    """Context switches by thread; psutil reads the main thread's alone."""
+    """Context switches by thread; psutil reads only the main thread's."""
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Notices, while it happens, that a call's processes do nothing at all.
+"""Notice, while it happens, that a call's processes do nothing at all.
 
-A window reports no batches to the command, so that work is judged from outside: by the CPU time of
+A window reports no batches to the command, so work is judged from outside: by the CPU time of
 the process and its children, and by the bytes that they read from files. A loader that sleeps on
 purpose looks the same as one that hangs. So only these facts are reported, once for each
 standstill, and nothing is ended.
@@ -20,7 +20,7 @@ from fastloop.processes.child_process import Child
 STALL_S = 30.0
 """Time without any work after which a standstill is reported."""
 CHECKS = 3
-"""Number of looks at the processes within that time; each takes some milliseconds."""
+"""Number of checks of the processes within that time; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
 """Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
 time."""

@@ -25,7 +25,7 @@ LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set when the forkserver has started a process."""
 TIE, HOOK = "fastloop.processes.forkserver_tie", "fastloop.processes.forkserver_hook"
-"""Imported by the forkserver alone."""
+"""Modules that only the forkserver imports."""
 BENCHMARKS = "fastloop.options.benchmark."
 STEPS = f"{BENCHMARKS}_model"
 """Module that is imported if jobs have a model."""

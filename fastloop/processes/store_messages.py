@@ -11,7 +11,7 @@ import json
 import socket
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta  # noqa: TID251 - a length of time, no clock
+from datetime import timedelta  # noqa: TID251 - a length of time, not a clock
 from multiprocessing.connection import Connection, Pipe
 from threading import Thread
 from typing import Any

@@ -97,6 +97,6 @@ def make_rank_environment() -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "none",
-        # There is no agent with a store, so that the rank makes its own.
+        # There is no agent with a store, so the rank makes its own.
         AGENT_STORE: "False",
     }

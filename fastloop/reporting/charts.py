@@ -62,9 +62,9 @@ LOG_FROM = 20.0
 """An axis is logarithmic if the slowest job takes more than this many times as long as the
 fastest."""
 HEAD_IN = 0.3
-"""Height of the headings of columns beside the axes."""
+"""Height of the headings of columns next to the axes."""
 COLUMN_PT = 36
-"""Width of a column of figures beside the axes, in points."""
+"""Width of a column of figures next to the axes, in points."""
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""
 PANEL_IN = 1.15
@@ -132,7 +132,7 @@ def wrap_label(text: str, width: int) -> str:
 
 
 def draw_seconds(rows: Sequence[Row]) -> Figure:
-    """A dot for each job's median with its 95 % interval, and its rank and ratio beside it.
+    """A dot for each job's median with its 95 % interval, and its rank and ratio next to it.
 
     The axis is logarithmic if the slowest job takes over 20 times as long as the fastest.
     """
@@ -365,7 +365,7 @@ def _write_labels(
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """The ascending heights, moved as little as keeps them apart; the last at most at 1."""
+    """The ascending heights, moved just enough to keep them apart; the last one is at most 1."""
     # First upwards from the lowest; labels that would leave the axes at the top then push the ones
     # below them down again.
     apart: list[float] = []

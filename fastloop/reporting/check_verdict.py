@@ -1,4 +1,5 @@
-"""The verdict of `fastloop check`: is a job slower than its base, or can't they be compared?"""
+"""The verdict of `fastloop check`: whether a job is slower than its base, if they can be
+compared."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | Non
     """The difference of environment or data that makes times incomparable; None if there is
     none."""
     # Another host does not count as a difference, because a CI service has many hosts. The other
-    # keys tell the kind of machine.
+    # keys describe the kind of machine.
     found = [
         each
         for each in find_differences(pairs)
@@ -113,7 +114,7 @@ def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus
         f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
     )
     names = ", ".join(dict.fromkeys(each.condition for each in found))
-    remedy = f"record=true records a new base, allow: [{names}] in the file compares all the same"
+    remedy = f"record=true records a new base, allow: [{names}] in the file compares them anyway"
     line = f"{subject} differs: {', '.join(shown)}: not comparable; {remedy}"
     return CheckVerdict(status=status, lines=(line,))
 
@@ -135,7 +136,7 @@ def _cost(pairs: Pairs, measure: Measure) -> Cost:
 
 
 def _multiple_of_limit(measured: Measurement) -> float:
-    """Time relative to the time of the machine's limit, which was measured beside it."""
+    """Time relative to the time of the machine's limit, which was measured next to it."""
     assert measured.limit_fraction is not None
     return 1 / measured.limit_fraction
 

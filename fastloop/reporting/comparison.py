@@ -23,10 +23,10 @@ from fastloop.core.types import UsageError
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
 FEWEST_TRIALS = 5
-"""Least number of trials of a set for an interval: with fewer trials, the interval contains the
+"""Minimum number of trials of a set for an interval: with fewer trials, the interval contains the
 true ratio too rarely."""
 Cost = Callable[[Measurement], float]
-"""A trial -> the figure by which it is compared; less is better."""
+"""A trial -> the figure by which it is compared; lower is better."""
 Pairs = dict[str, tuple[Result, Result]]
 """Name of a job -> its result in the base set and its result in the new set."""
 SOURCE, CONTENT = "data fingerprint", "data content"
@@ -39,8 +39,8 @@ They count as equal to every value."""
 class CostChange:
     """Difference between the sets in one benchmark of one job.
 
-    base_s and new_s are seconds per sample, so that the sets may differ in the number of samples,
-    or values of another cost.
+    base_s and new_s are seconds per sample, as the sets may differ in the number of samples, or
+    values of another cost.
     """
 
     benchmark: str
@@ -157,7 +157,7 @@ def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
 
 
 def show_bounds(ratio: stats.Ratio) -> str:
-    """The interval of a ratio; words if it is so wide that its numbers would tell nothing."""
+    """The interval of a ratio; words if it is so wide that its numbers would say nothing."""
     if ratio.high < WIDEST_INTERVAL * ratio.low:
         return f"{ratio.low:.3f} to {ratio.high:.3f}"
     return f"wider than a factor of {WIDEST_INTERVAL:g}"

@@ -25,13 +25,13 @@ from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 MOST_SENTENCES = 3
 """Sentences of a verdict; further ones are dropped."""
 MOST_NAMED = 4
-"""Most jobs of a tie that are named."""
+"""Maximum number of named jobs of a tie."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
 """Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
 another, if they are not due to chance."""
 BEYOND_CHANCE = 4
 """Standard deviations of the difference of two uniform shuffles beyond which it is not due to
-chance. One normal value in 30,000 lies so far above the mean, and all pairs of jobs are
+chance. One normal value in 30,000 lies that far above the mean, and all pairs of jobs are
 compared."""
 
 
@@ -117,7 +117,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
         return ""
-    # The other's seconds over the best one's tell by how many times this one is faster.
+    # The other's seconds over the best one's say how many times as fast this one is.
     ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
     if ratio is None:
         return ""
@@ -160,7 +160,7 @@ def _next_slower(comparison: Comparison, best: Row) -> Row | None:
 
 
 def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
-    """The unit of the time that stands beside this one, unless the number had more than four
+    """The unit of the time that stands next to this one, unless the number had more than four
     digits; None: its own unit."""
     return unit if unit.of(row.median) < 10_000 else None
 

@@ -25,7 +25,7 @@ DEFAULT_COLOUR = "#0072b2"
 RAW = "raw"
 """The loader that reads the dataset itself."""
 LONGEST_LIST = 3
-"""Most loaders that a title names."""
+"""Maximum number of loaders that a title names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,8 @@ class Comparison:
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
-    """About how many trials would tell the jobs that share rank 1 apart, in words; empty if one
-    leads."""
+    """The approximate number of trials that would tell the jobs that share rank 1 apart, in words;
+    empty if one leads."""
     enough_trials: int = 0
     """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()

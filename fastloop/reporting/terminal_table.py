@@ -20,9 +20,9 @@ from fastloop.reporting.report_tables import why_legend
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 
 WIDTH, MAX_WIDTH = 80, 120
-"""Fewest and most columns of a table."""
+"""Minimum and maximum number of columns of a table."""
 NAME_WIDTH = 23
-"""Least width of the column of names."""
+"""Minimum width of the column of names."""
 TIME_WIDTH, RANK_WIDTH, LIMIT_WIDTH = 16, 4, 6
 """Widths of a benchmark's columns."""
 CELL_WIDTH = TIME_WIDTH + 1 + RANK_WIDTH + 1 + LIMIT_WIDTH
@@ -71,10 +71,10 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 
 def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
-    """The comparisons of each table: as many as fit beside the longest name, but at least one."""
+    """The comparisons of each table: as many as fit next to the longest name, but at least one."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    # If not even one fits beside it, the column stays narrow: each longer name gets a line of its
+    # If not even one fits next to it, the column stays narrow: each longer name gets a line of its
     # own above its row.
     if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH

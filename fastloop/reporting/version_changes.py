@@ -16,7 +16,7 @@ NO_SLOWER_BELOW = 1.05
 """A version is no slower if the interval of its ratio ends below this factor, or below the factor
 that `fail_above` allows if that is larger."""
 FEWEST_ROUNDS = LOOKS[0]
-"""Least number of rounds after which a change is judged."""
+"""Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]
 """Whether the new version is slower; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
@@ -32,7 +32,7 @@ def judge_change(change: CostChange, fail_above: float) -> Judgement:
         return "slower"
     if change.ratio is None:
         return ""
-    # A change that is sure, but smaller than the allowed one, counts as none.
+    # A change that is sure, but smaller than the allowed one, does not count.
     is_sure = change.is_slower or change.is_faster
     largest = max(NO_SLOWER_BELOW, 1 + fail_above / 100)
     return "no slower" if is_sure or change.ratio.high < largest else ""

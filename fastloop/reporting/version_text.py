@@ -67,7 +67,7 @@ class VersionOutcome:
 
     @property
     def broken(self) -> list[str]:
-        """Names of the jobs that finish in the base alone."""
+        """Names of the jobs that finish only in the base."""
         return [
             name
             for name, before in self.base.items()

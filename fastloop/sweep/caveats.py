@@ -45,7 +45,7 @@ DRIFT_P = 0.01
 quickstarts, with ten such tests, would have a drift by chance. (Five trials rise or fall steadily
 by chance in 2 of 120 cases.)"""
 MIN_FENCE_FRACTION = 0.05
-"""Least distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
+"""Minimum distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
 tight."""
 PERIODIC_FACTOR = 3.0
 """Waits are periodic if one worker's are more than this many times as long as the others'."""
@@ -79,7 +79,7 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 
 
 def _process_caveats(result: Result) -> list[str]:
-    """Caveats about processes that ran beside or after the trials, and about missing trials."""
+    """Caveats about processes that ran during or after the trials, and about missing trials."""
     lines = []
     if left := [command for trial in result.trials for command in trial.left_running]:
         count = "1 process" if len(left) == 1 else f"{len(left)} processes"

@@ -34,12 +34,12 @@ SHADES = 0.36, 0.5, 0.64
 """Lightness of the colours of successive slots, in turn."""
 
 DISTINCT = 40.0
-"""Least distance of two colours that a reader tells apart at a glance."""
+"""Minimum distance of two colours that a reader can tell apart at a glance."""
 
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
     """The loader's colour as #rrggbb. It depends on the name, and no known loader has the same."""
-    # All known names get their slots first, in the same order every time, so that a collision is
+    # All known names get their slots first, in the same order every time, so a collision is
     # resolved alike in every sweep.
     slots: dict[str, int] = {}
     for loader in [*sorted(known), name]:

@@ -82,7 +82,8 @@ def compare_versions(
             process.run_trial(0)
         base, new = processes[BASE].results(), processes[NEW].results()
         num_rounds, trials_per_round = 0, 1
-        # If the versions deliver other samples, their times can't be compared: none are measured.
+        # If the versions deliver different samples, their times can't be compared: none are
+        # measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
             num_rounds, trials_per_round = _run_rounds(processes, fail_above, left_s)
@@ -119,7 +120,7 @@ def _run_rounds(
             # The time of the first trial of both shows how many there is time for.
             if number == 1:
                 trials_per_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
-            # A round is complete after so many trials of each version.
+            # A round is complete after this many trials of each version.
             if number % trials_per_round:
                 continue
             done = number // trials_per_round

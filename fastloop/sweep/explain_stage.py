@@ -43,7 +43,7 @@ def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress
 
     try:
         if explain_job is None:
-            raise UsageError("hydra/launcher=basic alone explains jobs")
+            raise UsageError("only hydra/launcher=basic explains jobs")
         explanation = explain_job(state.entry, begin_step)
     except (UsageError, Unsupported, JobFailed) as error:
         state.unexplained = str(error)
@@ -72,5 +72,5 @@ def lacks_explanation(result: Result) -> bool:
 
 
 def num_explain_steps(job: Job, tries: int) -> int:
-    """About the number of steps that explaining a job begins."""
+    """Approximate number of steps that explaining a job begins."""
     return num_passes(job.most_trials, tries, job.device)

@@ -192,7 +192,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
-    # The data is checked before any trial: a comparison of loaders of different data has no use.
+    # The data is checked before any trial: a comparison of loaders of different data is useless.
     samples, counters = _check_samples(epochs_by_name, same_data)
     cold = {
         name: _cold_timer(epoch_of, step, epochs, target, samples, counters[name])
@@ -283,7 +283,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
     check_no_dataset(loader)
-    # iter() also accepts an object with __getitem__ alone.
+    # iter() also accepts an object with only __getitem__.
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
     if not callable(loader):
@@ -390,7 +390,7 @@ def _check_samples(
 def _compare_counts(
     epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
 ) -> tuple[int, Mapping[str, CountUneven]]:
-    """As `_check_samples`, of the numbers of samples alone."""
+    """As `_check_samples`, but only of the numbers of samples."""
     first, *others = epochs_by_name
     count, count_uneven = _count_uneven(epochs_by_name[first], error)
     counters = {first: count_uneven}
@@ -438,7 +438,7 @@ class LoaderTimer:
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
-    """About the time of a window."""
+    """Approximate time of a window."""
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
@@ -486,7 +486,7 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
     timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window tells how long an epoch takes without the warm-up. After a long warm-up it would
+    # One window shows how long an epoch takes without the warm-up. After a long warm-up it would
     # only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer

@@ -62,7 +62,7 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
 
 
 def holder_path(path: Path) -> Path:
-    """The file beside the lock with the name of the process that holds it."""
+    """The file next to the lock with the name of the process that holds it."""
     return path.with_name(f"{path.name}.holder")
 
 

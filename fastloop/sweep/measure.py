@@ -1,4 +1,4 @@
-"""Running a sweep: from its requests to the printed table, the report and the exit status."""
+"""Run a sweep, from its requests to the printed table, the report and the exit status."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
 
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker names."""
-    # This costs no time, because the first trial waits for the forkserver, which is importing
-    # still. If a module is missing or can't be imported, starting a run reports it: MLflow's import
+    # This costs no time, because the first trial waits for the forkserver, which is still
+    # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's import
     # fails for a user without a home folder, for example.
     from fastloop.core.traits import TrackerTraits, traits_of
 
@@ -395,7 +395,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 def _exit_status(results: Sequence[Result]) -> int:
     """1 if a job failed or none finished, else 0."""
-    # Unsupported jobs are not failures beside others: `loader=glob(*)` has loaders that need a GPU.
+    # Unsupported jobs among others are not failures: `loader=glob(*)` has loaders that need a GPU.
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

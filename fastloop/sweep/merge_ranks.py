@@ -1,4 +1,4 @@
-"""Merging of the measurements of a job's ranks into one trial and one instrumented pass."""
+"""Merge the measurements of a job's ranks into one trial and one instrumented pass."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _sum_resources(resources: Sequence[Resources]) -> Resources | None:
         return None
     names = ("peak_pss_mib", "peak_gpu_mib", "cpu_cores", "context_switches", "read_mib")
     by_rank = {name: [getattr(each, name) for each in resources] for name in names}
-    # A sum over some of the ranks would be too small, so that it is unknown if one value is.
+    # A sum over only some of the ranks would be too small, so it is unknown if one value is.
     sums = {name: None if None in values else sum(values) for name, values in by_rank.items()}
     # The ranks of a node share /dev/shm, so each sees the same growth.
     shm = _largest([each.peak_shm_mib for each in resources])

@@ -34,7 +34,7 @@ def prepare_job(
 
 
 def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float:
-    """About the seconds that reading the job's data takes, see DataRequest.forecast_s.
+    """Approximate seconds that reading the job's data takes, see DataRequest.forecast_s.
 
     Raises JobFailed, also if the first samples take longer than `most_s`.
     """

@@ -65,7 +65,7 @@ def _early_failure(
 ) -> Failure | None:
     """The reason why the job's data is not prepared, or None.
 
-    builds: for each requirements of a job, the failure to build their environment, or None. This
+    builds: for each tuple of requirements, the failure to build its environment, or None. This
     job's is added.
     """
     if reason := reason_against(job, launcher):

@@ -1,4 +1,4 @@
-"""Resumes an interrupted sweep: trials that are still comparable are kept."""
+"""Resume an interrupted sweep, and keep the trials that are still comparable."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool
     """True if the job has failed, and would fail again."""
     if earlier.status != "FAILED" or settings.retry_failed:
         return False
-    # If it failed before its data was known, a library may have been missing that is here now.
+    # If it failed before its data was known, a library that is installed now may have been missing.
     return bool(earlier.key) or not changes(replace(earlier, fingerprint=now.fingerprint), now)
 
 
 def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
     """Fail a job that can't be measured now, or keep its earlier finished result.
 
-    Returns a message if that is kept, else an empty text.
+    Returns a message if that result is kept, else an empty string.
 
     now: the job's result before any trial, with the present code and machine.
     """

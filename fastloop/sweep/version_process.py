@@ -1,4 +1,4 @@
-"""The process of a version, which measures its jobs a trial at a time, when it is asked to.
+"""The process of a version, which measures its jobs one trial at a time, on request.
 
 Process and command exchange JSON, as the other end may be another version of fastloop. The command
 sends the plan, then {"trial": number} for each trial, and {"trial": null} at the end. The process

@@ -120,7 +120,7 @@ def with_requirements(source: VersionSource, requirements: Sequence[str]) -> Ver
             raise UsageError(f"package={package}: it is not installed; {hint}")
         return source
     # An environment that is not built yet may get the package as a dependency, but building it
-    # takes minutes: a typing error should not.
+    # takes minutes, and a typing error should be reported at once.
     is_known = version_of(package) or needed.is_built or _find_in(requirements, package)
     if not is_known:
         raise UsageError(

@@ -72,7 +72,7 @@ class CropMaking:
 
     def run(self, thread: int, stop_ns: int) -> int:
         """Make crops until `stop_ns`, with one call at least, and return their number."""
-        # Each thread begins at another file, so that they do not find each other's in the cache.
+        # Each thread begins at a different file, so they do not find each other's in the cache.
         start = thread * len(self.column) // self.threads
         count = 0
         out = np.empty((self.per_call, self.column.spec.nbytes), np.uint8)

@@ -20,7 +20,7 @@ from fastloop.core.types import option
 
 CacheState = Literal["as_is", "warm", "cold"]
 MIN_WINDOW_S = 0.3
-"""Default of min_window_s, the least length of a timed window in seconds. In such a window, the
+"""Default of min_window_s, the minimum length of a timed window in seconds. In such a window, the
 start of a thread or a late wake-up of a process hardly changes the time."""
 
 

@@ -1,7 +1,7 @@
 """A few steps under torch.profiler: a trace for Perfetto, and a table of the costliest operations.
 
-This is a separate pass after all trials: the profiler slows down every operation, so that its times
-can't be compared with the times of a trial.
+This is a separate pass after all trials: the profiler slows down every operation, so its times
+can't be compared with those of a trial.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _format_table(result: Profile, name: str) -> str:
         f"{result.workers_cpu_s:.3f} s; the table does not include the workers."
     )
     if result.seconds < LEAST_SECONDS:
-        cpu_time = f"These steps took less than {LEAST_SECONDS} s, too little to tell CPU time."
+        cpu_time = f"These steps took less than {LEAST_SECONDS} s, too little to measure CPU time."
     return (
         f"{name}: {result.steps} steps under torch.profiler. The profiler slows everything down:\n"
         f"compare shares, not these times with those of the trials.\n"

@@ -1,4 +1,4 @@
-"""A timed trial of a job in its own process: warm-up, windows, and the limit beside them."""
+"""A timed trial of a job in its own process: warm-up, windows, and the limit next to them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _time_windows(
             window = time_epochs(
                 loader.epochs, consume, job.epochs * repeats, context.device, size_of
             )
-        # The time of the slowest rank counts, so that all ranks decide alike.
+        # The time of the slowest rank counts, so all ranks decide alike.
         seconds = max(all_gather(window.seconds, float))
         if seconds < shortest_s and len(tried) == 1:
             repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
@@ -196,7 +196,7 @@ def _time_windows(
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    # tensor_split allows parts of unequal length: an epoch has one batch less if all samples of
+    # tensor_split allows parts of unequal length: an epoch has one batch fewer if all samples of
     # that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()
     return [float(part.mean()) for part in parts]

@@ -17,7 +17,7 @@ from fastloop.core.types import Tree
 class UnreadBatches:
     """Batches of an epoch; `found` becomes True if bytes of some batch may be unread in a file.
 
-    All batches are looked at: the first may lie in memory and all others in a mapped file.
+    All batches are examined: the first may lie in memory and all others in a mapped file.
     """
 
     def __init__(self, batches: Iterable[Tree], device: torch.device) -> None:

@@ -35,8 +35,8 @@ def expect_cost(
 def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
     """The cost with workers if samples wait.
 
-    cost: the cost without workers. stay: True if the workers stay from epoch to epoch. epoch_s: seconds
-    of an epoch; workers that start in each one prolong it.
+    cost: the cost without workers. stay: True if the workers stay from epoch to epoch. epoch_s:
+    seconds of an epoch; workers that start in each one prolong it.
     """
     # Each worker waits for its own sample, so the waits overlap.
     return cost / workers + (0.0 if stay else workers * WORKER_S / epoch_s)

@@ -265,7 +265,7 @@ class SharedBatch:
     """A batch with all its tensors in one block: one file descriptor per batch, whatever its tree.
 
     torch would send a file descriptor for each tensor, and keep it open as long as the tensor
-    lives. The sender writes the memory once; then it belongs to the receiver alone.
+    lives. The sender writes the memory once; then it belongs only to the receiver.
     """
 
     memory: torch.Tensor
