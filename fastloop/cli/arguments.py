@@ -15,7 +15,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f]")
 def parse_settings(
     arguments: Sequence[str], defaults: Mapping[str, str], *, may_be_empty: bool = True
 ) -> dict[str, str]:
-    """The defaults, updated with the arguments.
+    """Parse the arguments; returns the defaults, updated with them.
 
     may_be_empty: False if empty values are refused, such as the value of an unset variable.
     Raises UsageError for these, an unknown setting, one that is given twice, and control

@@ -198,7 +198,7 @@ def _findings_folder(arguments: list[str]) -> Iterator[Path]:
 
 
 def _make_folder(arguments: list[str]) -> Path:
-    """A new folder in the outputs folder, named after the script."""
+    """Make a new folder in the outputs folder, named after the script."""
     from fastloop.core.outputs_folder import outputs_folder
 
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem

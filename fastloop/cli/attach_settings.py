@@ -57,8 +57,8 @@ class AttachWords:
 
 
 def read_settings(arguments: list[str]) -> AttachSettings:
-    """The settings of a command line. Raises ValueError, with one line, for a flag that does not
-    exist, a wrong number, and flags that exclude each other."""
+    """Parse the settings of a command line. Raises ValueError, with one line, for a flag that does
+    not exist, a wrong number, and flags that exclude each other."""
     return _check_words(_read_words(arguments))
 
 
@@ -117,7 +117,7 @@ def _closest_flag(name: str, flags: Iterable[str]) -> str:
 
 
 def _check_words(words: AttachWords) -> AttachSettings:
-    """The settings that the flags give; raises ValueError for flags that exclude each other."""
+    """Make the settings from the flags; raises ValueError for flags that exclude each other."""
     numbers = words.numbers
     if PID in numbers:
         others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]
@@ -134,7 +134,7 @@ def _check_words(words: AttachWords) -> AttachSettings:
 
 
 def _read_try_settings(words: AttachWords) -> TrySettings | None:
-    """The settings of --try; None without it. Raises ValueError for flags that need it, and if
+    """Read the settings of --try; None without it. Raises ValueError for flags that need it, and if
     nobody can be asked."""
     if TRY not in words.switches:
         if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:

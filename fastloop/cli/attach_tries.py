@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_working_folder(settings: TrySettings) -> Iterator[Path]:
-    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
+    """Open the working folder, or a copy of it without LEFT_OUT, which is removed at the end."""
     from fastloop.explain.attach.effects import LEFT_OUT
 
     if not settings.in_copy:

@@ -185,7 +185,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 
 def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
-    """The outcome of the check; a regression counts only if it is measured twice in a row."""
+    """Check the job; a regression counts only if it is measured twice in a row."""
     # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
         return checked
@@ -218,8 +218,8 @@ def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
 
 
 def _measure(settings: CheckSettings) -> Results:
-    """The results of the job by name; exits if nothing could be measured, after the command has
-    printed the reason."""
+    """Measure the job, and return the results by name; exits if nothing could be measured, after
+    the command has printed the reason."""
     from fastloop.sweep.measure import measure
 
     requests = _compose(settings)

@@ -123,7 +123,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def _check_markdown(text: str) -> Path | None:
-    """The path of the Markdown; None without one. Raises UsageError for an impossible one."""
+    """Return the path of the Markdown; None without one. Raises UsageError if it is impossible."""
     path = Path(text)
     if text and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"markdown={text}: allowed: the path of a file in a folder that exists")

@@ -84,7 +84,7 @@ def _check_kinds(kinds: Sequence[str]) -> list[str]:
 
 
 def _parse_age(text: str) -> float:
-    """The age in seconds; 0 if there is none."""
+    """Parse the age, in seconds; 0 if there is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
     if text and not match:
         raise UsageError(f"older_than={text}: allowed: a time such as 12h, 30d or 8w")

@@ -75,7 +75,7 @@ def _option_lines(group: Group, option: Option) -> list[str]:
 
 
 def _find_group(name: str) -> Group:
-    """The group of that name; `loaders` is `loader`. Exits with 1 for an unknown name."""
+    """Find the group of that name; `loaders` is `loader`. Exits with 1 for an unknown name."""
     found = {group.name: group for group in groups()}
     wanted = name if name in found else name.removesuffix("s")
     if wanted not in found:

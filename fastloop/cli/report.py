@@ -64,7 +64,7 @@ def _open_page(paths: Sequence[Path]) -> None:
 
 
 def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
-    """The requested results and their folder; the folder may not exist for results from MLflow."""
+    """Find the requested results and their folder, which may not exist for results from MLflow."""
     if sweep and folder:
         raise UsageError(f"sweep={sweep} folder={folder}: set only one of them")
     if folder:

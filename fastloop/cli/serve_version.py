@@ -74,7 +74,8 @@ def explain_no_job(requests: Sequence[JobRequest]) -> str:
 
 
 def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
-    """A line about a module that was imported from the other version's folder; empty without one.
+    """Find a module that was imported from the other version's folder; returns a line about it, or
+    an empty string.
 
     An editable installation, for example, may lead there.
     """

@@ -229,7 +229,7 @@ def _month() -> str:
 
 
 def _check_name(setting: str, name: str) -> str:
-    """The name; raises UsageError if it can't be that of a file."""
+    """Return the name; raises UsageError if it can't be that of a file."""
     is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
     # `..` would be another folder.
     if not is_plain or not name.strip("."):

@@ -206,7 +206,8 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 def _observe_script(
     arguments: list[str], records: Path, budget_s: float, limit_s: float
 ) -> tuple[ScriptFindings, float]:
-    """The findings about a run of the script, and its seconds, which are at most about limit_s.
+    """Observe a run of the script; returns the findings, and its seconds, which are at most about
+    limit_s.
 
     records: the folder to which its processes write.
     """
@@ -241,7 +242,7 @@ def _write_patch(patch: str) -> None:
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
-    """The settings of tune; raises UsageError and ConfigError for wrong ones."""
+    """Parse the settings of tune; raises UsageError and ConfigError for wrong ones."""
     from fastloop.tune.budget import parse_budget, parse_memory_limit
     from fastloop.tune.objective import check_objective
     from fastloop.tune.planning import TuneSettings
@@ -322,8 +323,8 @@ def _plan(
 def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
-    """The outcome of the race, which continues an earlier one if there is one. Raises UsageError if
-    the present configuration has failed."""
+    """Race the configurations, or continue an earlier race. Raises UsageError if the present
+    configuration has failed."""
     from fastloop.tune.run_race import run_race
 
     spending.exhaustive = file.exhaustive
@@ -359,8 +360,7 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
 
 
 def _compose_job(overrides: Sequence[str]) -> Job:
-    """The job of these overrides; raises UsageError, in one line, for overrides that no job can
-    have.
-    """
+    """Compose the job of these overrides; raises UsageError, in one line, for overrides that no job
+    can have."""
     with usage_errors():
         return compose_changed(overrides)

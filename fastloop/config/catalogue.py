@@ -96,7 +96,7 @@ def options_of(group: str) -> list[str]:
 
 
 def find_option(group: str, name: str) -> Option | None:
-    """The option of conf/ of that name; None if there is none."""
+    """Find the option of conf/ of that name; None if there is none."""
     path = resource_folder("conf") / group / f"{name}.yaml"
     return _option(name, path) if path.is_file() else None
 

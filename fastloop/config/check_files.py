@@ -73,7 +73,7 @@ class CheckSettings:
 
 
 def read_check_file(path: Path) -> CheckSettings:
-    """The settings in that file. Raises UsageError in one line."""
+    """Read the settings in that file. Raises UsageError in one line."""
     if not path.is_file():
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
@@ -99,7 +99,7 @@ def read_check_file(path: Path) -> CheckSettings:
 
 
 def _read_values(path: Path) -> dict[Any, Any]:
-    """The content of the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
+    """Read the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
         # aliases may nest endlessly, and its interpolations may read the environment.
@@ -176,7 +176,7 @@ def check_base_path(path: Path) -> None:
 
 
 def load_base(path: Path) -> dict[str, Result]:
-    """The recorded results by name. Raises UsageError if there are none."""
+    """Load the recorded results by name. Raises UsageError if there are none."""
     hint = "fastloop check record=true records it"
     try:
         results = _BASE.validate_json(path.read_bytes())

@@ -80,7 +80,7 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """The command line of these arguments; raises UsageError for an invalid flag."""
+    """Parse the arguments; raises UsageError for an invalid flag."""
     for argument in arguments:
         # Bytes that are not UTF-8 become surrogates, which no result can hold.
         if SURROGATE.search(argument):
@@ -144,7 +144,7 @@ def _parser() -> _Parser:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """The overrides, parsed. Raises ConfigError for overrides that no job can have."""
+    """Parse the overrides. Raises ConfigError for overrides that no job can have."""
     # The parser expands glob(*) by the loader's list of options.
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
@@ -193,7 +193,7 @@ def _is_hydra_setting(name: str) -> bool:
 
 
 def read_spelling(override: str) -> str:
-    """The override in Hydra's grammar.
+    """Respell the override in Hydra's grammar.
 
     ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, collate_fn, torch's
     name, becomes collate, and +experiment=name, the usual spelling with Hydra, loses its plus.
@@ -231,7 +231,7 @@ def quote(text: str) -> str:
 
 
 def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Each override in Hydra's grammar, see read_spelling."""
+    """Respell each override in Hydra's grammar, see read_spelling."""
     return tuple(read_spelling(override) for override in overrides)
 
 

@@ -58,7 +58,7 @@ def compose_all(
     describe: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
     modules: Sequence[str] = TRIAL_MODULES,
 ) -> list[JobRequest]:
-    """The requests of all combinations of the command line; empty after --help, --cfg etc.
+    """Compose and build all jobs of the command line; empty after --help, --cfg etc.
 
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
@@ -213,8 +213,8 @@ def _targets(node: Any) -> list[str]:
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
-    """The requests of `compose_all`, without its output, and its error message, empty on
-    success."""
+    """Compose the requests as `compose_all` does, without its output; also returns its error
+    message, empty on success."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -224,7 +224,7 @@ def compose_silently() -> tuple[list[JobRequest], str]:
 
 
 def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The requirements of the options of all jobs that a command line composes; no job is built.
+    """Find the requirements of the options of all jobs of a command line; no job is built.
 
     Raises UsageError for an invalid name or value.
     """
@@ -236,7 +236,7 @@ def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def compose_job(*overrides: str) -> Job:
-    """The job of `python -m fastloop.run <overrides>`: compose_job("loader=raw", "epochs=1").
+    """Compose the job of `python -m fastloop.run <overrides>`, as in compose_job("loader=raw").
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
@@ -244,7 +244,7 @@ def compose_job(*overrides: str) -> Job:
 
 
 def compose_changed(overrides: Sequence[str]) -> Job:
-    """The job of these overrides with the flags of this command line, such as --config-dir.
+    """Compose the job of these overrides with the flags of this command line, such as --config-dir.
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
@@ -253,8 +253,8 @@ def compose_changed(overrides: Sequence[str]) -> Job:
 
 
 def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobRequest]:
-    """The requests of these lists of overrides as the jobs of one sweep in that folder, with the
-    flags of this command line.
+    """Compose the requests of these lists of overrides as the jobs of one sweep in that folder,
+    with the flags of this command line.
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """

@@ -35,7 +35,7 @@ PARTS = {"decoder": "dataset", "store@loader.store": "loader"}
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:
-    """The resolved configuration of a single job, without Hydra's part.
+    """Compose the configuration of a single job, resolved and without Hydra's part.
 
     Raises Hydra's exceptions for an invalid name.
     """
@@ -45,7 +45,7 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
-    """The configuration of a job before interpolations are resolved."""
+    """Compose the configuration of a job without resolving interpolations."""
     # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
     # differ only in values are composed once; the values are changed in a copy, as Hydra does.
     line = read_command_line(overrides)

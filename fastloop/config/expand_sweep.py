@@ -17,7 +17,8 @@ and a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The overrides of each job: all combinations of values; the last override varies fastest.
+    """Expand the overrides to those of each job: all combinations of values; the last varies
+    fastest.
 
     Raises ConfigError for more than MOST_JOBS.
     """

@@ -89,7 +89,7 @@ def register_help_text() -> None:
 
 @contextmanager
 def compose_api(line: CommandLine) -> Iterator[None]:
-    """A context for `hydra_compose`, with conf/ or the folders that the command line names."""
+    """Open a context for `hydra_compose`, with conf/ or the folders that the command line names."""
     register_experiments()
     register_help_text()
     if line.config_dir:

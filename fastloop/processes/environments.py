@@ -152,7 +152,7 @@ def environments_folder() -> Path:
 
 
 def build_environment(environment: Environment) -> BuiltEnvironment:
-    """The environment, which is built first if it does not exist.
+    """Build the environment if it does not exist, and return it.
 
     A build that fails or is interrupted leaves nothing. Raises Unsupported with the reason.
 
@@ -163,7 +163,7 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
 
 
 def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
-    """The environment, and True if this call has built it; as `build_environment` does.
+    """Build the environment as `build_environment` does; also returns True if this call did so.
 
     Waits, and prints a line about it, while another process builds an environment.
     """
@@ -211,8 +211,8 @@ def _check_contents(environment: Environment) -> None:
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
-    """The environment in that folder. Raises Unsupported if it is not there, or if its description
-    is damaged."""
+    """Read the environment in that folder. Raises Unsupported if it is not there, or if its
+    description is damaged."""
     path = folder / DESCRIPTION
     try:
         values = _DESCRIPTION.validate_json(path.read_bytes())
@@ -336,8 +336,8 @@ def _move_scripts(beside: Path, folder: Path) -> None:
 
 
 def _check(command: list[str], temporary: Path) -> str:
-    """The output of a command; raises Unsupported with the line of its output that says why it has
-    failed."""
+    """Run a command, and return its output; raises Unsupported with the line of its output that
+    says why it has failed."""
     done = _run(command, temporary)
     if done.returncode:
         raise Unsupported(f"no environment: {find_reason(done.stderr + done.stdout)}")

@@ -35,7 +35,7 @@ commit out into the index of the user's working folder."""
 
 
 def find_repository(folder: Path) -> Path | None:
-    """The top folder of the repository that contains the folder; None without one, or without
+    """Find the top folder of the repository that contains the folder; None without one, or without
     git."""
     found = _git(folder, "rev-parse", "--show-toplevel")
     return Path(found).resolve() if found else None
@@ -53,8 +53,8 @@ def explain_no_repository(folder: Path) -> str:
 
 
 def find_commit(folder: Path, name: str) -> str:
-    """The hash of the commit with this name: a hash, a tag, a branch, or a name such as HEAD~1.
-    Empty if there is none."""
+    """Find the hash of the commit with this name: a hash, a tag, a branch, or a name such as
+    HEAD~1. Empty if there is none."""
     return _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
     )
@@ -62,7 +62,7 @@ def find_commit(folder: Path, name: str) -> str:
 
 @contextmanager
 def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
-    """A worktree of that commit in the folder, until the context ends.
+    """Check the commit out as a worktree in the folder, until the context ends.
 
     Raises UsageError if git can't make one. A command that is killed leaves it;
     `remove_left_worktrees` removes it.

@@ -26,14 +26,16 @@ MOST_WORKERS = 8
 
 
 def locate_processes(child: Child) -> tuple[str, str]:
-    """Positions of the child, its threads and its workers in a few words, and their stacks."""
+    """Locate the child, its threads and its workers in their code; returns their positions in a few
+    words, and their stacks."""
     return locate_by_stacks(
         child.pid, lambda pid: child.stack_of(pid) if _writes_its_stack(pid) else ""
     )
 
 
 def locate_by_stacks(pid: int, stack_of: Callable[[int], str]) -> tuple[str, str]:
-    """Positions of the process, its threads and its workers in a few words, and their stacks.
+    """Locate the process, its threads and its workers in their code; returns their positions in a
+    few words, and their stacks.
 
     stack_of: returns the stacks of a process's threads, the main one's last; empty if it writes
     none.

@@ -91,7 +91,7 @@ def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
 
 
 def locate_child(child: Child) -> RankPosition:
-    """Positions of a child and its workers in their code, according to their stacks."""
+    """Locate a child and its workers in their code, by their stacks."""
     location, stack = locate_processes(child)
     return RankPosition(rank=child.call.rank, location=location, stack=stack)
 

@@ -41,7 +41,7 @@ wait for the stacks of followers."""
 
 
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
-    """The answers of all ranks, by rank.
+    """Run the work in all ranks; returns their answers, by rank.
 
     followers: None if all ranks are children of this process. Raises JobFailed as soon as a rank
     fails.
@@ -180,7 +180,7 @@ class _Collection:
         )
 
     def _locate_missing(self, monitor: Monitor) -> list[RankPosition]:
-        """Positions of all ranks that have not answered, by rank."""
+        """Locate all ranks that have not answered, by rank."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
         located = {child.call.rank: locate_child(child) for child in monitor.pending}
         if self.followers:

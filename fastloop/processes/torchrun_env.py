@@ -83,7 +83,7 @@ def _number(name: str, value: str) -> int:
 
 
 def make_rank_environment() -> dict[str, str]:
-    """The variables that torchrun sets for the only rank, with a port that is free now."""
+    """Make the variables that torchrun sets for the only rank, with a port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -29,7 +29,7 @@ class Caveat:
 
 
 def group_caveats(results: Sequence[Result]) -> list[Caveat]:
-    """The caveats of these results, grouped by kind, in the order of their first jobs.
+    """Group the caveats of these results by kind, in the order of their first jobs.
 
     Details begin with the benchmark if there are several.
     """

@@ -119,7 +119,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrap_label(text: str, width: int) -> str:
-    """The text on at most two lines of `width` characters, shortened if it needs more.
+    """Wrap the text to at most two lines of `width` characters, and shorten it if it needs more.
 
     Lines end after a comma if they can.
     """

@@ -60,7 +60,7 @@ class CheckVerdict:
 
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | None:
-    """The difference of environment or data that makes times incomparable; None if there is
+    """Find the difference of environment or data that makes times incomparable; None if there is
     none."""
     # Another host does not count as a difference, because a CI service has many hosts. The other
     # keys describe the kind of machine.
@@ -76,8 +76,8 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | Non
 
 
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> CheckVerdict:
-    """The verdict on speed: has a job become slower beyond noise and by more than fail_above
-    percent? A check does not pass if a job of the base was not measured.
+    """Judge the speed: has a job become slower beyond noise and by more than fail_above percent? A
+    check does not pass if a job of the base was not measured.
 
     Raises UsageError if the sets share no job, or `measure` is unknown for a job.
     """

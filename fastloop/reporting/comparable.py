@@ -54,7 +54,7 @@ def _data_ids(result: Result) -> set[str]:
 
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
-    """The results in groups: connected components of the relation `comparable`."""
+    """Divide the results into groups: connected components of the relation `comparable`."""
     groups: list[list[Result]] = []
     left = [*range(len(results))]
     while left:

@@ -73,7 +73,7 @@ def seconds_per_sample(measured: Measurement) -> float:
 
 
 def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChange]:
-    """A change for every benchmark of every job that finished in both sets.
+    """Find the change of every benchmark of every job that finished in both sets.
 
     Their tests are corrected for their number (Holm 1979): two sets of equal jobs, however many,
     have a significant change in at most 5 % of cases.
@@ -208,7 +208,7 @@ def no_longer_finishes(before: Result, after: Result) -> bool:
 
 
 def parse_percent(text: str) -> float:
-    """The percentage as a number; raises UsageError unless it is finite and at least 0."""
+    """Parse the percentage; raises UsageError unless it is finite and at least 0."""
     try:
         # float() also accepts the digits of other scripts, which are a typing error here.
         percent = float(text) if text.isascii() else math.nan
@@ -232,7 +232,7 @@ class Difference:
 
 
 def find_differences(pairs: Pairs) -> Iterator[Difference]:
-    """The conditions that differ, job by job."""
+    """Find the conditions that differ, job by job."""
     for name, pair in pairs.items():
         for condition, values in CONDITIONS.items():
             before, after = map(values, pair)
@@ -261,7 +261,7 @@ def check_comparable(
 
 
 def parse_allow(names: set[str]) -> set[str]:
-    """The names of conditions; raises UsageError for any other."""
+    """Return the names of conditions; raises UsageError for any other name."""
     if unknown := sorted(names - CONDITIONS.keys()):
         shown = ",".join(sorted(names))
         allowed = ",".join(CONDITIONS)

@@ -67,7 +67,7 @@ class Document:
 def compose_document(
     results: Sequence[Result], baseline: str = "", timelines: Timelines = NO_TIMELINES
 ) -> Document:
-    """The report on these results; `baseline` is the job or loader that ratios refer to."""
+    """Compose the report on these results; `baseline` is the job or loader that ratios refer to."""
     groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
     has_groups = len(groups) > 1
     compared = [(group, comparison) for group in groups for comparison in group.comparisons]

@@ -50,7 +50,7 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
 
 
 def split_name(name: str) -> list[str]:
-    """The loader, the dataset and each setting of a job's name; a value may contain blanks.
+    """Split a job's name into the loader, the dataset and each setting; a value may contain blanks.
 
     >>> split_name("raw mydataset root='/my data' num_workers=2")
     ['raw', 'mydataset', "root='/my data'", 'num_workers=2']
@@ -100,7 +100,8 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
 
 
 def find_baseline(names: Names, baseline: str) -> list[str]:
-    """The jobs that the text of `baseline=` means; the first one counts. Empty if there is none.
+    """Find the jobs that the text of `baseline=` means; the first one counts. Empty if there is
+    none.
 
     The text may be a job's name, its loader, or its loader and some other words of its name.
     """

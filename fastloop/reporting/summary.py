@@ -122,7 +122,7 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
-    """Groups of the finished jobs; `baseline` names a job or loader; empty: see `_reference`."""
+    """Group the finished jobs. `baseline` names a job or a loader; empty: see `_reference`."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1

@@ -71,7 +71,8 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 
 def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
-    """The comparisons of each table: as many as fit next to the longest name, but at least one."""
+    """Split the comparisons into tables: as many as fit next to the longest name, at least one
+    each."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
     # If not even one fits next to it, the column stays narrow: each longer name gets a line of its

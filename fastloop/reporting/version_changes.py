@@ -24,7 +24,7 @@ RoundTimes = tuple[Sequence[float], Sequence[float]]
 
 
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
-    """The judgement on one benchmark of one job.
+    """Judge the change of one benchmark of one job.
 
     "slower" means: by more than `fail_above` percent for sure.
     """
@@ -69,7 +69,7 @@ def needs_no_round(
 def find_version_changes(
     times: Mapping[tuple[str, str], RoundTimes], trials_per_round: int
 ) -> list[CostChange]:
-    """The changes by (job, benchmark), after a round in which trials=auto would look.
+    """Find the changes by (job, benchmark), after a round in which trials=auto would look.
 
     trials_per_round: number of trials of each version in a round. A difference between two equal
     versions is found at any look in at most 3 % of cases, however many jobs are compared (Holm

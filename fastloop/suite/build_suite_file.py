@@ -37,7 +37,7 @@ rows by it."""
 def build_suite_file(
     run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]
 ) -> SuiteFile:
-    """The file of these workloads, with its figures and seals."""
+    """Build the file of these workloads, with its figures and seals."""
     here = describe_machine()
     cells = []
     workloads = []

@@ -264,7 +264,7 @@ CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
 
 
 def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
-    """The claim as the windows of a file decide it.
+    """Judge the claim by the windows of a file.
 
     It holds if the whole 95 % interval of the factor is at least the claimed factor, and does not
     hold if the whole interval is below that.

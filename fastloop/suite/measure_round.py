@@ -106,7 +106,8 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
 ) -> MeasuredWorkload:
-    """The workload with the results of these rows, or with the reasons for having none."""
+    """Measure these rows; returns the workload with their results, or with the reasons for having
+    none."""
     folder = run.folder / workload.name
     requests = _requests(run, workload, [each.row for each in rows if not each.reason], folder)
     unsupported = _reasons_if_none_runs(requests)
@@ -142,8 +143,8 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
 def _measure_requests(
     workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
 ) -> dict[str, Result]:
-    """The final results by the hash of the configuration; requests that have none in the folder
-    are measured first.
+    """Measure the requests that have no final result in the folder; returns all final results by
+    the hash of the configuration.
 
     Raises UsageError if nothing could be measured.
     """
@@ -192,7 +193,8 @@ def _compose(
     folder: Path,
     changes: Sequence[str],
 ) -> dict[SuiteRow, JobRequest]:
-    """The request of each row's job with these changes. Raises UsageError for a wrong override."""
+    """Compose the request of each row's job with these changes. Raises UsageError for a wrong
+    override."""
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     with usage_errors():
         requests = compose_requests(jobs, folder) if jobs else []

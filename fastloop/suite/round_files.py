@@ -30,7 +30,7 @@ class LoadedRound:
 
 
 def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
-    """The verified files <results>/<round>/<machine>.json, in the order of their last windows.
+    """Load the verified files <results>/<round>/<machine>.json, in the order of their last windows.
 
     pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if a file was altered,
     lies in another folder than that of its round and its kind, or has windows of another file.

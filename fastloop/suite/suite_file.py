@@ -250,7 +250,7 @@ def _figures(cell: Cell, by_label: dict[str, Cell], ranking: Ranking) -> Figures
 
 
 def seal(document: SuiteFile) -> SuiteFile:
-    """The document with the seals of all of its raw fields."""
+    """Return the document with the seals of all of its raw fields."""
     cells = [replace(cell, seals=seals_of_cell(cell)) for cell in document.cells]
     return replace(document, cells=cells, seals=seals_of_head(document))
 

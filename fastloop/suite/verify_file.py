@@ -23,7 +23,8 @@ TOLERANCE = 1e-9
 
 
 def find_problems(document: SuiteFile) -> list[str]:
-    """A line for each field that was altered, or that does not follow from the windows.
+    """Find each field that was altered, or that does not follow from the windows; returns a line
+    for each.
 
     The lines begin with the fields' paths. There are none if the file is as it was written.
     """

@@ -322,7 +322,8 @@ def check_no_dataset(loader: object) -> None:
 def _measure_limit(
     num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
 ) -> float:
-    """Samples per second that this machine can gather and, on a GPU, copy to the device."""
+    """Measure the samples per second that this machine can gather and, on a GPU, copy to the
+    device."""
     # A loader may choose the sizes of its batches: this is their mean, rounded up.
     size = -(-num_samples // num_batches)
     reads = device.type == "cpu"

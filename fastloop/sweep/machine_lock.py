@@ -113,7 +113,7 @@ def _lock_path() -> Path:
 
 
 def _read_holder(path: Path) -> str:
-    """The process and the folder that the file names, safe to print."""
+    """Read the process and the folder that the file names, safe to print."""
     # Any user may have written anything to it.
     try:
         text = path.read_text(encoding="utf-8", errors="replace")[:HOLDER_LENGTH]

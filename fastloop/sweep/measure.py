@@ -95,8 +95,8 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker names."""
     # This costs no time, because the first trial waits for the forkserver, which is still
-    # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's import
-    # fails for a user without a home folder, for example.
+    # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's
+    # import fails for a user without a home folder, for example.
     from fastloop.core.traits import TrackerTraits, traits_of
 
     with suppress(Exception):

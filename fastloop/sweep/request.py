@@ -112,8 +112,8 @@ def _name_word(setting: str, override: str, *, is_clear: bool) -> str:
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
-    """The requests with a colour for each job: its loader's colour or, if two jobs would have
-    nearly the same colour, one of its own."""
+    """Return the requests with a colour for each job: its loader's colour or, if two jobs would
+    have nearly the same colour, one of its own."""
     colours = [request.colour for request in requests]
     pairs = combinations(colours, 2)
     if all(colour_distance(one, other) >= DISTINCT for one, other in pairs):

@@ -28,8 +28,8 @@ MACHINE = ("host", "cpu", "cores_usable", "gpus")
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
-    """The folder that `resume=` names: a path, or with `last` the newest sweep with a job that has
-    one of these hashes (config_hash).
+    """Find the folder that `resume=` names: a path, or with `last` the newest sweep with a job that
+    has one of these hashes (config_hash).
 
     Raises UsageError if there is none.
     """

@@ -86,7 +86,8 @@ class VersionProcess:
         return {each.name: each for each in load_results(self.folder, self.version.label)}
 
     def receive(self) -> dict[str, Any]:
-        """The next message. Raises UsageError, in one line, for an error and for its end."""
+        """Receive the next message. Raises UsageError, in one line, for an error and for its
+        end."""
         try:
             message: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):

@@ -177,7 +177,7 @@ def _is_version(text: str) -> bool:
 
 @contextmanager
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
-    """Both versions, by BASE and NEW: the version that `against=` names, and the present one.
+    """Open both versions, by BASE and NEW: the version that `against=` names, and the present one.
 
     here: the working folder. folder: below the outputs folder, for a worktree that ends with the
     context. Raises UsageError if the version can't be made.
@@ -268,7 +268,7 @@ def _is_below(folder: str, top: Path) -> bool:
 
 
 def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
-    """The version of a package, in an environment of its own."""
+    """Build the version of a package, in an environment of its own."""
     is_own = canonicalize_name(source.package) == OWN
     required = source.environment.requirements if source.environment else ()
     if source.kind == "version":

@@ -164,7 +164,7 @@ def _is_installed(module: str) -> bool:
 def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
-    """Files of random samples, at least `least` of them if there are as many."""
+    """Read files of random samples, at least `least` of them if there are as many."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
     stop_ns = now_ns() + MAX_READ_NS
     files = []

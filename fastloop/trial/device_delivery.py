@@ -68,7 +68,7 @@ def loader_opener(
 def _open_watched(
     open_: Callable[[], AbstractContextManager[Epochs]], probe: LoaderProbe
 ) -> Iterator[Epochs]:
-    """The epochs of a loader, which runs under the probe in the process that opens it."""
+    """Open a loader under the probe, in the process that opens it; yields its epochs."""
     # A loader may import its DataLoader when it is opened; workers start with an epoch.
     with open_() as epochs, probe.watch_loaders():
         yield epochs

@@ -116,7 +116,7 @@ class JobContext:
         return next(iter(epochs(self.job.epochs)))
 
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
-        """The setup of the job's benchmarks for batches like this one of the loader.
+        """Build the setup of the job's benchmarks for batches like this one of the loader.
 
         unread: True if other batches may be memory-mapped, with bytes that nobody has read yet.
         """

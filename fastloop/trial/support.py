@@ -51,8 +51,8 @@ from fastloop.trial.page_cache import CAN_EVICT
 
 
 def check_support(job: Job, world_size: int = 1) -> torch.device:
-    """The job's device; raises Unsupported, with the reason, if `world_size` processes can't run
-    the job on this machine."""
+    """Return the job's device; raises Unsupported, with the reason, if `world_size` processes can't
+    run the job on this machine."""
     device = resolve_device(job.device)
     _check_settings(job)
     _check_prefetch(job, device)

@@ -38,7 +38,7 @@ class TuneBudget:
 
 
 def parse_budget(text: object) -> TuneBudget:
-    """The budget of a text such as 5min, 60trials or 10%. Raises UsageError."""
+    """Parse a budget such as 5min, 60trials or 10%. Raises UsageError."""
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
@@ -53,7 +53,7 @@ def parse_budget(text: object) -> TuneBudget:
 
 
 def parse_memory_limit(text: object) -> float | None:
-    """The limit of `memory_limit_mib=`, in MiB; None if there is no limit. Raises UsageError."""
+    """Parse `memory_limit_mib=`; None if there is no limit. Raises UsageError."""
     if text is None:
         return None
     try:

@@ -58,7 +58,8 @@ def find_tune_candidates(
     space: Mapping[str, Sequence[str]],
     compose: Compose,
 ) -> Candidates:
-    """Jobs of all combinations of the space that can run here; the others are counted by reason.
+    """Find the jobs of all combinations of the space that can run here; the others are counted by
+    reason.
 
     overrides: of the present job. space: for each setting, by name, the texts name=value of its
     values.

@@ -234,7 +234,7 @@ class LoopTrials:
                 self.repeats_data = not describe_difference(self.reference, again)
 
     def measure(self, name: str, _number: int, room: float) -> float | None:
-        """Seconds of an epoch of a configuration; None if it can't be run.
+        """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
 
         room: the share of the budget that the trial may take, after which it is stopped.
         """
@@ -264,7 +264,8 @@ class LoopTrials:
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Epochs]:
-        """The epochs of a new loader, with the configuration's number of torch's threads."""
+        """Open a new loader, with the configuration's number of torch's threads; yields its
+        epochs."""
         settings = self.settings[name]
         with _torch_threads(settings.get(THREADS)):
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))

@@ -181,7 +181,7 @@ def race_loaders(
     begin_step: Callable[[str], None],
     expected: Mapping[str, float] | None = None,
 ) -> LoopTuning:
-    """The outcome of a race of the trials' configurations.
+    """Race the trials' configurations.
 
     begin_step: called with the name of each step as it begins. expected: the cost of each
     configuration relative to others, by its name, which decides on the first trials; None: all are

@@ -48,8 +48,8 @@ READINGS = 12
 
 
 def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
-    """The greatest PSS, in MiB, of this process and its workers in two epochs with steps; None if
-    the system does not report it."""
+    """Observe the greatest PSS, in MiB, of this process and its workers in two epochs with steps;
+    None if the system does not report it."""
     context = start_job(job, prepared, 0)
     whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
@@ -68,7 +68,7 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
 
 
 def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
-    """The PSS in bytes at about READINGS batches of an epoch and at its last one.
+    """Read the PSS in bytes at about READINGS batches of an epoch and at its last one.
 
     count: the number of batches of the epoch.
     """
@@ -107,8 +107,8 @@ def observe_memory(
     limit_mib: float,
     passes: TimedPasses,
 ) -> MemoryProfile | None:
-    """The memory of the present job without workers, with the fewest of `workers`, and with the
-    most of them that seem to stay within the limit.
+    """Observe the memory of the present job without workers, with the fewest of `workers`, and with
+    the most of them that seem to stay within the limit.
 
     None if memory can't be observed, or if there is no time for it.
     """
@@ -142,7 +142,8 @@ def _observe_workers(
     process_mib: float,
     passes: TimedPasses,
 ) -> dict[int, float] | None:
-    """The memory that workers add, by their number: the fewest, and the most that seem to fit.
+    """Observe the memory that workers add, by their number: the fewest, and the most that seem to
+    fit.
 
     None if there is no time for these passes. process_mib: the memory of a pass without workers.
     """
@@ -200,7 +201,7 @@ def _peak_mib(explained: ExplainedJob) -> float | None:
 
 
 def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
-    """The forecast peak of the PSS of the job's process and its workers."""
+    """Forecast the peak of the PSS of the job's process and its workers."""
     loading = job.loading
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
@@ -221,8 +222,8 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
-    """The peak that a trial of the job may reach: the forecast with the memory that measuring
-    holds, and with the margin."""
+    """Forecast the peak that a trial of the job may reach, with the memory that measuring holds,
+    and with the margin."""
     return (1 + MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
 
 

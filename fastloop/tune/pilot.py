@@ -229,7 +229,7 @@ def _measure_for_model(
     workers: Sequence[int],
     passes: TimedPasses,
 ) -> Measured | None:
-    """The model's input; None if there is no time for all of its passes.
+    """Measure the model's input; None if there is no time for all of its passes.
 
     own_threads: the times of the first pass. workers: the numbers of workers to measure.
 
@@ -260,8 +260,8 @@ def _measure_for_model(
 def _measure_hand_off(
     cut_epochs: ExplainedJob, workers: Sequence[int], passes: TimedPasses
 ) -> dict[int, list[HandOff]] | None:
-    """A pass with each number of workers, and the one to compare it with; None if there is no time
-    for all of them."""
+    """Time a pass with each number of workers, and the one to compare it with; None if there is no
+    time for all of them."""
     if not workers:
         return {}
     # The hand-off is the difference from a pass with the same batches, ready in the loop.

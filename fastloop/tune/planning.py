@@ -98,7 +98,7 @@ def plan_tuning(
     spending: Spending,
     begin_step: Callable[[str], None],
 ) -> TuneFile:
-    """The plan of the sweep: the jobs that are raced, the present one first.
+    """Plan the sweep: the jobs that are raced, the present one first.
 
     Raises JobFailed if the present job can't be run, and UsageError if the budget is too small.
     """
@@ -162,7 +162,7 @@ def _as_change(values: Mapping[str, object]) -> Change:
 
 
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
-    """The first pass of the present job, which time_pass runs until a deadline.
+    """Run the first pass of the present job, by time_pass, until a deadline.
 
     Raises UsageError if it takes so long that the budget has no time for a race; after the first
     samples, if reading all of them does.
@@ -202,7 +202,7 @@ def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
 def _choose_space(
     settings: TuneSettings, present: Job, own_loader: str, *, waits: bool
 ) -> tuple[Space, list[str]]:
-    """The space that the budget has time for, and notes on the rest.
+    """Choose the space that the budget has time for, with notes on the rest.
 
     own_loader: name of the present job's loader. waits: True if samples wait rather than compute.
     """
@@ -225,7 +225,7 @@ def _choose_raced(
     predict: Callable[[Job, Sequence[str]], float],
     spending: Spending,
 ) -> list[ChangedJob]:
-    """The most promising candidates, about twice as many as the budget has trials for."""
+    """Choose the most promising candidates, about twice as many as the budget has trials for."""
     # With twice as many, the race can pass over candidates with predictions that turn out wrong.
     by_name = {each.name: each for each in candidates}
     num_trials = spending.count_trials(_forecast_trial_s(pilot))

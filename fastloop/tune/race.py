@@ -230,11 +230,11 @@ class _Race:
         return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
 
     def fit(self) -> Posterior:
-        """The posterior of all configurations."""
+        """Fit the posterior of all configurations to the costs so far."""
         return self.surrogate.fit(self.seconds)
 
     def find_leader(self, posterior: Posterior) -> str:
-        """The fastest configuration that has run."""
+        """Find the fastest configuration that has run."""
         return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
 
     def is_open(self, posterior: Posterior) -> bool:
@@ -243,7 +243,7 @@ class _Race:
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
-        """The chance of each configuration to be better than the leader by more than
+        """Estimate the chance of each configuration to be better than the leader by more than
         LEAST_LOG_GAIN, without the leader and failed ones."""
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
@@ -256,7 +256,7 @@ class _Race:
         }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
-        """The names that have run and are not surely slower than the leader."""
+        """Find the names that have run and are not surely slower than the leader."""
         places = self.surrogate.places
         leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
@@ -265,7 +265,7 @@ class _Race:
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
-        """The names of the next round."""
+        """Choose the names of the next round."""
         chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
@@ -283,7 +283,7 @@ def race(
     spent: Callable[[], float],
     rules: RaceRules = RaceRules(),
 ) -> RaceResult:
-    """The outcome of a race of the surrogate's configurations.
+    """Race the surrogate's configurations.
 
     spent: the share of the budget that is spent so far. No trial begins without room for it, except
     trials of the present configuration in a round that has begun. Raises ValueError if the present

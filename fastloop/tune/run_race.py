@@ -158,7 +158,8 @@ class _Trials:
                 state.update(rounds=names)
 
     def measure(self, name: str, number: int, room: float) -> float | None:
-        """The cost of a trial, which an earlier session may have run; None if it failed."""
+        """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
+        failed."""
         state = self.states[name]
         before_s = self.spending.seconds_used
         begun = sum(each.has_begun for each in self.states.values())
@@ -213,7 +214,8 @@ class _Trials:
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:
-        """The cost of an instrumented pass, which an earlier session may have run."""
+        """Run an instrumented pass, unless an earlier session has run it; returns its cost, or None
+        if it failed."""
         state = self.states[name]
         known = self.file.costs.setdefault(name, {})
         if not state.is_running or state.prepared is None:
@@ -293,7 +295,7 @@ def run_race(
 
 
 def _choose_rules(budget: TuneBudget) -> RaceRules:
-    """The rules of a race with this budget."""
+    """Choose the rules of a race with this budget."""
     # The passes after a race take time, but are not trials: other budgets need not keep room.
     return RaceRules(finishing=0 if budget.seconds is None else PASSES)
 

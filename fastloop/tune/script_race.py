@@ -41,7 +41,7 @@ SIDE = 64
 def race_in_script(
     plan: ScriptPlan, loader: DataLoader[Any], arguments: dict[str, Any], step_path: Path
 ) -> ScriptOutcome:
-    """The outcome of the race of a DataLoader, made with these arguments, against others.
+    """Race a DataLoader, made with these arguments, against others.
 
     step_path: the file for the name of the configuration that is being measured.
     """

@@ -98,7 +98,7 @@ def check_outcome(spending: Spending, outcome: ScriptOutcome) -> None:
 
 
 def find_sufficient_s(spending: Spending, needed_s: float) -> int:
-    """A budget in whole seconds with room for what is spent and for this many more seconds."""
+    """Find a budget in whole seconds with room for what is spent and for this many more seconds."""
     given_s, spent_s = spending.budget.seconds or 0.0, spending.seconds_used
     least_s = math.floor(given_s) + 1
     # With a larger budget, the observed run is longer, and more time is kept for the outcome.
@@ -118,8 +118,8 @@ def look_s(budget_s: float) -> float:
 def choose_loop(
     findings: ScriptFindings, arguments: Sequence[str], late_s: float | None = None
 ) -> LoopFindings:
-    """The loop over a DataLoader that waits longest. Raises UsageError if there is none, or if
-    several processes have it.
+    """Choose the loop over a DataLoader that waits longest. Raises UsageError if there is none, or
+    if several processes have it.
 
     late_s: time after which the script was stopped; None if it ended before.
     """
@@ -192,7 +192,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
 
 
 def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Change:
-    """The change of the script's call that turns the present settings into these."""
+    """Find the change of the script's call that turns the present settings into these."""
     changed = {
         name: value
         for name, value in settings.items()

@@ -99,7 +99,7 @@ class Surrogate:
         return SPREAD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
-        """The posterior of the costs of all names, given the costs of trials."""
+        """Fit the posterior of the costs of all names to the costs of trials."""
         logs = np.log(np.asarray(self.predicted, float))
         places = np.array([self.places[name] for name in costs])
         values, has_run = _tabulate([*costs.values()])
@@ -131,7 +131,7 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """The names to run next: the most promising ones that add information.
+        """Choose the names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
@@ -174,13 +174,14 @@ class Surrogate:
 def make_surrogate(
     names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> Surrogate:
-    """The surrogate of these configurations. changes: the overrides of each, none for the first."""
+    """Make the surrogate of these configurations. changes: the overrides of each, none for the
+    first."""
     settings = [frozenset(change) for change in changes]
     return Surrogate(names=names, changes=settings, predicted=predicted)
 
 
 def estimate_noise(costs: Costs) -> float:
-    """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
+    """Estimate the standard deviation of the logarithm of a trial's cost from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
     squares = 0.0

@@ -68,7 +68,8 @@ def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> s
 
 
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
-    """The folder that `resume=` names, or with `last` the newest one of this command, and its file.
+    """Find the folder that `resume=` names, or with `last` the newest one of this command, and its
+    file.
 
     None for `last` if no tuning has written a file. Raises UsageError if a folder has no file, or
     if the file is another command's or damaged.
@@ -87,7 +88,7 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
 
 
 def _load(path: Path, name: str) -> TuneFile:
-    """The file's content. Raises UsageError, with the file's name, if tuning has not written it."""
+    """Load the file. Raises UsageError, with the file's name, if tuning has not written it."""
     remedy = f"allowed: the folder of another fastloop tune; without resume={name} it starts again"
     try:
         file = _adapter.validate_json(path.read_bytes())
