@@ -1,4 +1,4 @@
-"""The flags of `fastloop attach`, in front of the script, as settings."""
+"""Parse the flags of `fastloop attach`, which stand in front of the script, into settings."""
 
 from __future__ import annotations
 

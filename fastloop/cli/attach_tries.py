@@ -1,4 +1,4 @@
-"""The further runs of `fastloop attach --try`, with changes of the script's DataLoader."""
+"""Run a script again for `fastloop attach --try`, with changes of its DataLoader."""
 
 from __future__ import annotations
 

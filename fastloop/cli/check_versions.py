@@ -1,5 +1,5 @@
-"""`fastloop check against=`: two versions of the user's modules, a package or fastloop, side by
-side."""
+"""Compare two versions of the user's modules, a package or fastloop, for `fastloop check
+against=`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The program of a version's process of `fastloop check against=`: it measures the jobs of the
-version, one trial at a time, when the command asks for it.
+"""Measure the jobs of a version, one trial at a time, in its own process of `fastloop check
+against=`.
 
-It is run by its path: python serve_version.py <descriptor of the connection>
+This file is run by its path: python serve_version.py <descriptor of the connection>
 Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. For the messages
 see fastloop/sweep/version_process.py.
 """

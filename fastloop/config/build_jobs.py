@@ -217,7 +217,8 @@ def _build_own(node: Any) -> Any:
 
 
 def _build_as(protocol: type, group: str, node: Any) -> Any:
-    """Build the object of the group's `_target_`. Raises ConfigError if it lacks the Protocol."""
+    """Build the object of the group's `_target_`. Raises ConfigError unless it satisfies the
+    Protocol."""
     built = build_option(group, node)
     if not isinstance(built, protocol):
         raise ConfigError(kind_message(group, built, protocol.__name__))

@@ -1,4 +1,4 @@
-"""Groups, options and settings that can be chosen, with their defaults and meanings, from conf/."""
+"""List the groups, options and settings of conf/, with their defaults and meanings."""
 
 from __future__ import annotations
 

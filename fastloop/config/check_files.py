@@ -1,5 +1,5 @@
-"""The files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds its settings,
-and the results that later ones are compared with."""
+"""Read and write the files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds
+its settings, and the results that later ones are compared with."""
 
 from __future__ import annotations
 

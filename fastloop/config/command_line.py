@@ -1,4 +1,5 @@
-"""A command line in Hydra's grammar: flags and overrides in any order, checked and respelled."""
+"""Parse a command line in Hydra's grammar: flags and overrides in any order, checked and
+respelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a command line: all combinations are composed and built."""
+"""Compose and build all jobs of a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of a single job's configuration, combined from cached ones: Hydra takes 0.1 s for each
+"""Combine the values of a single job's configuration from cached ones: Hydra takes 0.1 s for each
 configuration that it composes."""
 
 from __future__ import annotations

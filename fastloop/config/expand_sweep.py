@@ -1,4 +1,4 @@
-"""The jobs that overrides with several values make: all combinations, up to MOST_JOBS."""
+"""Expand overrides with several values into jobs: all combinations, up to MOST_JOBS."""
 
 from __future__ import annotations
 

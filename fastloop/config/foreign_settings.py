@@ -1,4 +1,4 @@
-"""Foreign settings: an option of conf/ lacks them, and another option of its group has them.
+"""Handle foreign settings: an option of conf/ lacks them, and another option of its group has them.
 
 In a sweep, such a setting applies only to the jobs with an option that has it.
 """

@@ -1,5 +1,5 @@
-"""Hydra as fastloop sets it up: the experiments and the text of --help that it gets, and its
-Compose API, which composes the configuration of a single job from its overrides."""
+"""Set up Hydra for fastloop: the experiments and the text of --help that it gets, and its Compose
+API, which composes the configuration of a single job from its overrides."""
 
 from __future__ import annotations
 

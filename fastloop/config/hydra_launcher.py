@@ -1,5 +1,5 @@
-"""Hydra's own part of a command: it prints information, and measures sweeps by a launcher such as
-joblib, ray or submitit, in processes of its own."""
+"""Run Hydra's own part of a command: it prints information, and measures sweeps by a launcher such
+as joblib, ray or submitit, in processes of its own."""
 
 from __future__ import annotations
 

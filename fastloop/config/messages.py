@@ -1,4 +1,4 @@
-"""One-line messages for errors of Hydra, pydantic and the system about a name or value."""
+"""Write one-line messages for errors of Hydra, pydantic and the system about a name or value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of a loader gives way to samples that no store can hold."""
+"""Leave out the store of a loader if no store can hold the samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints at the setting, option or command that was probably meant by a wrong name."""
+"""Suggest the setting, option or command that a wrong name probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of `fastloop tune`, from conf/tune.yaml and the command line. One of them is the
+"""Read the settings of `fastloop tune` from conf/tune.yaml and the command line. One of them is the
 space: the values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations

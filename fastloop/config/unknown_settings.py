@@ -1,4 +1,4 @@
-"""Settings that no option has: found in the composed configuration, before torch is imported."""
+"""Find settings that no option has in the composed configuration, before torch is imported."""
 
 from __future__ import annotations
 

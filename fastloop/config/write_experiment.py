@@ -1,4 +1,4 @@
-"""The overrides of a command line as a file that `experiment=` takes."""
+"""Write the overrides of a command line as a file that `experiment=` takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fresh process that makes a single call, reports its outcome and is always ended, with the
+"""Run a single call in a fresh process, which reports its outcome and is always ended, with the
 processes that it leaves running."""
 
 from __future__ import annotations

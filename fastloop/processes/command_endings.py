@@ -1,5 +1,5 @@
-"""Endings of a command in one line: at a signal while it starts, at a closed pipe, or if the disk
-is full.
+"""End a command with one line: at a signal while it starts, at a closed pipe, or if the disk is
+full.
 
 This module imports next to nothing, because a signal that arrives before the handlers are set
 prints a traceback.

@@ -1,5 +1,5 @@
-"""Virtual environments for options that the main environment can't hold, as their libraries
-exclude others.
+"""Build virtual environments for options that the main environment can't hold, because their
+libraries exclude others.
 
 Such an environment sees the packages of the main environment: a .pth file in its site-packages
 adds the main one's after its own. So torch, which takes gigabytes, is installed once, and a

@@ -1,4 +1,4 @@
-"""Commits of the user's git repository in their own folders, which are removed again."""
+"""Check out commits of the user's git repository in their own folders, which are removed again."""
 
 from __future__ import annotations
 

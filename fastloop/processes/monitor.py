@@ -1,4 +1,4 @@
-"""Monitor: waits for several processes within a time limit, and samples their resources."""
+"""Wait for several processes within a time limit, and sample their resources."""
 
 from __future__ import annotations
 

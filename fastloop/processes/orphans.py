@@ -1,4 +1,4 @@
-"""Orphans: processes below this one that their own parents have left running."""
+"""End orphans: processes below this one that their own parents have left running."""
 
 from __future__ import annotations
 

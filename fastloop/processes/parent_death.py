@@ -1,4 +1,4 @@
-"""Processes that end with their parent, even if the parent is killed."""
+"""End processes with their parent, even if the parent is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reason for which pip has failed, in one line of its output."""
+"""Find the reason why pip has failed, in one line of its output."""
 
 from __future__ import annotations
 

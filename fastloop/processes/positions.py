@@ -1,4 +1,4 @@
-"""Positions in the code of a trial that has not ended: of its process, threads and workers."""
+"""Locate a trial that has not ended in its code: its process, threads and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks that a process starts: their work, their calls, and their messages as JSON."""
+"""Start the ranks of a process: their work, their calls, and their messages as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of rank 0 to the other ranks that torchrun has started.
+"""Send commands of rank 0 to the other ranks that torchrun has started.
 
 Rank 0 leads: it alone prepares data, keeps results and prints. The processes of the other ranks,
 its followers, silently execute its commands.

@@ -1,4 +1,4 @@
-"""A call made by all ranks together, in children of this process and of its followers.
+"""Make a call by all ranks together, in children of this process and of its followers.
 
 torchrun starts one process of fastloop for each rank. All of them compose the jobs; rank 0 leads:
 it alone prepares data, keeps results and prints. For each call every process starts a fresh child

@@ -1,4 +1,4 @@
-"""Resources used by a process and all its children, sampled from outside.
+"""Sample the resources used by a process and all its children, from outside.
 
 Every figure is a lower bound: a peak between two samples is missed, and so is a process that lives
 between two samples. CPU time and bytes read survive their process: Linux adds the counters of an

@@ -1,4 +1,4 @@
-"""Signals that end a command: everything that was begun is ended, once and in order."""
+"""Handle signals that end a command: everything that was begun is ended, once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notice, while it happens, that a call's processes do nothing at all.
+"""Watch the processes of a call, and report those that do nothing at all while it happens.
 
 A window reports no batches to the command, so work is judged from outside: by the CPU time of
 the process and its children, and by the bytes that they read from files. A loader that sleeps on

@@ -1,4 +1,4 @@
-"""Start methods of child processes: fork from a server that has imported most modules, or spawn."""
+"""Start child processes: fork them from a server that has imported most modules, or spawn them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Messages between the processes that torchrun starts: JSON under numbered keys of torch's store.
+"""Send messages between the processes that torchrun starts: JSON under numbered keys of torch's
+store.
 
 torchrun hosts the store; without it, the launcher does (`host_store`). No message is unpickled or
 executed: a command names a job and a trial, an answer holds numbers.

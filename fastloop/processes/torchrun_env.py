@@ -1,4 +1,4 @@
-"""The environment variables that torchrun sets in each process that it starts."""
+"""Read the environment variables that torchrun sets in each process that it starts."""
 
 from __future__ import annotations
 

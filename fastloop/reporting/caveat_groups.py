@@ -1,4 +1,4 @@
-"""The caveats of several jobs, grouped by kind."""
+"""Group the caveats of several jobs by kind."""
 
 from __future__ import annotations
 

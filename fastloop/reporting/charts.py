@@ -1,4 +1,4 @@
-"""Charts of the jobs of a benchmark, and of the parts of an epoch, in one style."""
+"""Draw charts of the jobs of a benchmark, and of the parts of an epoch, in one style."""
 
 from __future__ import annotations
 

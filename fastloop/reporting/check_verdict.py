@@ -1,5 +1,4 @@
-"""The verdict of `fastloop check`: whether a job is slower than its base, if they can be
-compared."""
+"""Judge for `fastloop check` whether a job is slower than its base, if they can be compared."""
 
 from __future__ import annotations
 

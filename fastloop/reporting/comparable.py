@@ -1,4 +1,4 @@
-"""The rules for ranking jobs together: they have to do the same work with the same data."""
+"""Decide which jobs may be ranked together: they have to do the same work with the same data."""
 
 from __future__ import annotations
 

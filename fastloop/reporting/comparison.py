@@ -1,4 +1,4 @@
-"""Comparison of two sets of results, job by job: conditions, changes, the answer."""
+"""Compare two sets of results, job by job: conditions, changes, the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a benchmark in at most three sentences; the first one is the answer."""
+"""Say the outcome of a benchmark in at most three sentences; the first one is the answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""HTML: pages that need no network, such as reports and pages about scripts, and the tables that a
-notebook shows."""
+"""Render HTML: pages that need no network, such as reports and pages about scripts, and the tables
+that a notebook shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pictures of one benchmark: every chart for which there are values, with title and caption.
+"""Draw the pictures of one benchmark: every chart for which there are values, with title and
+caption.
 
 Every graphical element is labelled directly: no meaning depends on colour alone.
 """

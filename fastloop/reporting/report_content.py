@@ -1,4 +1,4 @@
-"""The content of a report, in order and independent of the output format."""
+"""Compose the content of a report, in order and independent of the output format."""
 
 from __future__ import annotations
 

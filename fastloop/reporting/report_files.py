@@ -1,4 +1,4 @@
-"""The files of a report: HTML page, Markdown, pictures and CSV."""
+"""Write the files of a report: HTML page, Markdown, pictures and CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's tables as text cells, for both HTML and Markdown. Headings name the units."""
+"""Make the report's tables of text cells, for both HTML and Markdown. Headings name the units."""
 
 from __future__ import annotations
 

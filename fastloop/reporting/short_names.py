@@ -1,4 +1,4 @@
-"""The shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
+"""Find the shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
 means."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of results of the same data, with one row for each job, ready to be compared."""
+"""Group results of the same data, with one row for each job, ready to be compared."""
 
 from __future__ import annotations
 

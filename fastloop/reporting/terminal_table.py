@@ -1,4 +1,4 @@
-"""The table printed at the end of a sweep: a row for each job, as wide as the terminal."""
+"""Format the table at the end of a sweep: a row for each job, as wide as the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The change from one version to another, found by interleaved rounds while they run."""
+"""Find the change from one version to another, by interleaved rounds while they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of `fastloop check against=` in words: sentences for a terminal, and Markdown."""
+"""Describe the outcome of `fastloop check against=`: sentences for a terminal, and Markdown."""
 
 from __future__ import annotations
 

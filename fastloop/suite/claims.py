@@ -1,4 +1,4 @@
-"""Claims of loaders' pages and threads, each a declaration that two jobs of one sweep test."""
+"""Test claims of loaders' pages and threads, each by two jobs of one sweep."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The agreement of two rounds of one machine: do they rank the loaders alike, and how far do their
-ratios differ?"""
+"""Compare two rounds of one machine: do they rank the loaders alike, and how far do their ratios
+differ?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of rounds in a folder of results: `<round>/<machine>.json`, and those of claims in
+"""Load the files of rounds in a folder of results: `<round>/<machine>.json`, and those of claims in
 `<round>/claims/`."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The page of loaders: one static file of all rounds and machines, which needs no network."""
+"""Render the page of loaders: one static file of all rounds and machines, which needs no
+network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
+"""Find caveats of a job's figures, one short line each, derived from raw values; no value is
+dropped.
 
 An option can add its own caveat: see HasCaveat and HasRowsCaveat.
 """

@@ -1,5 +1,5 @@
-"""Colours of jobs in charts: a loader has the same colour in every sweep; if several jobs have the
-same loader, each job of the sweep has its own colour."""
+"""Choose the colours of jobs in charts: a loader has the same colour in every sweep; if several
+jobs have the same loader, each job of the sweep has its own colour."""
 
 from __future__ import annotations
 

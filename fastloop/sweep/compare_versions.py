@@ -1,4 +1,5 @@
-"""Two versions side by side: trials in interleaved rounds, each version in its own processes."""
+"""Compare two versions side by side: trials in interleaved rounds, each version in its own
+processes."""
 
 from __future__ import annotations
 

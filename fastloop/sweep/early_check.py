@@ -1,4 +1,4 @@
-"""Checks of a sweep's data and settings before it waits for the machine."""
+"""Check a sweep's data and settings before it waits for the machine."""
 
 from __future__ import annotations
 

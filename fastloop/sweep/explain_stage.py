@@ -1,4 +1,4 @@
-"""The stage of a sweep that explains each job, after its last round, with explain=true.
+"""Explain each job of a sweep, after its last round, with explain=true.
 
 The function that explains a job is in a package that imports this one. So the caller passes it in.
 """

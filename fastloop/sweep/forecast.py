@@ -1,4 +1,4 @@
-"""The plan of a command and a forecast of its time, printed before torch is imported.
+"""Describe the plan of a command and forecast its time, before torch is imported.
 
 The forecast is made only from the composed configuration. After the first round it is known how
 long a window lasts, and the progress of the sweep is computed from that.

@@ -1,4 +1,4 @@
-"""Measurement of a user's loaders in this process: `fastloop.bench(loader)` measures one,
+"""Measure a user's loaders in this process: `fastloop.bench(loader)` measures one,
 `fastloop.bench_all({"a": a, "b": b})` compares several."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lock for the machine: concurrent benchmarks would disturb each other's measurements."""
+"""Lock the machine: concurrent benchmarks would disturb each other's measurements."""
 
 from __future__ import annotations
 

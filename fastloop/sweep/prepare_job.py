@@ -1,4 +1,4 @@
-"""Preparation of one job's data in a process of the job's environment, which is built first."""
+"""Prepare one job's data in a process of the job's environment, which is built first."""
 
 from __future__ import annotations
 

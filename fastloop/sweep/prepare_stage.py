@@ -1,4 +1,4 @@
-"""The first stage of a sweep: preparing the data of every job."""
+"""Prepare the data of every job, as the first stage of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Progress of a measurement: a bar on a terminal, elsewhere a line for each finished round."""
+"""Show the progress of a measurement: a bar on a terminal, elsewhere a line for each finished
+round."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job gets
-an instrumented pass.
+"""Run jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job
+gets an instrumented pass.
 
 Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
 soon as it exists; a job that fails becomes a row with its reason, and the others go on.

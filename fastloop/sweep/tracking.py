@@ -1,4 +1,4 @@
-"""Tracking of a sweep that tolerates a failing tracker: results are written to files first."""
+"""Track a sweep by a tracker that may fail: results are written to files first."""
 
 from __future__ import annotations
 

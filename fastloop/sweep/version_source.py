@@ -1,4 +1,4 @@
-"""The version that `against=` names (a commit, a number, a wheel or a folder) and its run."""
+"""Find and build the version that `against=` names: a commit, a number, a wheel or a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The limit for loaders of crops: how fast this machine can make a job's crops of image files.
+"""Measure the limit for loaders of crops: how fast this machine can make a job's crops of image
+files.
 
 One thread per usable core makes them from files in memory into the same memory again and again,
 without a loader, an order or a queue. Two ways are tried, and the faster counts: the native

@@ -1,5 +1,5 @@
-"""The limit for loaders of images: how fast this machine can decode a dataset's files, and resize
-them if the dataset does so.
+"""Measure the limit for loaders of images: how fast this machine can decode a dataset's files, and
+resize them if the dataset does so.
 
 One thread per usable core works on files that are in memory already. Each available library decodes
 in turn; they release the interpreter's lock meanwhile. The fastest counts, among those that deliver

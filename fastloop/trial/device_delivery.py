@@ -1,4 +1,4 @@
-"""The stages of a job between loader and step: prefetching, pinned buffers, and placement.
+"""Deliver batches from a loader to the step: prefetching, pinned buffers, and placement.
 
 With `device_prefetch` a batch is loaded and delivered ahead of the loop; without, the loop does it.
 `pinned_buffers=N` are page-locked buffers that are allocated once and reused for all batches, while

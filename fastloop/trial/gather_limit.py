@@ -1,4 +1,5 @@
-"""The limit for loaders of rows: how fast this machine can gather random rows of a given size.
+"""Measure the limit for loaders of rows: how fast this machine can gather random rows of a given
+size.
 
 A second limit is how fast it can gather rows of bytes and convert them to scaled floats.
 

@@ -1,4 +1,4 @@
-"""The instrumented pass of a job: the time of each part of an epoch, and its CPU time."""
+"""Run the instrumented pass of a job: the time of each part of an epoch, and its CPU time."""
 
 from __future__ import annotations
 

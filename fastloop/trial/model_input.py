@@ -1,4 +1,4 @@
-"""The input and target of a model, found in the batches of a job."""
+"""Find the input and target of a model in the batches of a job."""
 
 from __future__ import annotations
 

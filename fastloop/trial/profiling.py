@@ -1,4 +1,5 @@
-"""A few steps under torch.profiler: a trace for Perfetto, and a table of the costliest operations.
+"""Profile a few steps by torch.profiler: a trace for Perfetto, and a table of the costliest
+operations.
 
 This is a separate pass after all trials: the profiler slows down every operation, so its times
 can't be compared with those of a trial.

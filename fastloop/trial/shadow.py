@@ -1,4 +1,4 @@
-"""The shadow of a timed trial: the same calls in another process, with every epoch compared.
+"""Run the shadow of a timed trial: the same calls in another process, with every epoch compared.
 
 A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
 the same way, with the comparison instead of the clock. A loader can't know whether it is in a trial

@@ -1,6 +1,6 @@
-"""The gate: every job passes `check_support` before it is measured.
+"""Check that a job can run: every job passes `check_support`, the gate, before it is measured.
 
-It needs no data. A loader declares in `honours` which settings it honours, and leaves the check to
+The check needs no data. A loader declares in `honours` which settings it honours, and leaves the check to
 the gate. The gate is called
 
 - by `start_job` in trial/job_start.py, in each process that measures: another node may lack a

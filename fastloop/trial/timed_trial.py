@@ -1,4 +1,4 @@
-"""A timed trial of a job in its own process: warm-up, windows, and the limit next to them."""
+"""Run a timed trial of a job in its own process: warm-up, windows, and the limit next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The limit of a benchmark with a model: the same steps on batches that are on the device."""
+"""Measure the limit of a benchmark with a model: the same steps on batches that are on the
+device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detection of batches with bytes that nothing has read yet, such as views of a mapped file or lazy
+"""Detect batches with bytes that nothing has read yet, such as views of a mapped file or lazy
 tensors."""
 
 from __future__ import annotations

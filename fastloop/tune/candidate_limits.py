@@ -1,4 +1,4 @@
-"""Limits on the candidates of tuning: memory, disk, and the time that a store or a start takes."""
+"""Limit the candidates of tuning by memory, disk, and the time that a store or a start takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The candidates of tuning: all combinations of a space that can run on this machine and this
+"""Find the candidates of tuning: all combinations of a space that can run on this machine and this
 data."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The space of tuning that conf/tune.yaml names, fitted to the device, the data and the budget. The
-space of a user is tried as it is."""
+"""Fit the default space of tuning, from conf/tune.yaml, to the device, the data and the budget. A
+space that the user has given is tried as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expected costs of jobs by their settings alone, before any trial."""
+"""Estimate the costs of jobs from their settings alone, before any trial."""
 
 from __future__ import annotations
 

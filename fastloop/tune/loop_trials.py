@@ -1,4 +1,4 @@
-"""Trials of a user's own loader in this process, over the same first part of each epoch."""
+"""Run trials of a user's own loader in this process, over the same first part of each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fastloop.tune(make_loader, space)`: the fastest settings for the user's own loader."""
+"""Tune the user's own loader: `fastloop.tune(make_loader, space)`."""
 
 from __future__ import annotations
 

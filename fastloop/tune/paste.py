@@ -1,4 +1,5 @@
-"""A tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its store."""
+"""Write a tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its
+store."""
 
 from __future__ import annotations
 

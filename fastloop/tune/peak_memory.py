@@ -1,6 +1,6 @@
-"""The peak of memory of a configuration: observed, and forecast before it runs.
+"""Observe the peak memory of the present configuration, and forecast that of others.
 
-It is observed in the job's own process while its workers live, as batches are delivered, when
+The peak is observed in the job's own process while its workers live, as batches are delivered, when
 memory is largest. Sampling from outside, as during trials, misses a short epoch: its workers live
 for a tenth of a second.
 

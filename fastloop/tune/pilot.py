@@ -1,4 +1,4 @@
-"""The pilot of a tuning: measurements of the present configuration before the race.
+"""Run the pilot of a tuning: measurements of the present configuration before the race.
 
 Its batches, timed one by one, are the input of explain's model, and observed passes are the basis
 of the forecasts of memory. The pilot also prepares the data, before the race begins.

@@ -1,4 +1,4 @@
-"""A race of configurations: the fastest of many, at a fraction of the cost of measuring them all.
+"""Race configurations, to find the fastest of many at a fraction of the cost of measuring them all.
 
 Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
 round runs the present configuration, the leader, and the configurations that look most promising to

@@ -1,4 +1,4 @@
-"""The plan of a race in a script's process, and its outcome, as files of a folder."""
+"""Exchange the plan of a race in a script's process, and its outcome, as files of a folder."""
 
 from __future__ import annotations
 

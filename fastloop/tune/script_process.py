@@ -1,7 +1,8 @@
-"""The first code in the process of a script that is tuned: the script runs as it is until its loop
-asks for its first batch; then the race of the loop's DataLoader takes the loop's place.
+"""Run a script that is tuned as it is until its loop asks for its first batch; then the race of the
+loop's DataLoader takes the loop's place. This is the first code in its process.
 
-It is run by its path: python script_process.py <folder of plan.json> [-m] <script> [its arguments]
+This file is run by its path:
+python script_process.py <folder of plan.json> [-m] <script> [its arguments]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The race of a script's DataLoader against others, in the script's process."""
+"""Race a script's DataLoader against others, in the script's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fastloop tune --script train.py`: the fastest settings for a DataLoader of a script."""
+"""Tune a DataLoader of a script: `fastloop tune --script train.py`."""
 
 from __future__ import annotations
 

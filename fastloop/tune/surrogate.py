@@ -1,4 +1,5 @@
-"""A surrogate of the cost of configurations: the model's prediction, corrected by measurements.
+"""Predict the cost of configurations by a surrogate: the model's prediction, corrected by
+measurements.
 
 It is a Gaussian process of the model's error: the logarithm of cost / prediction. Configurations
 that share settings share errors, so a trial of one says something about others: a setting that

@@ -1,4 +1,4 @@
-"""`device_prefetch_by=process`: one process loads the next batches.
+"""Load the next batches in one process: `device_prefetch_by=process`.
 
 The parent sends an epoch's number, then one MORE for each batch that may be loaded, and finally
 STOP. The process answers with batches and one EpochEnd.

@@ -1,4 +1,4 @@
-"""Delivery of batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
+"""Deliver batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
 
 `device_prefetch_by=stream` does so in the loop's thread; the other ways share the stream.
 """

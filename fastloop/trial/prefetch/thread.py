@@ -1,4 +1,4 @@
-"""`device_prefetch_by=thread`: a background thread loads the next batches and moves them."""
+"""Load and move the next batches in a background thread: `device_prefetch_by=thread`."""
 
 from __future__ import annotations
 
