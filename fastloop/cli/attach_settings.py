@@ -153,6 +153,7 @@ def _read_try_settings(words: AttachWords) -> TrySettings | None:
 
 
 def _positive_number(word: str, name: str) -> float:
+    """Parse the number of a flag such as `--seconds=30`; raises ValueError for a wrong one."""
     least = LEAST_MINUTES if name == MINUTES else 0.0
     allowed = f"{least:g} or more" if least else "a number above 0"
     allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed

@@ -98,6 +98,7 @@ def main() -> None:
 
 
 def _run() -> None:
+    """Run the kind of check that the command line asks for."""
     _refuse_settings_of_job(sys.argv[1:])
     given = parse_settings(sys.argv[1:], DEFAULTS, may_be_empty=False)
     if given["record"] not in ("true", "false"):
@@ -153,6 +154,7 @@ def _refuse_without_job(given: dict[str, str], path: Path) -> None:
 
 
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
+    """Compare two versions, and return the status of the outcome."""
     if given["record"] == "true":
         raise UsageError(
             "record=true with against=: allowed: one of them, because against= records no base"
@@ -169,12 +171,14 @@ def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
 
 
 def _refuse_without_against(given: dict[str, str]) -> None:
+    """Raise UsageError for a setting that has an effect only with against=."""
     for name, default in ({"job": ""} | check_versions.DEFAULTS).items():
         if given[name] != default:
             raise UsageError(f"{name}={given[name]}: allowed: with against=")
 
 
 def _record(settings: CheckSettings, base: Path) -> None:
+    """Measure the job, and write its results as the base."""
     check_base_path(base)
     results = _measure(settings)
     for name, result in results.items():
@@ -211,6 +215,7 @@ def _here(base: Results) -> dict[str, tuple[Result, Result]]:
 
 
 def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
+    """Measure the job, and compare the results with the base."""
     new = _measure(settings)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     checked = check_conditions(pairs, settings.allow)
@@ -235,6 +240,7 @@ def _measure(settings: CheckSettings) -> Results:
 
 
 def _compose(settings: CheckSettings) -> list[JobRequest]:
+    """Compose the job, without access to environment variables; exits if it can't be composed."""
     sys.argv[1:] = settings.arguments
     try:
         with withheld_environment():

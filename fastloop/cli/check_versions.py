@@ -76,6 +76,7 @@ def check_versions(
 def _measure(
     source: VersionSource, arguments: Sequence[str], fail_above: float, seconds: float
 ) -> VersionOutcome:
+    """Measure both versions; removes the results of an interrupted comparison."""
     from fastloop.reporting.header import load_lines
     from fastloop.reporting.version_text import VersionOutcome
     from fastloop.sweep.compare_versions import compare_versions
@@ -113,6 +114,7 @@ def _measure(
 
 
 def _parse_seconds(text: str) -> float:
+    """Parse the seconds; raises UsageError unless they are a finite number above 0."""
     try:
         seconds = float(text)
     except ValueError:

@@ -77,6 +77,7 @@ def main() -> None:
 
 
 def _check_kinds(kinds: Sequence[str]) -> list[str]:
+    """Return the kinds, each once; raises UsageError for an unknown one."""
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"clean {kind}: allowed: {', '.join(KINDS)}")
@@ -92,6 +93,7 @@ def _parse_age(text: str) -> float:
 
 
 def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
+    """Print the content of the outputs folder and, with yes=true, remove the named kinds."""
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
     if yes == "true" and not kinds:
@@ -140,6 +142,7 @@ def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
 
 
 def _refuse_environments() -> None:
+    """Raise the UsageError for environments while another command creates one."""
     raise UsageError(
         f"clean {ENVIRONMENTS}: another fastloop creates an environment; nothing was removed; "
         "try again when it has ended"
@@ -147,6 +150,7 @@ def _refuse_environments() -> None:
 
 
 def _line(kind: str, items: Sequence[Item]) -> str:
+    """A line with the number, size and ages of the items of a kind."""
     if not items:
         return f"  {kind:12} -"
     size = f"{sum(item.mib for item in items):10,.1f} MiB"

@@ -120,6 +120,7 @@ def _newest_pair() -> tuple[Path, Path]:
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
+    """Load the results in the folder by name; raises UsageError if a name occurs twice."""
     if not folder:
         raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")
     by_name: dict[str, Result] = {}

@@ -60,6 +60,7 @@ def _list() -> None:
 
 
 def _line(built: BuiltEnvironment) -> str:
+    """A line with the key, size, age and requirements of an environment."""
     from fastloop.cli.clean import describe_age, describe_item
     from fastloop.core.spans import wall_ms
 

@@ -70,5 +70,6 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
 
 
 def _summary(prepared: PreparedData) -> str:
+    """A line with the size of the data and the time that writing it took."""
     size = f"{prepared.num_samples:,} samples, {prepared.disk_mib:.1f} MiB"
     return f"{prepared.label}: {size}, written in {prepared.seconds:.1f} s: {prepared.folder}"

@@ -99,6 +99,7 @@ def newest_results() -> tuple[list[Result], Path]:
 
 
 def _results_in_mlflow(sweep: str) -> list[Result]:
+    """Load the results of a sweep from MLflow; raises UsageError if it has none."""
     from fastloop.options.tracker._load_results import load_sweep_results
 
     try:

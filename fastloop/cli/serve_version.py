@@ -51,6 +51,7 @@ def serve_version(connection: Connection) -> None:
 
 
 def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
+    """Compose the jobs of these words; also returns an error message, empty on success."""
     from fastloop.config.check_files import withheld_environment
     from fastloop.config.compose import compose_silently
 
@@ -172,6 +173,7 @@ def _receive(connection: Connection) -> dict[str, Any]:
 
 
 def _start() -> None:
+    """Serve the command that has started this process, by the code of this version."""
     # Without -P, Python has put this file's folder first on sys.path.
     if not sys.flags.safe_path:
         del sys.path[0]

@@ -259,6 +259,7 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
 
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
+    """Tune the job, or resume an earlier tuning, and print the outcome."""
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.explain_job import check_request
     from fastloop.sweep.early_check import check_requests
@@ -308,6 +309,7 @@ def _describe_kept(folder: Path) -> str:
 def _plan(
     request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
 ) -> TuneFile:
+    """Plan the race, and report each step of that."""
     from fastloop.tune.planning import plan_tuning
 
     return plan_tuning(

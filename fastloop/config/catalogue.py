@@ -178,6 +178,7 @@ def _config_text() -> str:
 
 
 def _group(name: str, default: str, meaning: str) -> Group:
+    """Read a group from its folder of conf/, or the experiments."""
     paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
     files = experiment_files() if name == "experiment" else paths
     options = tuple(_option(*item) for item in files.items())
@@ -185,6 +186,7 @@ def _group(name: str, default: str, meaning: str) -> Group:
 
 
 def _option(name: str, path: Path) -> Option:
+    """Read an option from its file."""
     text = path.read_text(encoding="utf-8")
     meaning = re.match(r"# (.*)\n", text)
     option_settings = _settings(text) if "_target_:" in text else ()
@@ -192,6 +194,7 @@ def _option(name: str, path: Path) -> Option:
 
 
 def _settings(text: str) -> tuple[Setting, ...]:
+    """Parse the settings in the text of a file of conf/."""
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in LINE.findall(text)

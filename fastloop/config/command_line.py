@@ -242,6 +242,7 @@ def _expand_quoted(match: re.Match[str]) -> str:
 
 
 def _expand(path: str) -> str:
+    """The path with the home folder in place of ~ or ~name."""
     try:
         return str(Path(path).expanduser())
     # ~name of a user that does not exist.

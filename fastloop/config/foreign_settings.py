@@ -70,7 +70,7 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
     option = (chosen or [default_options().get(group, "")])[-1]
     having = _options_with(group, setting)
-    same = _same_of_option(group, option, setting)
+    same = same_setting(setting, _settings_of_option(group, option))
     if not having:
         return ""
     hint = f"did you mean {same}? " if same else ""
@@ -97,10 +97,6 @@ def describe_settings(name: str, choices: Mapping[str, str]) -> str:
     listed = f"`fastloop list {written.partition('@')[0]}` lists the others"
     return f"{written}={option} has no settings of its own; {listed}"
 
-
-def _same_of_option(group: str, option: str, setting: str) -> str:
-    """The setting of that option for which this name is a synonym; empty if there is none."""
-    return same_setting(setting, _settings_of_option(group, option))
 
 
 def _settings_of_option(group: str, option: str) -> list[str]:

@@ -102,6 +102,7 @@ def compose_api(line: CommandLine) -> Iterator[None]:
 
 
 def _add_config_dir(folder: Path) -> None:
+    """Add the folder of -cd to Hydra's search path; raises ConfigError if it does not exist."""
     if not folder.is_dir():
         raise ConfigError(f"--config-dir={folder}: no such folder")
 

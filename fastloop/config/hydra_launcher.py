@@ -141,6 +141,7 @@ def _check_hydra_launcher(name: str, combination: Combination, request: JobReque
 
 
 def _check_concurrent(name: str, sweep: SweepSettings) -> None:
+    """Raise ConfigError if the sweep's settings exclude jobs that run concurrently."""
     if not sweep.allow_concurrent:
         reason = "it runs jobs concurrently or on different machines, and not in rounds"
         allowed = "allowed: basic, or any launcher with allow_concurrent=true, which is not ranked"

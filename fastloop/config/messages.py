@@ -103,6 +103,7 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _message(error: Exception, known_names: Iterable[str]) -> str | None:
+    """The message for an error, by its class; None if the error is of another kind."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, MissingConfigException):
@@ -118,6 +119,7 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
+    """The message for a file that can't be read or written."""
     # The error is in a yaml file of the user's, which most of these errors name.
     if isinstance(error, YAMLError):
         return f"a yaml file can't be read: {' '.join(str(error).split())}"
@@ -165,6 +167,7 @@ def _not_an_override(error: OverrideParseException) -> str:
 
 
 def _unknown_option(error: MissingConfigException) -> str:
+    """The message for an option that does not exist, with the allowed ones."""
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     options = [*(error.options or ())]
     allowed = f"allowed: {', '.join(options)}" if options else "--help lists all"
@@ -184,6 +187,7 @@ def _unknown_config(name: str) -> str:
 def _hydra_message(
     error: CompactHydraException | OmegaConfBaseException, known_names: Iterable[str]
 ) -> str:
+    """The message for an error of Hydra or OmegaConf."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         return _not_an_override(error)

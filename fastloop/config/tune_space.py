@@ -85,6 +85,7 @@ def read_space(text: str | None, arguments: Sequence[str]) -> Space:
 
 
 def _split(text: str) -> list[str]:
+    """Split the text of a space into `name=values`; raises ConfigError for anything else."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -103,6 +103,7 @@ def print_ending(number: int, addition: str = "") -> None:
 
 
 def _exit_at_once(number: int, _: FrameType | None) -> None:
+    """Print the ending, and exit with the status of a process that the signal has ended."""
     # Only one of the processes that torchrun starts prints the line.
     if os.environ.get("RANK", "0") == "0":
         print_ending(number)

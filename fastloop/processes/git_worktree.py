@@ -130,6 +130,7 @@ def remove_left_worktrees(repository: Path, parent: Path) -> None:
 
 
 def _remove_worktree(repository: Path, folder: Path) -> None:
+    """Remove a worktree with its lock and index, and its folder if that is then empty."""
     # `worktree prune` is not used: it makes git forget all worktrees without a folder, also the
     # user's on a disk that is not mounted now. The second --force removes an unfinished worktree.
     _call(repository, "worktree", "remove", "--force", "--force", str(folder / WORKTREE))
@@ -153,6 +154,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def _call(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run git in the folder, without the variables that git sets for its hooks."""
     own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],

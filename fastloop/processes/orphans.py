@@ -72,6 +72,7 @@ def _orphans(known: Collection[int]) -> list[psutil.Process]:
 
 
 def _command(process: psutil.Process) -> str:
+    """The command and the id of a process, shortened."""
     try:
         command = printable(" ".join(process.cmdline()) or process.name())
     except psutil.Error:

@@ -107,6 +107,7 @@ def _writes_its_stack(pid: int) -> bool:
 
 
 def _describe(stack: str) -> str:
+    """The position of a process's main thread in a few words."""
     frame = _innermost(stack)
     if frame is None:
         return NO_STACK
@@ -116,6 +117,7 @@ def _describe(stack: str) -> str:
 
 
 def _describe_worker(process: psutil.Process, stack: str) -> str:
+    """The position of a worker in a few words."""
     frame = _innermost(_threads(stack)[-1])
     if frame is None:
         with contextlib.suppress(psutil.Error):

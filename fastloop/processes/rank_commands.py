@@ -129,6 +129,7 @@ def join_message(rank: int, identity: Mapping[str, str], error: str = "") -> dic
 
 
 def _difference(follower: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """The error of a follower that has other versions or other jobs than rank 0."""
     if theirs["jobs"] != ours["jobs"]:
         return (
             f"RuntimeError: {follower} has composed different jobs: command lines or conf/ differ"

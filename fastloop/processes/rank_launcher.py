@@ -158,6 +158,7 @@ class _Collection:
         return JobFailed(replace(failure, kind=kind, message=message, details=details))
 
     def _timeout(self, monitor: Monitor) -> JobFailed:
+        """The failure of ranks that have not answered in time, with their positions."""
         ranks = self._locate_missing(monitor)
         locations = ", ".join(f"rank {rank.rank} {rank.location}" for rank in ranks)
         details = "\n".join(f"rank {rank.rank}:\n{rank.stack}" for rank in ranks if rank.stack)

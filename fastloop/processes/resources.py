@@ -136,12 +136,14 @@ def shm_total_bytes() -> int | None:
 
 
 def _pss(process: psutil.Process) -> int | None:
+    """PSS of the process in bytes; None if the system does not report it."""
     with contextlib.suppress(psutil.Error):
         return getattr(process.memory_full_info(), "pss", None)
     return None
 
 
 def _read(process: psutil.Process) -> int | None:
+    """Bytes that the process has read from disks; None if the system does not count them."""
     # macOS does not count the bytes.
     if hasattr(process, "io_counters"):
         with contextlib.suppress(psutil.Error, NotImplementedError):

@@ -86,6 +86,7 @@ class StallWatch:
             self._children.remove(child)
 
     def _check(self, child: Child, now: int) -> None:
+        """Look at a child, and report it once if it has stood still for STALL_S."""
         activity = self._look(child.pid)
         before = self._seen.get(child.pid)
         if before is None or _has_worked(before, activity, now):

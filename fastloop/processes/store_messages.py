@@ -142,6 +142,7 @@ class Mailbox:
                 inbox.recv()
 
     def _forward(self, sender: Connection) -> None:
+        """Send all messages of the store to the pipe, until STOP or the end of the store."""
         number = 0
         message = None
         with sender, contextlib.suppress(RuntimeError, OSError):

@@ -76,6 +76,7 @@ def torchrun_process() -> TorchrunProcess | None:
 
 
 def _number(name: str, value: str) -> int:
+    """Parse the number in a variable; raises UsageError if it is not one."""
     try:
         return int(value)
     except ValueError:

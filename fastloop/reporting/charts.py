@@ -266,6 +266,7 @@ def _write_value(axes: Axes, place: float, text: str) -> None:
 
 
 def _set_grid(axes: Axes) -> None:
+    """Draw vertical grid lines behind the data, at most about five on a linear axis."""
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     if axes.get_xscale() == "linear":

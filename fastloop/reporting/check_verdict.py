@@ -109,6 +109,7 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
 
 
 def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus) -> CheckVerdict:
+    """The verdict on differences that make times incomparable, with the ways out."""
     shown = dict.fromkeys(
         f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
     )
@@ -124,6 +125,7 @@ def _hosts(pairs: Pairs) -> set[tuple[object, object]]:
 
 
 def _cost(pairs: Pairs, measure: Measure) -> Cost:
+    """The figure that is compared; raises UsageError if a job has no limit to compare with."""
     if measure == "seconds":
         return seconds_per_sample
     for pair in pairs.values():
@@ -141,6 +143,7 @@ def _multiple_of_limit(measured: Measurement) -> float:
 
 
 def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
+    """A line on the change of a benchmark of a job."""
     times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":

@@ -87,6 +87,7 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
 
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
+    """True if the trials decide the ranking of these jobs, which may be ranked together."""
     # Jobs that get no ranks never have a decided ranking.
     if any(tag in result.tags for result in results for tag in UNRANKED):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING

@@ -134,6 +134,7 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
 
 
 def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> CostChange:
+    """The change of a benchmark of a job, before its test is corrected for their number."""
     return CostChange(
         benchmark=benchmark,
         job=job,
@@ -144,6 +145,7 @@ def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -
 
 
 def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
+    """A row of the table: job, both times, and their ratio with its interval."""
     shown = (significant(unit.of(each), 4) for each in (change.base_s, change.new_s))
     figures = "".join(f"{each:>9}" for each in shown) + "  "
     ratio = change.ratio
@@ -152,8 +154,9 @@ def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
     else:
         figures += f"{ratio.estimate:>8.3f}   {show_bounds(ratio)}"
         figures += f" {_direction(change, fail_above)}"
-    name = change.job if len(change.job) < 31 else f"{change.job}\n"
-    return (f"{name:<31}" if "\n" not in name else name + " " * 31) + figures.rstrip()
+    # A name that is longer than its column gets a line of its own.
+    name = f"{change.job:<31}" if len(change.job) < 31 else f"{change.job}\n{' ' * 31}"
+    return name + figures.rstrip()
 
 
 def show_bounds(ratio: stats.Ratio) -> str:
@@ -164,6 +167,7 @@ def show_bounds(ratio: stats.Ratio) -> str:
 
 
 def _direction(change: CostChange, fail_above: float) -> str:
+    """The word for a change beyond noise; empty if there is none."""
     if change.is_regression(fail_above):
         return "SLOWER"
     if change.is_faster:
@@ -347,6 +351,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
 
 
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
+    """Sentences on the worst regression, and on the number of regressions."""
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
     # A change without a ratio is not a regression.
@@ -361,6 +366,7 @@ def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[
 
 
 def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[str]:
+    """Sentences for sets without a regression, and on changes that noise may hide."""
     faster = sum(each.is_faster for each in changes)
     numbers = {"is faster" if faster == 1 else "are faster": faster}
     slower = sum(each.is_slower for each in changes)

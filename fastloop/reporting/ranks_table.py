@@ -53,6 +53,7 @@ def rank_lines(result: Result) -> list[str]:
 
 
 def _describe_cells(cells: Sequence[str]) -> list[str]:
+    """The cells of a row in words, without those that have no value."""
     templates = ("{} ranks", "{} s", "waits {} s", "straggler {}", "scaling {}", "gradients {}")
     return [
         text.format(cell) for text, cell in zip(templates, cells, strict=True) if cell != NOTHING

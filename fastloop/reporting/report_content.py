@@ -128,6 +128,7 @@ def _heading(group: JobGroup, comparison: Comparison, has_groups: bool) -> str:
 
 
 def _section(group: JobGroup, comparison: Comparison, has_groups: bool) -> Section:
+    """The ranking and the pictures of a benchmark of a group."""
     # The prefix becomes a part of file names and of ids.
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if has_groups else ""
     heading = _heading(group, comparison, has_groups)
@@ -156,6 +157,7 @@ def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tu
 
 
 def _paragraph(explanation: Explanation) -> str:
+    """The sentences of the verdict, and the command of the best change that was tried."""
     text = explanation.verdict.text
     # There is no full stop after a command, which a reader may copy.
     best = explanation.best

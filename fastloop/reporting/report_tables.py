@@ -183,6 +183,7 @@ def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
 
 
 def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
+    """A table of one benchmark: loaders as rows, datasets as columns."""
     columns = {
         f"{group.title}, {_unit_of(comparison).name}": _overview_column(comparison)
         for group in groups

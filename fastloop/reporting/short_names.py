@@ -87,6 +87,7 @@ def _label(key: str, keys: Sequence[str]) -> str:
 
 
 def _describe(label: str, value: str, is_unique: bool) -> str:
+    """The words for a value in a short name. is_unique: no other setting has this value."""
     if label in (LOADER, DATASET) or (is_unique and NAME.fullmatch(value)):
         return value
     if label.startswith("~"):

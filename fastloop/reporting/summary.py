@@ -214,6 +214,7 @@ def _comparison(
     base: str,
     trials: dict[str, dict[int, Measurement]],
 ) -> Comparison:
+    """The rows of these jobs in a benchmark, ranked and in ranking order."""
     in_looks = any(result.params.get("trials") == AUTO for result in results)
     seconds = {name: _seconds(by_round) for name, by_round in trials.items()}
     ranking = rank_jobs(seconds, in_looks=in_looks)

@@ -195,6 +195,7 @@ def _why_cell(row: Row | None, comparison: Comparison) -> str:
 
 
 def _format_limit(fraction: float | None) -> str:
+    """The share in percent, as wide as the column; a dash if there is none."""
     # No limit is measured for this kind of work.
     if fraction is None:
         return "-  "

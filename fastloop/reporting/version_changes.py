@@ -99,6 +99,7 @@ def find_version_changes(
 def _change(
     key: tuple[str, str], times: RoundTimes, trials_per_round: int, *, is_significant: bool
 ) -> CostChange:
+    """The change of a benchmark of a job; without a ratio before the first look."""
     job, benchmark = key
     base, new = times
     ratio = None

@@ -96,6 +96,7 @@ def answer_versions(found: VersionOutcome) -> str:
 
 
 def _answer(found: VersionOutcome) -> str:
+    """The first sentence: other samples, a job that broke, or the judgement on speed."""
     if names := found.other_samples:
         before, after = found.base[names[0]], found.new[names[0]]
         return (
@@ -118,6 +119,7 @@ def _answer(found: VersionOutcome) -> str:
 
 
 def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
+    """A sentence on the reason why nothing is known."""
     for label, results in ((found.base_label, found.base), (found.new_label, found.new)):
         failed = next((each for each in results.values() if each.status != "FINISHED"), None)
         # The reason, which may be long, is in the lines below.
@@ -195,6 +197,7 @@ def versions_markdown(found: VersionOutcome) -> str:
 
 
 def _differences(found: VersionOutcome) -> list[str]:
+    """Lines on jobs of one set only, unfinished jobs and different settings."""
     base, new = dict(found.base), dict(found.new)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     lines = other_differences(pairs, base, new)

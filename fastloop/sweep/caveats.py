@@ -202,6 +202,7 @@ def _waits_of_first_rank(attribution: Attribution) -> list[float]:
 
 
 def _not_cold(result: Result) -> str:
+    """The caveat of data that was still in memory; empty if it was not."""
     fractions = [
         measurement.cached_fraction
         for trial in result.trials
@@ -218,6 +219,7 @@ def _not_cold(result: Result) -> str:
 
 
 def _rereads_memory(result: Result) -> str:
+    """The caveat of data that only the first epoch of a window reads from the disk; else empty."""
     memory_gib = result.environment.get("memory_gib")
     data_mib = result.trials[0].data_mib
     # If the data is larger than memory, an epoch evicts its own first pages, and the next one reads
@@ -355,12 +357,15 @@ def _drift(seconds: Sequence[float]) -> list[str]:
 
 
 def _count_outliers(seconds: Sequence[float]) -> int:
+    """Count the times beyond the fences."""
     low, median, high = np.percentile(seconds, [25, 50, 75])
     reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
     return sum(value < low - reach or value > high + reach for value in seconds)
 
 
 def _same_distribution(waits: np.ndarray) -> bool:
+    """True if the workers' waits may have the same distribution, by the test of Kruskal and
+    Wallis."""
     from scipy.stats import kruskal
 
     # kruskal has no answer if all numbers are equal.

@@ -155,6 +155,7 @@ def check_model_input(job: Job) -> None:
 
 
 def _check_first_sample(job: Job) -> None:
+    """Raise Unsupported if the job's model can't take the first readable sample."""
     job.dataset.fetch()
     samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
     fetched = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))

@@ -257,6 +257,7 @@ def _summarize(
     epochs: int,
     in_looks: bool,
 ) -> Bench:
+    """Rank the loaders by these times, and collect their figures."""
     base, *others = seconds
     ranking = rank_jobs(seconds, in_looks=in_looks)
     return Bench(
@@ -322,14 +323,13 @@ def check_no_dataset(loader: object) -> None:
 def _measure_limit(
     num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
 ) -> float:
-    """Measure the samples per second that this machine can gather and, on a GPU, copy to the
-    device."""
+    """Measure the samples/s that this machine can gather and, on a GPU, copy to the device."""
     # A loader may choose the sizes of its batches: this is their mean, rounded up.
     size = -(-num_samples // num_batches)
+    nbytes = row_nbytes(leaves)
     reads = device.type == "cpu"
-    return row_limit(
-        num_samples, row_nbytes(leaves), size, device, reads=reads, window_s=window_s
-    ).samples_per_s
+    limit = row_limit(num_samples, nbytes, size, device, reads=reads, window_s=window_s)
+    return limit.samples_per_s
 
 
 def _step_of(
@@ -379,8 +379,7 @@ def _check_samples(
     """Number of samples in an epoch, and the functions that count uneven batches, by the loader's
     name; raises Invalid if the loaders' samples differ."""
     try:
-        count = _compare_samples(epochs_by_name, same_data)
-        return count, dict.fromkeys(epochs_by_name)
+        return _compare_samples(epochs_by_name, same_data), dict.fromkeys(epochs_by_name)
     except UnevenBatches as error:
         if same_data:
             hint = "same_data=False compares only the numbers of samples"

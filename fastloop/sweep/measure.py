@@ -133,6 +133,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
+    """Run the jobs as a sweep, print its results and places, and return the exit status."""
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials

@@ -93,6 +93,7 @@ def _set_up_job(
 def _prepare_or_failure(
     job: Job, launcher: Launcher, most_s: float | None
 ) -> PreparedData | Failure:
+    """Prepare the job's data; returns the failure if that is not possible."""
     try:
         return prepare_job(job, launcher, most_s=most_s)
     except JobFailed as error:

@@ -178,6 +178,7 @@ def _num_steps_left(
 def _run_rounds(
     states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
 ) -> None:
+    """Run the trials of all jobs in rounds, and report the progress after each round."""
     start_ns = now_ns()
     num_done = 0
     rounds_done = 0
@@ -355,6 +356,7 @@ def num_one_process_trials(job: Job) -> int:
 
 
 def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
+    """Run the instrumented pass of each benchmark that has none yet; the job fails with it."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:
@@ -374,6 +376,7 @@ def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> 
 
 
 def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
+    """Profile each benchmark that has no profile yet; the job fails with it."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:

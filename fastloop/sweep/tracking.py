@@ -58,6 +58,7 @@ class SweepTracker:
 
     @contextlib.contextmanager
     def _report_failure(self) -> Iterator[None]:
+        """Report an error of the tracker in a line, and give the tracker up."""
         try:
             yield
         except Exception as error:

@@ -102,6 +102,7 @@ class VersionProcess:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def _describe_end(self) -> str:
+        """The exit status of the process, and the last line of its output."""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         ended = f"its process has ended, {describe_exit(self.process.wait())}"
@@ -156,6 +157,7 @@ def start_version(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to end, and kill it if it has not ended after END_S."""
     # On this signal the process ends its trial, and then itself.
     process.terminate()
     try:

@@ -154,6 +154,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _find_wheel(path: Path, package: str) -> VersionSource:
+    """Find the wheel at the path; raises UsageError if it is not a wheel of the package."""
     if not path.is_file():
         raise UsageError(f"against={path}: no such file; allowed: {ALLOWED}")
     try:
@@ -168,6 +169,7 @@ def _find_wheel(path: Path, package: str) -> VersionSource:
 
 
 def _is_version(text: str) -> bool:
+    """True if the text is a version number of a package."""
     try:
         PackageVersion(text)
     except InvalidVersion:
@@ -303,6 +305,7 @@ def pin(requirements: Sequence[str], package: str, number: str) -> tuple[str, ..
 
 
 def _build(environment: Environment, setting: str) -> BuiltEnvironment:
+    """Build the environment; raises UsageError, with the setting, if that fails."""
     try:
         return build_environment(environment)
     except Unsupported as error:

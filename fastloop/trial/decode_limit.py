@@ -154,6 +154,7 @@ def _libraries(samples: EncodedSamples) -> dict[str, EncodedSamples]:
 
 
 def _is_installed(module: str) -> bool:
+    """True if the module can be imported."""
     try:
         import_module(module)
     except ImportError:

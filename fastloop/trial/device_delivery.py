@@ -92,6 +92,8 @@ class PinnedBuffer:
         return map_tensors(lambda leaf: self._copy_leaf(next(indices), leaf), batch)
 
     def _copy_leaf(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor on the host into this buffer's memory; returns any other tensor as it
+        is."""
         if leaf.device.type != "cpu":
             return leaf
         while len(self._memory) <= index:

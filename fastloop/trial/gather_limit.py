@@ -148,6 +148,7 @@ def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.nda
 
 
 def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by torch.index_select."""
     rows = torch.from_numpy(source)
     out = torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8)
     batches = list(torch.from_numpy(_random_indices(source, buffer_rows, thread)))
@@ -155,6 +156,7 @@ def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer
 
 
 def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by np.take."""
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
     # mode="clip": with the default mode, np.take writes into a temporary copy of `out`.
@@ -174,6 +176,7 @@ def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gathere
 
 
 def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by torch.index_select, and converting in a second pass."""
     gatherer = _index_select(source, buffer_rows, thread)
     gathered = torch.from_numpy(gatherer.out)
     floats = torch.zeros(buffer_rows, source.shape[1])
@@ -186,6 +189,7 @@ def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -
 
 
 def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by np.take, and converting in two further passes."""
     gatherer = _np_take(source, buffer_rows, thread)
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
 

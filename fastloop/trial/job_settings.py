@@ -25,6 +25,7 @@ start of a thread or a late wake-up of a process hardly changes the time."""
 
 
 def _check_device(name: str) -> str:
+    """Return the name; raises ValueError if it is not that of a device."""
     if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
         hint = "; did you mean cuda?" if name == "gpu" else ""
         raise ValueError(f"allowed are auto, cpu, mps, cuda and cuda:<number>{hint}")

@@ -101,6 +101,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
 
 
 def _all_threads_config() -> Any:
+    """The setting that profiles all threads; None with an older torch."""
     try:
         return _ExperimentalConfig(profile_all_threads=True)
     # torch before 2.7 has no such setting.
@@ -147,6 +148,7 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
 
 
 def _format_table(result: Profile, name: str) -> str:
+    """A legend, the CPU time, and the table of the costliest operations."""
     totals = result.profiler.key_averages().table(sort_by=result.sort_by, row_limit=MAX_TABLE_ROWS)
     cpu_time = (
         f"CPU time of this process {result.cpu_s:.3f} s, of its workers "

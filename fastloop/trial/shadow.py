@@ -246,6 +246,7 @@ def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
 
 
 def _seconds(epochs: Epochs, number: int) -> float:
+    """Seconds of reading an epoch with this number."""
     start_ns = now_ns()
     for _ in epochs(number):
         pass

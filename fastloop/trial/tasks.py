@@ -86,6 +86,7 @@ def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
 
 
 def _encode_command(task: str, index: int, prepared: PreparedData, **rest: Any) -> dict[str, Any]:
+    """The JSON command of a task, with the prepared data without its dataset."""
     plain = {name: getattr(prepared, name) for name in _PLAIN_TYPES}
     encoded = {
         name: _PLAIN_TYPES[name].dump_python(value, mode="json") for name, value in plain.items()

@@ -44,6 +44,7 @@ def may_be_unread(batch: Tree) -> bool:
 
 
 def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
+    """As `may_be_unread`, by mappings that are known already."""
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     if any(type(leaf) is not torch.Tensor for leaf in leaves):
         return True

@@ -106,6 +106,7 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
 
 
 def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
+    """The reason why the job's store can't be written; empty if there is none."""
     # The present job's store is written already.
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
@@ -115,14 +116,9 @@ def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
         return RANDOM_SAMPLES
     # A store holds all samples as rows, whatever its format adds.
     nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
-    free = _free_bytes(Path(store.root))
+    free = shutil.disk_usage(nearest_existing(Path(store.root))).free
     if nbytes > (1 - DISK_KEPT) * free:
         return f"its store of {nbytes / MIB:,.0f} MiB: the disk has {free / MIB:,.0f} MiB left"
     if bounds.budget_s is not None and pilot.decode_s > LARGEST_WRITING_SHARE * bounds.budget_s:
         return f"writing its store takes about {pilot.decode_s:,.0f} s of the budget"
     return ""
-
-
-def _free_bytes(folder: Path) -> int:
-    """Free bytes of the disk on which the folder is, or will be."""
-    return shutil.disk_usage(nearest_existing(folder)).free

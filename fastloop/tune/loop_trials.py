@@ -254,6 +254,7 @@ class LoopTrials:
             self.watch.end_stretch()
 
     def _reader(self, limit_s: float | None = None) -> PartReader:
+        """A reader that stops after `limit_s` seconds; None: no limit."""
         return PartReader(
             step=self.step,
             device=self.device,
@@ -271,6 +272,7 @@ class LoopTrials:
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
 
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
+        """Time an epoch of an open loader, after its data was compared once; raises Invalid."""
         # This read also warms the loader up.
         first = reader.read(epochs)
         if name not in self.checked:

@@ -212,6 +212,7 @@ def race_loaders(
 
 
 def _check_numbers(budget_s: float, min_window_s: float) -> None:
+    """Raise ValueError for times that `tune` can't keep."""
     if not (isinstance(budget_s, Real) and 0 < budget_s < math.inf):
         raise ValueError(f"budget_s={budget_s!r}: allowed is a number of seconds, more than 0")
     check_seconds(seconds=None, min_window_s=min_window_s)
@@ -220,6 +221,7 @@ def _check_numbers(budget_s: float, min_window_s: float) -> None:
 def _check_space(
     make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]]
 ) -> None:
+    """Raise TypeError or ValueError for a wrong make_loader or space."""
     if not callable(make_loader):
         allowed = "allowed is a function that returns a loader"
         raise TypeError(f"make_loader={short_repr(make_loader)}: {allowed}")

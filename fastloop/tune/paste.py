@@ -173,6 +173,7 @@ def _getitems(job: Job) -> Code:
 
 
 def _batch_sampler(job: Job) -> Code:
+    """A DataLoader over rows in memory that gathers all rows of a batch at once."""
     imports, rows = _write_rows_in_memory(with_sampler=True)
     sampler = {"sampler": "IndexBatches(len(rows))", "batch_size": "None", "collate_fn": "deliver"}
     lines = [*_lines(_fill(INDEX_BATCHES, job)), *rows]
@@ -180,6 +181,7 @@ def _batch_sampler(job: Job) -> Code:
 
 
 def _fastloop(job: Job) -> Code:
+    """A FastLoader over the dataset, or over the rows of a store."""
     # FastLoader chooses its threads and its depth by itself unless they were tuned.
     loader: Any = job.loader
     arguments = _batches(job)

@@ -153,6 +153,7 @@ def _forecast_mib(job: Job, pilot: Pilot) -> float | None:
 
 
 def _without_slow_starts(candidates: Candidates) -> Candidates:
+    """The candidates without those that start slowly, which are counted as left out."""
     kept, slow = drop_slow_starts(candidates.found)
     return Candidates(found=tuple(kept), left_out={**candidates.left_out, **slow})
 
@@ -194,6 +195,7 @@ def check_trial_time(pilot: Pilot, spending: Spending) -> None:
 
 
 def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
+    """The error for a budget that is too short, with a larger one."""
     larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
     given = f"budget={spending.budget.seconds:g}s is too short"
     return UsageError(f"{given}: {reason}; allowed: for example {larger}")

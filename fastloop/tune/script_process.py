@@ -128,6 +128,7 @@ class RaceProbe:
 
 
 def _start() -> None:
+    """Run the script, with the probe in DataLoader's module."""
     # Without -P, Python has put this file's folder first on sys.path.
     if not sys.flags.safe_path:
         del sys.path[0]

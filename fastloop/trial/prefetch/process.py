@@ -138,6 +138,7 @@ class LoaderProcess:
         self._messages.close()
 
     def _start(self) -> None:
+        """Start the process with a pipe in each direction."""
         commands, self._commands = Pipe(duplex=False)
         self._messages, messages = Pipe(duplex=False)
         parent_ends = self._commands, self._messages
@@ -151,18 +152,22 @@ class LoaderProcess:
         messages.close()
 
     def _send(self, command: int | str) -> None:
+        """Send a command; raises ChildProcessError if the process has ended."""
         try:
             self._commands.send(command)
         except OSError as error:
             raise self._exit_error() from error
 
     def _receive(self) -> SharedBatch | EpochEnd:
+        """Receive a batch or the end of an epoch; raises ChildProcessError if the process has
+        ended."""
         try:
             return self._messages.recv()
         except (EOFError, OSError) as error:
             raise self._exit_error() from error
 
     def _exit_error(self) -> ChildProcessError:
+        """The error for a process that has ended, with its exit status."""
         assert self._process is not None
         self._process.join()
         cause = describe_exit(self._process.exitcode)
@@ -231,6 +236,7 @@ def _wait_for_stop(commands: Connection) -> None:
 
 
 def _receive_command(commands: Connection) -> int | str:
+    """Receive a command; exits if the parent has ended."""
     try:
         return commands.recv()
     # The parent has ended.
@@ -239,6 +245,7 @@ def _receive_command(commands: Connection) -> int | str:
 
 
 def _picklable(error: Exception) -> Exception:
+    """Return the error, or a RuntimeError with its text if it can't be pickled."""
     try:
         return pickle.loads(pickle.dumps(error))
     # An exception's class may have a constructor that unpickling can't call.

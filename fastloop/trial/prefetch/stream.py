@@ -105,6 +105,7 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    """Yield the batches of an epoch, with up to `ahead` copies pending."""
     pending: deque[PendingBatch] = deque()
     for batch in stream.deliver_each(stream.start_epoch(epochs, epoch), deliver):
         pending.append(batch)

@@ -37,6 +37,7 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    """Yield the batches of an epoch, which a thread loads and moves up to `ahead` in advance."""
     # `room` holds a token for each batch that the thread may load, `ready` the loaded batches.
     room = SimpleQueue()
     ready = SimpleQueue()
