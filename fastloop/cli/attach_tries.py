@@ -110,7 +110,7 @@ def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
 def _print_effects(effects: list[str]) -> None:
     """Print the changes that the observed run made outside of itself; each further run may repeat
     them."""
-    nothing = "  It was not seen to write or remove files, connect or start programs."
+    nothing = "  It did not seem to write or remove files, connect or start programs."
     lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
     print("\n".join(lines), file=sys.stderr)
 

@@ -202,7 +202,7 @@ def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
     # did: then both were noise.
     if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
-    lines = (*again.lines, "speed: not the same job was slower in both measurements")
+    lines = (*again.lines, "speed: a different job was slower in each measurement")
     return CheckVerdict(status=CheckStatus.NOT_JUDGED, lines=lines)
 
 

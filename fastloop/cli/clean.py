@@ -97,7 +97,8 @@ def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
     if yes == "true" and not kinds:
-        raise UsageError(f"clean yes=true: allowed: with what to remove: {', '.join(KINDS)}")
+        known = ", ".join(KINDS)
+        raise UsageError(f"clean yes=true: allowed: together with what to remove: {known}")
     found = {
         kind: [item for item in _items(kind) if item.age_s >= age_s] for kind in kinds or KINDS
     }

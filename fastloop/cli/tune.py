@@ -91,7 +91,7 @@ LAUNCHERS = {
     "fabric",
 }
 """Commands and modules, besides torchrun, that start a script in several processes."""
-NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one starts again"
+NOTHING_TO_RESUME = "no earlier tuning has finished a trial; this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
 
@@ -132,7 +132,7 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         budget_s = parse_budget(given["budget"]).seconds
         usual, _ = split_arguments([f"budget={given['budget']}"])
         if left or budget_s is None or given != usual:
-            raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
+            raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: only budget=, a time")
         # This is checked before the script runs: a later error would come with its traceback.
         command = f"tune {SCRIPT}"
         check_budget(budget_s)

@@ -109,7 +109,7 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
             SERVER_IS_READY.clear()
             forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
         cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        message = f"ChildProcessError: the system starts no further process{cause}: {LIMITS}"
+        message = f"ChildProcessError: the system can't start another process{cause}: {LIMITS}"
         raise JobFailed(Failure(kind=FailureKind.ERROR, message=message)) from None
 
 

@@ -125,5 +125,5 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
 def no_baseline(names: Names, baseline: str) -> str:
     """The message for a baseline that names no job, with the allowed values."""
     allowed = ", ".join(dict.fromkeys([*names.values(), *names])) or "none: no job has finished"
-    short = ", or as a row of the table is named" if names else ""
+    short = ", or the name of a row of the table" if names else ""
     return f"baseline={baseline}: no such job or loader; allowed: {allowed}{short}"

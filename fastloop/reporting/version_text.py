@@ -99,9 +99,10 @@ def _answer(found: VersionOutcome) -> str:
     """The first sentence: other samples, a job that broke, or the judgement on speed."""
     if names := found.other_samples:
         before, after = found.base[names[0]], found.new[names[0]]
+        counts = f"{_samples(after)} against {_samples(before)}"
         return (
-            f"{names[0]} delivers other samples in {found.new_label} than in {found.base_label} "
-            f"({_samples(after)} against {_samples(before)}): their times can't be compared."
+            f"{names[0]} delivers different samples in {found.new_label} than in "
+            f"{found.base_label} ({counts}): their times can't be compared."
         )
     if names := found.broken:
         reason = found.new[names[0]].status_reason
@@ -126,14 +127,14 @@ def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
         if failed is not None:
             end = "was skipped" if outcome(failed)[0] == "skipped" else "did not finish"
             return (
-                f"It can't be told whether {found.new_label} is slower: {failed.name} {end} in "
+                f"It is not clear whether {found.new_label} is slower: {failed.name} {end} in "
                 f"{label}, see below."
             )
     widest = max(unknown, key=_width, default=None)
     if widest is None or widest.ratio is None:
-        few = "there were too few rounds, which more seconds= allow"
-        return f"It can't be told whether {found.new_label} is slower: {few}."
-    return f"It can't be told whether {found.new_label} is slower: {_takes(widest)}."
+        few = "there were too few rounds; a larger seconds= allows more"
+        return f"It is not clear whether {found.new_label} is slower: {few}."
+    return f"It is not clear whether {found.new_label} is slower: {_takes(widest)}."
 
 
 def _width(change: CostChange) -> float:

@@ -140,7 +140,7 @@ def test_last_tuning_starts_again_if_none_has_finished_a_trial(tmp_path):
     quick += ["space=loader=raw", "budget=2trials", "resume=last"]
     process = run_fastloop(*quick, "tracker=none", cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
-    assert "resume=last: no earlier tuning has finished a trial, this one starts again\n" in (
+    assert "resume=last: no earlier tuning has finished a trial; this one starts again\n" in (
         process.stderr
     )
 
