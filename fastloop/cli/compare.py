@@ -29,6 +29,7 @@ from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
     DEFAULTS,
+    Pairs,
     check_comparable,
     comparison_answer,
     find_changes,
@@ -58,7 +59,16 @@ def main() -> None:
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    any_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
+    sys.exit(int(_print_comparison(base, new, pairs, fail_above)))
+
+
+def _print_comparison(
+    base: dict[str, Result], new: dict[str, Result], pairs: Pairs, fail_above: float
+) -> bool:
+    """Print the load of the machines, the answer, the changes and other differences.
+
+    Returns True if a job has become slower, or no longer finishes.
+    """
     changes = find_changes(pairs)
     for name, results in (("base", base), ("new", new)):
         for line in load_lines([*results.values()]):
@@ -69,7 +79,8 @@ def main() -> None:
         print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
     for line in other_differences(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
-    sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
+    is_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
+    return is_broken or any(change.is_regression(fail_above) for change in changes)
 
 
 def _name_folders(arguments: Sequence[str]) -> list[str]:
