@@ -51,9 +51,11 @@ class AttachWords:
     """The words of a command line: flags of attach, then the script with its arguments."""
 
     switches: frozenset[str]
+    """Flags without a value."""
     numbers: Mapping[str, float]
     """Flag with a number -> its number."""
     script: list[str]
+    """The words after the flags."""
 
 
 def read_settings(arguments: list[str]) -> AttachSettings:

@@ -56,7 +56,9 @@ class Item:
 
     path: Path
     mib: float
+    """Its size; that of a folder includes its files."""
     age_s: float
+    """Seconds since the last change of anything in it."""
 
 
 def main() -> None:

@@ -61,6 +61,7 @@ class CommandLine:
     flags: tuple[str, ...]
     """Flags with their values."""
     overrides: tuple[str, ...]
+    """Overrides in Hydra's grammar."""
     is_sweep: bool
     """True with -m."""
     prints_info: bool
@@ -68,6 +69,7 @@ class CommandLine:
     config_path: str | None
     config_name: str | None
     config_dir: str | None
+    """The folder of -cd; None without one."""
 
     @property
     def config_flags(self) -> tuple[str, ...]:

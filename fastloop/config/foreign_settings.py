@@ -172,9 +172,11 @@ class Concerns:
     """Counts the jobs of a sweep that have, and that lack, its foreign settings."""
 
     jobs: int = 0
+    """Number of jobs so far."""
     lacking: dict[str, int] = field(default_factory=dict)
     """Name of a setting -> number of jobs that lack it."""
     errors: dict[str, ConfigError] = field(default_factory=dict)
+    """Name of a setting -> the error if no job has it."""
     having: dict[str, dict[str, None]] = field(default_factory=dict)
     """Name of a setting -> the options that have it, in the order of the jobs."""
     values: dict[str, dict[str, None]] = field(default_factory=dict)

@@ -77,10 +77,12 @@ class Child:
     call: Call
     process: BaseProcess
     receiver: Connection
+    """The connection that receives the outcome."""
     release: Connection
     """A connection; closing it lets the process exit."""
     log: ChildLog
     oom_kills_before: int
+    """Number of processes that the kernel had killed for want of memory before this one started."""
     has_answered: bool = False
     """True when it has returned a value. It then exits by itself."""
     left_running: list[str] = field(default_factory=list)

@@ -52,6 +52,7 @@ class RankPosition:
     location: str = NO_STACK
     """Work of the rank and of its workers, `in <function> (<file>:<line>)`."""
     stack: str = ""
+    """The stacks of the rank and its workers; empty if they did not respond."""
 
 
 def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:

@@ -53,6 +53,7 @@ class Followers:
     numbers: count[int] = field(default_factory=lambda: count(1))
     """Numbers of the calls."""
     joined: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Rank -> its first message."""
 
     def assemble(self, identity: Mapping[str, str]) -> None:
         """Wait until all followers have joined with the same identity, see `identity_of`.

@@ -77,6 +77,7 @@ class _Collection:
     calls: list[Call]
     followers: Followers | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
+    """Rank -> its answer so far."""
 
     @property
     def number(self) -> int:

@@ -34,6 +34,7 @@ class Activity:
 
     cpu_s: float = 0.0
     read_bytes: int = 0
+    """Bytes read by system calls."""
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,7 @@ class _Standstill:
     since_ns: int
     activity: Activity
     is_told: bool = False
+    """True once it was reported."""
 
 
 class StallWatch:

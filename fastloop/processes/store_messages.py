@@ -113,6 +113,7 @@ class Mailbox:
 
     store: Store
     name: str
+    """Prefix of the keys of its messages."""
 
     def post(self, message: Any) -> None:
         """Append a message; has no effect if the store is lost."""

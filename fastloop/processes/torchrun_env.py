@@ -22,6 +22,7 @@ class StoreAddress:
     host: str
     port: int
     prefix: str = "fastloop"
+    """Prefix of this command's keys in the store."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

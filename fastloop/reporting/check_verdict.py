@@ -54,6 +54,7 @@ class CheckVerdict:
 
     status: CheckStatus
     lines: tuple[str, ...]
+    """The sentences that the command prints."""
     slower: frozenset[tuple[str, str]] = frozenset()
     """Jobs and benchmarks that are slower than allowed."""
 

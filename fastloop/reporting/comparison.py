@@ -231,6 +231,7 @@ class Difference:
     condition: str
     """A name that `allow=` accepts."""
     key: str
+    """Name of the value that differs."""
     base: object
     new: object
 

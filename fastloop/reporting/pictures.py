@@ -78,6 +78,7 @@ class Chart:
     title: str
     caption: str
     draw: Callable[[Sequence[Row]], Figure]
+    """Draws the chart of these rows."""
     has_values: Callable[[Row], object] = lambda _: True
     """Truthy for a row that has the values to draw."""
     is_worthwhile: Callable[[Sequence[Row]], bool] = bool

@@ -58,10 +58,12 @@ class Document:
     first_pictures: tuple[Picture, ...]
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
+    """Tables about several jobs or benchmarks, such as shares, means and ranks."""
     sections: tuple[Section, ...]
     timelines: tuple[tuple[str, bytes], ...]
     """(heading, <svg> element) of each explained job that has a timeline."""
     appendix: tuple[Table, ...]
+    """Tables at the end, such as settings and machines."""
 
 
 def compose_document(

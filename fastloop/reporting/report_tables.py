@@ -55,6 +55,7 @@ class Table:
 
     heading: str
     head: tuple[str, ...]
+    """Headings of the columns."""
     rows: tuple[tuple[str, ...], ...]
     legend: str = ""
     """A text below the table that explains its figures."""

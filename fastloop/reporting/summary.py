@@ -33,17 +33,20 @@ class Row:
     """Figures of one job in one benchmark; a figure is None if there are too few values for it."""
 
     label: str
+    """Short name of the job."""
     result: Result
     by_round: dict[int, Measurement]
     """The job's trials of this benchmark by round number, ascending."""
     interval: tuple[float, float] | None
     """95 % interval of the median seconds."""
     rank: int | None
+    """Rank of the job; None without ranks."""
     faster: frozenset[str]
     """Labels of the jobs that are surely faster."""
     ratio: stats.Ratio | None
     """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
     limit_fraction: float | None
+    """Median share of the machine's limit; None without a limit."""
     samples_per_s: float
     peak_mib: float | None
     waits_s: tuple[float, ...]
@@ -109,6 +112,7 @@ class JobGroup:
     title: str
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
+    """One for each benchmark."""
 
 
 def check_baseline(results: Sequence[Result], baseline: str) -> None:

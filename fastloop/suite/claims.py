@@ -31,14 +31,19 @@ class Claim:
 
     name: str
     says: str
+    """The claim in a sentence."""
     source: str
+    """Address of the page."""
     date: str
     """Day of the source, or the day on which an undated page was read."""
     condition: str
     """The conditions of this measurement, and how they differ from the source's."""
     common: tuple[str, ...]
+    """Overrides of both jobs."""
     slow: SuiteRow
+    """The way that is claimed to be slower."""
     fast: SuiteRow
+    """The way that is claimed to be faster."""
     least: float
     """The least factor by which `fast` is faster, according to the claim."""
 

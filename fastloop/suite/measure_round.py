@@ -40,6 +40,7 @@ class SuiteRun:
 
     scope: Scope
     folder: Path
+    """The folder of the sweeps."""
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     loaders: tuple[str, ...] = ()
     """Empty for every loader that there is."""
@@ -71,6 +72,7 @@ class MeasuredRow:
     reason: str
     """The reason why it is left out; empty if it is measured."""
     result: Result | None = None
+    """The result; None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)

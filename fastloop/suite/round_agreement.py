@@ -20,7 +20,9 @@ class ComparedRow:
 
     label: str
     ranks: tuple[int, int]
+    """The row's rank in each round."""
     seconds: tuple[float, float]
+    """The row's median seconds in each round."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,6 +170,7 @@ class LoaderTimes:
     seconds: list[float]
     """Seconds of its trials, in the order of the rounds."""
     seconds_median: float
+    """Median seconds of a trial."""
     seconds_interval: tuple[float, float] | None
     """95 % interval of `seconds_median`; None below three trials."""
     samples_per_s: float

@@ -43,7 +43,9 @@ class VersionComparison:
     """The trials of both versions."""
 
     base: Results
+    """Results of the base version."""
     new: Results
+    """Results of the new version."""
     times: dict[tuple[str, str], RoundTimes]
     """(job, benchmark) -> times of both versions, a value for each round."""
     changes: list[CostChange]
@@ -51,6 +53,7 @@ class VersionComparison:
     trials_per_round: int
     """Trials of each version in a round."""
     seconds: float
+    """Time of the whole comparison."""
 
 
 def compare_versions(

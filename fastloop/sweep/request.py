@@ -35,6 +35,7 @@ class JobRequest:
     launcher: Launcher
     tracker: Tracker
     choices: dict[str, str]
+    """Group -> option."""
     overrides: tuple[str, ...]
     flags: tuple[str, ...] = ()
     """Flags of the command line that name the user's own yaml files, which another command line for
@@ -46,6 +47,7 @@ class JobRequest:
     colour: str
     """Colour of the job in charts, #rrggbb."""
     folder: Path
+    """Folder of the job's files."""
     sweep_folder: Path
     name: str = ""
     """The job's name. Empty until it is known, because job_names makes the names of all jobs of a

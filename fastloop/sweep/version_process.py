@@ -44,6 +44,7 @@ class Version:
     label: str
     """The name in messages, such as `HEAD~1 (4f0c2d1)`."""
     python: str = sys.executable
+    """The interpreter."""
     path: tuple[str, ...] = ()
     """Folders that come first on the import path."""
     tree: str = ""

@@ -69,6 +69,7 @@ class CropMaking:
 
     column: Column
     per_call: int
+    """Number of crops of each call."""
     threads: int
 
     def run(self, thread: int, stop_ns: int) -> int:

@@ -62,6 +62,7 @@ class Decoding:
     """Decoding of the same files by one library, on all threads."""
 
     decode: Callable[[bytes], np.ndarray]
+    """Decodes a file; raises BadData."""
     files: list[bytes]
     threads: int
     firsts: dict[int, np.ndarray] = field(default_factory=dict)

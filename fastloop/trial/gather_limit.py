@@ -45,9 +45,11 @@ class Gatherer:
     """Gather function of one thread, its output buffer, and the batches of rows to gather."""
 
     gather: Callable[[Any], Any]
+    """Gathers the rows of a batch into `out`."""
     batches: Sequence[Any]
     """Arguments of `gather`, made in advance; each fills the buffer."""
     out: np.ndarray
+    """The output buffer."""
 
     def run(self, stop_ns: int, reads: bool) -> int:
         """Gather until `stop_ns`, and return the number of rows.

@@ -207,7 +207,9 @@ class _CpuTimes:
     """CPU time of this process's other threads, and of its descendants."""
 
     threads_s: float
+    """CPU seconds of the other threads."""
     children_s: float
+    """CPU seconds of the descendants."""
 
     @staticmethod
     def now() -> _CpuTimes:

@@ -164,7 +164,9 @@ class _TimedWindow:
 
     window: Window
     losses: list[torch.Tensor]
+    """Losses of the steps, on the device."""
     cached: tuple[float | None, float | None]
+    """Share of the files' pages in memory, before and after the change of the cache state."""
 
 
 def _time_windows(

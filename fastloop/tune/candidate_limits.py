@@ -36,6 +36,7 @@ class Bounds:
     """The memory and the time that a candidate may take."""
 
     memory_mib: float
+    """The memory that a trial may take."""
     budget_s: float | None
     """Seconds of the budget; None: the budget is not a time."""
     slowdown: float = 1.0

@@ -114,10 +114,13 @@ class _Crossing:
     """The product of the dimensions while it is built."""
 
     present: Job
+    """The job that the choices change."""
     dimensions: Dimensions
     effects: Mapping[Choice, Effect]
+    """The values that each choice changes."""
     found: list[ChangedJob] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    """The number of combinations that can't be run, by the reason."""
 
     def cross(self, chosen: tuple[Choice, ...], names: Sequence[str]) -> None:
         """Add all combinations of the chosen values with those of the other dimensions."""

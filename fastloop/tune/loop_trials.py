@@ -52,6 +52,7 @@ class EpochPart:
     is_whole: bool
     """True for a whole epoch."""
     seconds: float
+    """Seconds of reading it, with the start and the end of the iterator."""
     fixed_s: float
     """The part of `seconds` that does not grow with an epoch: iter() and the end of the iterator,
     with the start and the end of workers."""
@@ -76,8 +77,10 @@ class PartReader:
     """Reads parts of epochs, with a step on each batch."""
 
     step: Callable[[Tree], Any]
+    """Called with each batch."""
     device: torch.device
     epoch_s: float
+    """Approximate seconds that a part takes."""
     counts_batches: bool = False
     """True: a batch counts as one sample, because batches without tensors have no length."""
     deadline: Deadline = field(default_factory=Deadline)
@@ -170,9 +173,11 @@ class LoopTrials:
     """Measures loaders in this process, with a new loader for each measurement."""
 
     make_loader: Callable[..., LoaderLike]
+    """Called with the settings of a configuration."""
     settings: Mapping[str, Mapping[str, Any]]
     """The settings of each configuration, by its name; the present one is the first."""
     step: Callable[[Tree], Any]
+    """Called with each batch."""
     device: torch.device
     same_data: bool
     min_window_s: float
@@ -192,7 +197,9 @@ class LoopTrials:
     checked: set[str] = field(default_factory=set)
     """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
+    """The reasons why configurations could not be run, by name."""
     watch: LoadWatch = field(default_factory=LoadWatch)
+    """Records the load by other programs during the trials."""
 
     @property
     def present(self) -> str:

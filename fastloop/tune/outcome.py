@@ -35,9 +35,11 @@ class TuneOutcome:
 
     race: RaceResult
     objective: str
+    """The name of the cost."""
     label: str
     """Loader, dataset and benchmark."""
     file: TuneFile
+    """The plan, and the costs of passes."""
     reasons: Mapping[str, str]
     """The reasons why configurations have failed, by name."""
     peak_mib: Mapping[str, float]
@@ -45,7 +47,9 @@ class TuneOutcome:
     unobserved: Sequence[str] = ()
     """Configurations that were not observed for lack of time."""
     seconds: float
+    """Seconds spent, also by interrupted sessions."""
     trials: int
+    """Number of trials that ran."""
     larger_budget: str = "a larger budget"
     """A budget with which a race that had no time to confirm a gain can go on."""
     machine_load: LoadSummary | None = None

@@ -92,6 +92,7 @@ class MemoryProfile:
     prefetch_factor: int = TORCH_PREFETCH
     """The prefetch_factor of the passes in which added_mib was observed."""
     batch_mib: float
+    """Size of a batch."""
     batches: int
     """Number of batches in an epoch, and the maximum number in queues."""
     rows_mib: float

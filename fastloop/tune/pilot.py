@@ -75,6 +75,7 @@ class Pilot:
     """Measurements of the present configuration, and predictions of others from them."""
 
     present: Job
+    """The present job, as the race runs it."""
     prepared: PreparedData
     measured: Measured | None
     """The input of the model; None if the budget has no time to measure it."""

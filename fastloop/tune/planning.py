@@ -70,10 +70,13 @@ class TuneSettings:
 
     budget: TuneBudget
     objective: str
+    """The name of the cost that tuning minimizes."""
     memory_limit_mib: float | None
     """The user's limit; None: the memory that cgroup and machine allow."""
     space: Space
+    """The values to try, by setting."""
     is_default_space: bool
+    """False if the user has given the space."""
 
 
 def override_for_race(request: JobRequest) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class RaceResult:
     """The costs that were measured in a race, and its outcome."""
 
     present: str
+    """Name of the present configuration."""
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
@@ -124,12 +125,15 @@ class _Race:
     surrogate: Surrogate
     measure: Measure
     spent: Callable[[], float]
+    """Returns the share of the budget that is spent so far."""
     rules: RaceRules
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The costs so far, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
     """For each name, the shares of the budget that its trials have cost."""
     rounds: int = 0
+    """Number of rounds so far."""
     is_cut: bool = False
     """True if there is no room for all rounds that confirm a gain; they run as far as there is
     room."""

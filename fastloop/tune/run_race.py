@@ -130,9 +130,12 @@ class _Trials:
     states: Mapping[str, JobState]
     """The jobs, by the names of their configurations."""
     run_round: RunRound
+    """Runs trials of the given jobs as a round of the sweep."""
     objective: str
+    """The name of the cost, see objective.py."""
     spending: Spending
     file: TuneFile
+    """Plan, costs and spending, saved after each trial."""
     folder: Path
     timeout_s: float
     """The user's own limit of a trial, in seconds."""

@@ -57,6 +57,7 @@ class TunedScript:
     """The answer about a script."""
 
     text: str
+    """The verdict, with the place of the call and its change."""
     patch: str
     """The recommended change for `git apply`; empty if there is none."""
 

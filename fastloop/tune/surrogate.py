@@ -67,6 +67,7 @@ class Surrogate:
     """Configurations, the first of which is the present one."""
 
     names: Sequence[str]
+    """Names of the configurations."""
     changes: Sequence[frozenset[str]]
     """The settings by which each configuration differs from the first."""
     predicted: Sequence[float]

@@ -44,6 +44,7 @@ class EpochEnd:
     """End of an epoch: no batch is left, or loading failed with `error`."""
 
     error: Exception | None = None
+    """The error of loading; None if no batch is left."""
     details: str = ""
     """The error's traceback in the process."""
 
@@ -260,6 +261,7 @@ class TensorLocation:
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
+    """Position in the block, in bytes."""
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The tensor as a view of the memory."""
@@ -276,7 +278,9 @@ class SharedBatch:
     """
 
     memory: torch.Tensor
+    """The block of shared memory."""
     structure: Any
+    """The containers of the batch, without its leaves."""
     leaves: list[Any]
     """A TensorLocation for each packed tensor; any other leaf as it is."""
 
