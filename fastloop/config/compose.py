@@ -125,7 +125,6 @@ def _check_and_tell(
 ) -> None:
     """Raise ConfigError for a wrong setting of these jobs, and if none of them finds the files of
     its dataset; then print the line about the work, unless torch is imported already."""
-    # The user reads the line while torch is imported, which takes seconds.
     jobs = [combination.values for combination in combinations]
     refuse_unknown_settings(combinations)
     for job in jobs:
@@ -134,6 +133,7 @@ def _check_and_tell(
     # Other machines, on which a Hydra launcher runs the jobs, may have other files.
     if combinations[0].launcher == BASIC:
         _refuse_missing_files(combinations)
+    # The user reads the line while torch is imported, which takes seconds.
     if describe and "torch" not in sys.modules:
         print_once(describe(jobs))
 
