@@ -98,7 +98,6 @@ def describe_settings(name: str, choices: Mapping[str, str]) -> str:
     return f"{written}={option} has no settings of its own; {listed}"
 
 
-
 def _settings_of_option(group: str, option: str) -> list[str]:
     """Dotted names of the settings of that option; empty if it has none."""
     names = [

@@ -33,7 +33,6 @@ def find_reason(output: str) -> str:
     return f"{reason}{_explain_absence(line, lines)}" if reason.startswith(NOT_FOUND) else reason
 
 
-
 def _explain_absence(error: str, lines: list[str]) -> str:
     """Words after an error about an absent package: why it is absent, and what there is."""
     versions = VERSIONS.search(error)

@@ -225,7 +225,6 @@ def _list(names: Sequence[str]) -> str:
     return f"{separator.join(names[:-1])} and {names[-1]}"
 
 
-
 def shuffling_sentence(comparison: Comparison) -> str:
     """A sentence that names the fastest job of those that shuffle most, if a faster one shuffles
     less; else empty."""

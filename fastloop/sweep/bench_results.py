@@ -309,7 +309,6 @@ def _ratio_bounds(ratio: stats.Ratio) -> str:
     return bounds if ratio.is_interval else bounds.replace("[", "(").replace("]", ")")
 
 
-
 def _sentences(bench: Bench) -> list[str]:
     """The reason for missing ranks or for a tie, if any; a legend of the figures; and caveats."""
     is_range = any(ratio and not ratio.is_interval for ratio in bench.ratios.values())

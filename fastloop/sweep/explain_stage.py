@@ -39,6 +39,7 @@ def explain_all(
 
 def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress) -> None:
     """Record the explanation of a job, or the reason why it can't be explained."""
+
     def begin_step(step: str) -> None:
         progress.begin_step(f"{step}, {state.result.name}")
 
