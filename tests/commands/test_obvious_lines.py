@@ -140,7 +140,7 @@ REFUSED = [
     ("ui port=0", "port=0: allowed: 1 to 65535"),
     ("ui", "mlflow.db: no results yet; fastloop run produces some"),
     ("compare", "there are no results in"),
-    ("compare a", "allowed: two folders, that of the base first"),
+    ("compare a", "allowed: two folders, the base first"),
 ]
 FOREIGN = (
     "Input should",
