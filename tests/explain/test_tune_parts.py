@@ -25,7 +25,7 @@ from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
-from fastloop.tune.budget import Spending, TuneBudget, parse_budget
+from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
 from fastloop.tune.candidates import choose_simplest, find_tune_candidates
 from fastloop.tune.default_space import (
@@ -34,6 +34,7 @@ from fastloop.tune.default_space import (
     drop_settings_without_effect,
     narrow_space,
 )
+from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
 from fastloop.tune.peak_memory import (
@@ -41,13 +42,11 @@ from fastloop.tune.peak_memory import (
     MemoryProfile,
     forecast_peak_mib,
     forecast_trial_mib,
-    limit_mib,
 )
 from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
 from fastloop.tune.short_budget import (
     check_least_time,
-    expect_cost,
     is_short,
     longest_epoch_s,
     name_larger_budget,
@@ -85,7 +84,7 @@ def test_budgets(text, budget):
 
 @pytest.mark.parametrize("text", ["abc", "5", "0s", "-3s", "1.5trials", "120%", "", None, "5 days"])
 def test_wrong_budgets_are_named(text):
-    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time as 300s"):
+    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time such as 300s"):
         parse_budget(text)
 
 
@@ -155,9 +154,9 @@ def test_wrong_objectives_are_named(name):
 @pytest.mark.parametrize("text", ["abc", "0", "-5", "inf", "nan"])
 def test_wrong_memory_limits_are_named(text):
     with pytest.raises(UsageError, match=f"memory_limit_mib={text}: allowed"):
-        limit_mib(text)
-    assert limit_mib("1500") == 1500
-    assert limit_mib(None) is None
+        parse_memory_limit(text)
+    assert parse_memory_limit("1500") == 1500
+    assert parse_memory_limit(None) is None
 
 
 def test_settings_of_tune_are_told_from_those_of_jobs():
@@ -489,7 +488,7 @@ def test_budget_without_time_for_one_trial_is_refused_and_a_larger_one_is_named(
     check_trial_time(slow, Spending(budget=TuneBudget(trials=5), before_s=1e9))
     with pytest.raises(UsageError, match=r"^budget=60s is too short: .* about 26 s") as caught:
         check_trial_time(slow, Spending(budget=TuneBudget(seconds=60), before_s=40))
-    named = re.search(r"such as budget=(\S+)$", str(caught.value))
+    named = re.search(r"for example budget=(\S+)$", str(caught.value))
     assert named
     assert parse_budget(named[1]).seconds >= 40 + race_of_two_s(26)
 
