@@ -117,7 +117,8 @@ def process_cpu_seconds() -> float:
 
 def cpu_seconds() -> float:
     """User and system time so far of this process and all its descendants, running and ended."""
-    current, total = psutil.Process(), 0.0
+    current = psutil.Process()
+    total = 0.0
     for process in (current, *current.children(recursive=True)):
         # A process that ends while it is asked is in its parent's children_user the next time.
         with contextlib.suppress(psutil.Error):
@@ -208,7 +209,8 @@ def _read_pressure(proc: Path) -> dict[Resource, float]:
 
 def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
     """The processes that this one may see, by their ids."""
-    hertz, found = os.sysconf("SC_CLK_TCK"), {}
+    hertz = os.sysconf("SC_CLK_TCK")
+    found = {}
     names = os.listdir(proc) if proc.exists() else ()
     for name in filter(str.isdigit, names):
         try:
@@ -279,7 +281,8 @@ def process_tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, times in processes.items():
         children.setdefault(times.parent, []).append(pid)
-    found, waiting = set(), [root] if root in processes else []
+    found = set()
+    waiting = [root] if root in processes else []
     while waiting:
         pid = waiting.pop()
         found.add(pid)

@@ -111,7 +111,8 @@ class LoadSummary:
                 f"processes use, or each of the {stretches} was shorter than {LEAST_SECONDS} s."
             )
         during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
-        most, cores = f"{self.most_other_cores:.2f}", _count_cores(self.cores)
+        most = f"{self.most_other_cores:.2f}"
+        cores = _count_cores(self.cores)
         stolen = ""
         if self.stolen_cores >= LEAST_NAMED_SHARE * self.cores:
             taken = f"{self.stolen_cores:.2f}"

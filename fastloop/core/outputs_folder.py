@@ -88,7 +88,8 @@ def remove_unused(sweep_folder: Path) -> None:
 
     The outputs folder is the last parent considered.
     """
-    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    top = outputs_folder()
+    sweep_folder = sweep_folder.absolute()
     if top not in sweep_folder.parents or not sweep_folder.is_dir():
         return
     hydra_file = sweep_folder / "multirun.yaml"

@@ -83,7 +83,8 @@ def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int 
     from scipy.optimize import root_scalar
     from scipy.special import stdtr, stdtrit
 
-    freedom, spread = len(differences) - 1, differences.std(ddof=1)
+    freedom = len(differences) - 1
+    spread = differences.std(ddof=1)
     if spread**2 < NO_NOISE:
         return 1.0
     # The distribution of the mean is a mixture: Student's distribution for each correlation, with

@@ -178,7 +178,8 @@ class Spans:
 
     def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, with a span for the wait before each; the first includes iter()."""
-        spans, start = self.records.setdefault(name, []), now_ns()
+        spans = self.records.setdefault(name, [])
+        start = now_ns()
         for item in items:
             spans.append((start, now_ns()))
             yield item

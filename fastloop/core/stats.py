@@ -176,7 +176,8 @@ def log_interval(
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
     # outermost values by a multiple of the gap to their neighbours. The plain bootstrap draws
     # observed values only: its intervals jump with n, and cover 94 % at n=5 but 88 % at n=7.
-    count, knots = len(values), np.sort(values)
+    count = len(values)
+    knots = np.sort(values)
     tails = TAILS_OF_FEW.get(count, TAIL) * (knots[[0, -1]] - knots[[1, -2]])
     knots = np.concatenate([knots[:1] + tails[:1], knots, knots[-1:] + tails[1:]])
     shares = (np.arange(1, count + 1) - POSITION) / (count + 1 - 2 * POSITION)

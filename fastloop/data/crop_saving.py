@@ -27,7 +27,8 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
     None if none of the images that are tried can be decoded.
     """
     source, stored = _crops_of(before), _crops_of(after)
-    begin_ns, saved_ns = cpu_ns(), []
+    begin_ns = cpu_ns()
+    saved_ns = []
     for index in spread_indices(len(before), MOST_IMAGES):
         try:
             # The first crop of each also reads the file into memory, so it is not counted.
@@ -60,7 +61,8 @@ def _gain_ns(source: CroppedImages, stored: CroppedImages, index: int, seed: int
 
 
 def _crop_ns(column: CroppedImages, index: int, seed: int) -> int:
-    out, indices = np.empty((1, column.spec.nbytes), np.uint8), np.array([index])
+    out = np.empty((1, column.spec.nbytes), np.uint8)
+    indices = np.array([index])
     start = cpu_ns()
     column.with_seed(seed).fill(indices, out)
     return cpu_ns() - start

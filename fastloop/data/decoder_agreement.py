@@ -58,7 +58,8 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     # Crops are normalized and resized, so the images that they are cut from are compared instead.
     if isinstance(dataset, CroppedDataset):
         dataset = dataset.dataset
-    samples, references = dataset.open(), _with_pillow(dataset).open()
+    samples = dataset.open()
+    references = _with_pillow(dataset).open()
     spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
     compared = set(spread) - broken
     try:

@@ -96,7 +96,10 @@ def digest(
     Raises Invalid if a batch changes after its delivery, if the leaves of batches differ or are no
     tensors of one length, and as soon as there are more than `at_most` samples.
     """
-    count, total, leaves, last = 0, 0, (), ""
+    count = 0
+    total = 0
+    leaves = ()
+    last = ""
     for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
         if observe is not None:
             observe(hashes)
@@ -118,12 +121,15 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
     # An iterable with a length ends. Others are looked at whenever their number has doubled, so
     # that all of these looks together take no longer than two of the last.
     check_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
-    parts, count, leaves = [], 0, ()
+    parts = []
+    count = 0
+    leaves = ()
     for leaves, hashes in _hash_batches(batches, uint8_scale):  # noqa: B007
         parts.append(hashes)
         count += len(hashes)
         if count >= check_at:
-            parts, check_at = [np.concatenate(parts)], 2 * count
+            parts = [np.concatenate(parts)]
+            check_at = 2 * count
             # Half of a hash distinguishes samples well enough to count them.
             distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
             if count > ENDLESS_REPEATS * distinct:
@@ -192,7 +198,9 @@ class _Delivered:
     """A batch with a copy of its canonical bytes at delivery."""
 
     def __init__(self, batch: Tree, uint8_scale: float | None, expected: Leaves) -> None:
-        self._batch, self._scale, self._expected = batch, uint8_scale, expected
+        self._batch = batch
+        self._scale = uint8_scale
+        self._expected = expected
         tree = remove_padding(batch, expected)
         self.leaves = leaves_of(tree)
         self._columns = [column.copy() for column in canonical_columns(tree, uint8_scale)]

@@ -214,7 +214,8 @@ class _LeafFile:
         if self.last is None:
             write_header(self.file, array, array.shape)
         self.file.write(array.data)
-        self.count, self.last = self.count + len(array), array[:0]
+        self.count += len(array)
+        self.last = array[:0]
 
     def finish(self, is_text: bool, ragged: bool) -> None:
         """Write the header, and the offsets if lengths differ."""

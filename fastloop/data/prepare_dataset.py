@@ -227,7 +227,8 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
 
     Two such datasets are comparable if their first epochs have the same samples.
     """
-    classes, scale = ClassCounter(), dataset.uint8_scale
+    classes = ClassCounter()
+    scale = dataset.uint8_scale
     with stream.batches() as batches:
         hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
     digest = reference_digest(hashes, leaves)

@@ -157,7 +157,8 @@ def _without_padding(padded: Any, lengths: Any) -> JaggedTensor:
     if padded.ndim < 2:
         raise Invalid("a leaf of variable length has no dimension to pad")
     padded, lengths = padded.detach().cpu(), lengths.cpu()
-    low, high, width = int(lengths.min()), int(lengths.max()), padded.shape[1]
+    low, high = int(lengths.min()), int(lengths.max())
+    width = padded.shape[1]
     if low < 0 or high > width:
         raise Invalid(f"the lengths of a batch are {low} to {high}, but it is padded to {width}")
     return JaggedTensor(padded[torch.arange(width) < lengths[:, None]], lengths)

@@ -86,7 +86,8 @@ def _gather_digests(
 ) -> list[Digest]:
     """Digest of the samples delivered by each rank; all ranks raise Invalid if one of them
     fails."""
-    answer, error = None, ""
+    answer = None
+    error = ""
     try:
         answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
     except Invalid as reason:
@@ -207,7 +208,8 @@ def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
         return f": its first epoch delivered other samples; if they are random, {remedy}"
-    samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
+    samples = prepared.dataset.open()
+    hashes = reference_hashes(prepared)
     collate = collate_jagged if is_ragged(prepared.dataset) else default_collate
     by_user = plan.collate and traits_of(CollateTraits, plan.collate).defines_samples
     if plan.collate and by_user:

@@ -37,7 +37,8 @@ def structure_text(structure: pytree.TreeSpec, option: str) -> str:
         text = pytree.treespec_dumps(structure)
         same = pytree.treespec_loads(text) == structure
     except (NotImplementedError, TypeError, ValueError):
-        same, text = False, ""
+        same = False
+        text = ""
     if not same:
         allowed = "tuples, lists and dicts with string or integer keys"
         remedy = "loader=raw and FastLoader(dataset) take any"

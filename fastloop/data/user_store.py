@@ -231,7 +231,8 @@ def _with_bar(source: StoreSource) -> Iterator[Tree]:
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
     """Yield the chunks; raises SamplesDiffer if their trees, dtypes or shapes differ."""
     # Collating a chunk compares its samples with each other, but not with another chunk's.
-    first, done = None, 0
+    first = None
+    done = 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)
         kinds = structure, tuple((str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves)

@@ -123,7 +123,8 @@ def find_levels(seconds: np.ndarray) -> Levels:
 def _polish(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Levels by pass, shocks by round, and residuals of (..., round, pass) logarithms."""
     rest = logs.copy()
-    levels, shocks = np.zeros(logs.shape[:-2] + logs.shape[-1:]), np.zeros(logs.shape[:-1])
+    levels = np.zeros(logs.shape[:-2] + logs.shape[-1:])
+    shocks = np.zeros(logs.shape[:-1])
     for _ in range(POLISHES):
         middles = np.median(rest, axis=-2)
         levels, rest = levels + middles, rest - middles[..., None, :]

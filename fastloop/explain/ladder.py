@@ -78,7 +78,8 @@ def _build_rows(
     work_s: Mapping[Part, float] | None,
 ) -> list[LadderRow]:
     """A row for each part, from the draws of its share of an epoch."""
-    batch_ms, sure = 1e3 * epoch_s / batches, _find_sure_greatest(shares)
+    batch_ms = 1e3 * epoch_s / batches
+    sure = _find_sure_greatest(shares)
     rows = []
     for rung, draws in shares.items():
         exposed = estimate_from(draws * batch_ms)

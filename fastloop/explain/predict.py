@@ -77,7 +77,8 @@ def predict_seconds(
     prefetch = job.loading.batches_ahead
     # A thread loads ahead of the loop: one worker that shares the interpreter's lock with the loop.
     if job.device_prefetch and not workers:
-        workers, prefetch = 1, job.device_prefetch
+        workers = 1
+        prefetch = job.device_prefetch
         loads, steps = _with_lock(loads), _with_lock(steps)
     machinery = Machinery(workers=workers, prefetch=prefetch, cores=cores, start_s=start_s)
     return _epoch(loads, steps, machinery, measured.batches)

@@ -130,7 +130,8 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
     opened_ns = now_ns()
     with context.open_loader() as loader:
         batches = iter(loader.epochs(job.epochs))
-        first, deliver = next(batches), context.step_delivery()
+        first = next(batches)
+        deliver = context.step_delivery()
         deliver(first)
         synchronize(context.device)
         times = BatchTimes(
@@ -277,7 +278,8 @@ def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTim
 
 def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
     """Nanoseconds of the wait for each batch, the first one with iter(), and for the end."""
-    waits, asked_ns = [], now_ns()
+    waits = []
+    asked_ns = now_ns()
     iterator = iter(batches)
     while True:
         batch: Any = next(iterator, END)

@@ -78,7 +78,8 @@ def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
     """The group after all of these stages, of which it has passed the first `num_done`."""
     # A sample of another loader may iterate over this one: the number of its batch is kept.
     current = current_batch()
-    outside, current.number = current.number, staged.number
+    outside = current.number
+    current.number = staged.number
     try:
         for stage in stages[staged.num_done :]:
             staged = stage(staged)
@@ -215,9 +216,12 @@ class DividedGather:
     """
 
     def __init__(self, source: ColumnSource, staged: StagedGroup, go_on: Stage) -> None:
-        self._source, self._go_on = source, go_on
-        self._staged, self._group = staged, staged.group
-        self._lock, self._rows = threading.Lock(), None
+        self._source = source
+        self._go_on = go_on
+        self._staged = staged
+        self._group = staged.group
+        self._lock = threading.Lock()
+        self._rows = None
         self._failures: dict[int, FailedBatch] = {}
         self._num_left = 0
 

@@ -66,7 +66,9 @@ def estimate_nbytes(batches: Any) -> int:
     >>> estimate_nbytes((["four"] * 1000, object()))
     4000
     """
-    total, num_left, level = 0.0, MOST_PARTS, [(batches, 1.0)]
+    total = 0.0
+    num_left = MOST_PARTS
+    level = [(batches, 1.0)]
     while level:
         nodes = []
         for part, weight in level:
@@ -91,7 +93,8 @@ def _choose_parts(
     if not nodes or not most:
         return []
     looked_at = nodes[:: -(-len(nodes) // most)]
-    share, chosen = most // len(looked_at), []
+    share = most // len(looked_at)
+    chosen = []
     for items, weight in looked_at:
         # Types are looked at much faster than sizes.
         is_long = len(items) > share or (len(items) > MOST_ITEMS and {*map(type, items)} <= SMALL)
@@ -134,7 +137,8 @@ class BytesAhead:
     """
 
     def __init__(self, least: int, usual: UsualSize) -> None:
-        self._least, self._usual = least, usual
+        self._least = least
+        self._usual = usual
         # Its lock is reentrant, as the collector may end the epoch in a thread that holds it.
         self._changed = Condition()
         self._num_received = self._num_making = self._ready_nbytes = 0

@@ -81,7 +81,9 @@ class DatasetSource:
 
     def _read_each(self, dataset: Any, indices: list[int]) -> list[Any]:
         # The loop calls nothing of its own but `begin`: a call takes as long as a cheap sample.
-        begin, samples, index = self.begin, [], 0
+        begin = self.begin
+        samples = []
+        index = 0
         try:
             for index in indices:
                 if begin is not None:

@@ -69,7 +69,8 @@ class DeviceCopies:
     """The host-to-device copies of one epoch, for which each thread has its own stream."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._thread = device, threading.local()
+        self._device = device
+        self._thread = threading.local()
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """The context of the calling thread's stream, in which copy() is called."""

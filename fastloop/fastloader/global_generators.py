@@ -136,7 +136,8 @@ def _rewind_random(watched: tuple[bytes, float | None]) -> None:
 
 
 # Other interpreters than CPython, and future versions of it and of numpy, may keep these elsewhere.
-_reads_memory, _kept_normal = _is_readable(), _find_kept_normal()
+_reads_memory = _is_readable()
+_kept_normal = _find_kept_normal()
 
 GENERATORS = {
     "torch": GlobalGenerator(_seed_torch, _save_torch, _restore_torch, _watch_torch, _rewind_torch),

@@ -112,7 +112,8 @@ class IterableSource:
         If the iterable has no state of its own, the samples of delivered batches are read again,
         and passed over.
         """
-        size, first = order.batch_size or 1, int(state["delivered"])
+        size = order.batch_size or 1
+        first = int(state["delivered"])
         skipped = self._restore(state, first)
         if state.get(HAS_ENDED):
             return
@@ -195,7 +196,9 @@ class _SeededSamples:
     def __init__(
         self, iterable: Any, begin: Begin, first: int, opened: Iterator[Any] | None
     ) -> None:
-        self._iterable, self._begin, self._number = iterable, begin, first
+        self._iterable = iterable
+        self._begin = begin
+        self._number = first
         self._samples = opened
 
     def __iter__(self) -> Iterator[Any]:

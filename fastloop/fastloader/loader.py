@@ -21,7 +21,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
-from fastloop.fastloader.epoch_engines import open_reading
+from fastloop.fastloader.epoch_engines import settings_in_use
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_attributes import EpochBatches, EpochIndices, collation
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
@@ -36,6 +36,7 @@ from fastloop.fastloader.native_stream import PieceTimes
 from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
+from fastloop.fastloader.reading import open_reading
 from fastloop.fastloader.recognise_image_folders import log_once
 from fastloop.fastloader.thread_access import CollateFn
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
@@ -167,25 +168,40 @@ class FastLoader(Generic[T_co]):
         source: Tree = NOT_GIVEN,
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
-        self.source, self.device = source, device
-        self._batch_size, self.drop_last = batch_size, drop_last
-        self.shuffle, self._sampler, self._batch_sampler = shuffle or False, sampler, batch_sampler
-        self._collate_fn, self.transform, self.generator = collate_fn, transform, generator
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self._num_workers, self._prefetch_factor = plain_number(num_workers), prefetch_factor
-        self.timeout, self.worker_init_fn = timeout, worker_init_fn
+        self.source = source
+        self.device = device
+        self._batch_size = batch_size
+        self.drop_last = drop_last
+        self.shuffle = shuffle or False
+        self._sampler = sampler
+        self._batch_sampler = batch_sampler
+        self._collate_fn = collate_fn
+        self.transform = transform
+        self.generator = generator
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self._num_workers = plain_number(num_workers)
+        self._prefetch_factor = prefetch_factor
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers, self.in_order = persistent_workers, in_order
-        self._num_threads, self.thread_safe = num_threads, thread_safe
-        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.copy, self.native, self._position = copy, native, Position()
+        self.persistent_workers = persistent_workers
+        self.in_order = in_order
+        self._num_threads = num_threads
+        self.thread_safe = thread_safe
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.copy = copy
+        self.native = native
+        self._position = Position()
         # Raised from here, so that a traceback does not show the frames of the checks.
         try:
             settings = self._settings
         except (ValueError, TypeError) as error:
             raise error.with_traceback(None) from None
         self._open(settings)
-        warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
+        warn_of_settings(settings, settings_in_use(self._reading, self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch.
@@ -334,13 +350,15 @@ class FastLoader(Generic[T_co]):
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
-            settings, reading = self._settings, self._reading
+            settings = self._settings
+            reading = self._reading
             # batch_size=None, and a sampler of lists, say how the source is read. A dataset that
             # was made longer or shorter is another one.
-            if not reading.is_of(settings):
+            if not reading.is_for(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)
-            self._last_epochs, self._reading = last, reading
+            self._last_epochs = last
+            self._reading = reading
         return last
 
     def __getstate__(self) -> dict[str, Any]:
@@ -387,7 +405,8 @@ class FastLoader(Generic[T_co]):
         """Start an epoch. Its threads end with it, even if it is left early; those of the native
         core wait a second for the next epoch after a whole one."""
         self._follow_dataset()
-        epochs, position = self._epochs, self._position
+        epochs = self._epochs
+        position = self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
         # This comes last, so that the next iteration tries an epoch again that could not begin.

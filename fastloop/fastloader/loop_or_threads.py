@@ -13,7 +13,7 @@ from fastloop.core.spans import process_cpu_ns
 from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.failed_batch import FailedBatch
-from fastloop.fastloader.reading_choice import Tuning
+from fastloop.fastloader.loader_tuning import Tuning
 
 LOCK_NS = 50_000
 """The cost of a sample that one of several threads reads: each call of torch or numpy lets another
@@ -161,7 +161,9 @@ class Pace:
         passed, so that threads go on.
         """
         if self.num_since_failure < FORGIVING:
-            self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
+            self.needs_loop = True
+            self.num_threads = 0
+            self.batches_left = 0
         self.num_since_failure = 0
 
     def begin_epoch(self) -> None:
@@ -186,7 +188,9 @@ class Pace:
             return
         if is_leading:
             # If the loop leads, threads get their next turn once they should save time again.
-            self.num_threads, self.loop_ns, self.batches_left = 0, (), TURN
+            self.num_threads = 0
+            self.loop_ns = ()
+            self.batches_left = TURN
         else:
             self._compare()
 
@@ -225,4 +229,6 @@ class Pace:
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
             self.num_threads = self.turn_threads = num_threads
-            self.num_saving, self.threads_ns, self.batches_left = 0, (), TURN
+            self.num_saving = 0
+            self.threads_ns = ()
+            self.batches_left = TURN

@@ -122,7 +122,8 @@ def read_order(order: Any, start: int, count: int) -> np.ndarray:
 
 def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
     """int64 indices of the order of one process, drawn piece by piece."""
-    opened, count = open_order(order, order.num_samples), order.num_samples
+    opened = open_order(order, order.num_samples)
+    count = order.num_samples
     for start in range(0, count, PIECE):
         yield read_order(opened, start, min(PIECE, count - start))
 
@@ -186,7 +187,8 @@ class PieceFeeder:
     """The pieces of an order, which the core asks for when it has less than a block of indices."""
 
     def __init__(self, pieces: Iterator[Piece], finish: Callable[[], None]) -> None:
-        self._pieces, self._finish = pieces, finish
+        self._pieces = pieces
+        self._finish = finish
         self._error: BaseException | None = None
 
     def __call__(self, stream: Any) -> None:
@@ -195,7 +197,8 @@ class PieceFeeder:
             piece = next(self._pieces, None)
         except BaseException as error:
             # Raised by end(), after the batches before it have been delivered.
-            piece, self._error = None, error
+            piece = None
+            self._error = error
         if piece is None:
             stream.finish()
         else:
@@ -289,7 +292,8 @@ def open_stream(
     # NativeColumns exist only if there is a core.
     core = load_core()
     assert core is not None
-    feeder, end = None, delivery.finish
+    feeder = None
+    end = delivery.finish
     # The feeder's end() raises the error of a sampler after the batches before it.
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)

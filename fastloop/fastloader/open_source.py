@@ -92,7 +92,8 @@ def open_source(settings: LoaderSettings) -> BatchSource | IterableSource:
     A TensorDataset is treated as its tensors, in batches that are lists, as default_collate makes
     them. Raises ValueError for anything else, and for a collate_fn if there is nothing to collate.
     """
-    source, collate_fn = settings.source, settings.collate_fn
+    source = settings.source
+    collate_fn = settings.collate_fn
     default = default_convert if settings.is_unbatched else default_collate
     if isinstance(source, IterableDataset):
         return IterableSource(source, collate_fn or default, settings.workers)

@@ -172,7 +172,8 @@ class LoaderOrder:
         """Return the number of batches of an epoch."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
-        count, size = self.num_samples, self.batch_size or 1
+        count = self.num_samples
+        size = self.batch_size or 1
         if self.sampler is not None:
             count = len(self.sampler)  # pyright: ignore[reportArgumentType]
         count = self.rank_share(count)
@@ -248,7 +249,8 @@ class LoaderOrder:
 
     def _block_pieces(self, seed: int) -> Iterable[np.ndarray]:
         assert isinstance(self.shuffle, Blocks)
-        generator, size = self._epoch_generator(seed), self.batch_size or 1
+        generator = self._epoch_generator(seed)
+        size = self.batch_size or 1
         # Blocks are dealt out whole: every world_size-th row would spread each rank over all
         # blocks.
         return self.shuffle.pieces(self.num_samples, generator, self.rank, self.world_size, size)

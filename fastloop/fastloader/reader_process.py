@@ -146,7 +146,8 @@ def run_reader(
         other.close()
     # torch gets one thread, as in DataLoader's workers, because several processes use the cores.
     torch.set_num_threads(1)
-    reader, tasks = _start(settings), _Tasks(connection)
+    reader = _start(settings)
+    tasks = _Tasks(connection)
     try:
         for task in tasks:
             _send(tasks, reader.make(task), reader.writer)
@@ -205,7 +206,8 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
     writer = reader.writer
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-        first, out = batch[0], None
+        first = batch[0]
+        out = None
         if first.is_nested or first.layout is not torch.strided:
             # torch's own function refuses these, with its own message.
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
@@ -228,7 +230,8 @@ class _Tasks:
     """The tasks, until a None is among those that have arrived, or the parent is gone."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection, self._parent = connection, os.getppid()
+        self.connection = connection
+        self._parent = os.getppid()
         self._pending: deque[Task] = deque()
         self._has_ended = False
 

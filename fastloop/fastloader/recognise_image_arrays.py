@@ -135,7 +135,8 @@ class ImageRows:
     @property
     def spec(self) -> SampleSpec:
         """Dtype and shape of the samples."""
-        moves, height_width = self.steps.moves, self.steps.shape[:2]
+        moves = self.steps.moves
+        height_width = self.steps.shape[:2]
         if moves is not None:
             height_width = moves.size or moves.sides(*height_width)
         dtype = torch.from_numpy(self.table[:0]).dtype
@@ -289,7 +290,8 @@ def _find_places(dataset: Any) -> np.ndarray | None:
     if type(dataset) is not Subset:
         return None
     try:
-        own, parent = np.asarray(dataset.indices), dataset.dataset
+        own = np.asarray(dataset.indices)
+        parent = dataset.dataset
         if own.dtype.kind not in "iu" and len(own):
             raise UnrecognisedError(f"the indices of its Subset are {own.dtype}")
         within = _find_places(parent)
@@ -302,7 +304,8 @@ def _find_places(dataset: Any) -> np.ndarray | None:
 
 def _open_rows(dataset: Any) -> ImageRows:
     """The images; raises UnrecognisedError if they, or the transform, are not read natively."""
-    images, places = _base_of(dataset), _find_places(dataset)
+    images = _base_of(dataset)
+    places = _find_places(dataset)
     pixels = _find_pixels(images)
     _check_places(len(pixels), places, dataset)
     steps = _divide_transform(images.transform, pixels.shape[1:])
@@ -321,7 +324,8 @@ def _find_pixels(images: Any) -> np.ndarray:
 
 def _open_labels(dataset: Any) -> ImageLabels:
     """The labels; raises UnrecognisedError if they are not read natively."""
-    images, places = _base_of(dataset), _find_places(dataset)
+    images = _base_of(dataset)
+    places = _find_places(dataset)
     if images.target_transform is not None:
         raise UnrecognisedError("it has a target_transform")
     labels = _as_array(images.targets)
@@ -355,7 +359,9 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
     """The steps of a transform of images of `shape`; raises UnrecognisedError for other work."""
     if transform is None:
         raise UnrecognisedError("it has no transform")
-    reshaping, moves, parts = [], None, []
+    reshaping = []
+    moves = None
+    parts = []
     for part in transform_parts(transform):
         name = torchvision_name(part)
         if has_own_call(part):

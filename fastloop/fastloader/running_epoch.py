@@ -42,7 +42,8 @@ class SharedBatches(EpochIterator):
     def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
         # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
         # collector may close the epoch in the thread that holds it.
-        self._batches, self._lock = batches, RLock()
+        self._batches = batches
+        self._lock = RLock()
 
     def __iter__(self) -> SharedBatches:
         return self
@@ -103,7 +104,8 @@ class Running:
         try:
             _refuse_fork(pid)
             for result in self.results:
-                batch, batches = None, self.receive(result)
+                batch = None
+                batches = self.receive(result)
                 del result
                 if not batches:
                     # A group without batches is an iterable's end.
@@ -151,7 +153,8 @@ class _Beginning:
     """An iterator over the batches' iterator, which each thread gets once."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin, self._lock = begin, RLock()
+        self._begin = begin
+        self._lock = RLock()
         self._threads: set[int] = set()
         self.begun: list[Any] = []
         self.is_closed = False

@@ -97,7 +97,8 @@ class SampleDraws:
         """Let this thread draw for these samples from now on."""
         # Making the seed itself takes longer, so it is made only when something draws.
         current = _current
-        current.key, current.seed = (self.epoch_seed, kind, indices), None
+        current.key = (self.epoch_seed, kind, indices)
+        current.seed = None
         if current.follow is not None:
             current.follow()
 

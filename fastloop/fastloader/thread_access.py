@@ -95,7 +95,9 @@ def copy_for_threads(code: UserCode) -> OpenUserCode:
     it if the Dataset can't be unpickled.
     """
     data, shared = _pickle(code)
-    originals, owner, local = take_turns(code), threading.get_ident(), threading.local()
+    originals = take_turns(code)
+    owner = threading.get_ident()
+    local = threading.local()
 
     def open_code() -> AbstractContextManager[UserCode]:
         if threading.get_ident() == owner:
@@ -132,7 +134,8 @@ def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
 
 
 def _describe(code: UserCode, error: Exception) -> str:
-    name, reason = type(code.dataset).__name__, f"{type(error).__name__}: {error}"
+    name = type(code.dataset).__name__
+    reason = f"{type(error).__name__}: {error}"
     allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
     problem = f"num_threads gives each thread a pickled copy of {name}, which fails ({reason})"
     return f"{problem}; {allowed}"

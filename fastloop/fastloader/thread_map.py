@@ -141,8 +141,10 @@ def _map_by_threads(
         for thread in threads:
             thread.start()
         # Results come in any order, and are delivered by number unless any order will do.
-        drawn, ready = enumerate(_catch(map(divide, items))), {}
-        count, received = _put(tasks, islice(drawn, most)), 0
+        drawn = enumerate(_catch(map(divide, items)))
+        ready = {}
+        count = _put(tasks, islice(drawn, most))
+        received = 0
         # The generator has started, so close() ends the threads from now on.
         yield None
         while received < count:

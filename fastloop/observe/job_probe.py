@@ -111,7 +111,8 @@ def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
     def __next__(iterator: Any) -> T:  # noqa: N807
         # A Dataset may iterate over another DataLoader; the number is then restored.
         current = current_batch()
-        outside, current.number = current.number, iterator._num_yielded
+        outside = current.number
+        current.number = iterator._num_yielded
         try:
             batch = original(iterator)
         finally:
@@ -152,9 +153,12 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
 
     An event starts at the reading of the clock at which the one before has stopped.
     """
-    here, start_ns = log.here(), now_ns()
-    iterator, here.arrived = iter(batches), 0
-    reached_ns, current = now_ns(), current_batch()
+    here = log.here()
+    start_ns = now_ns()
+    iterator = iter(batches)
+    here.arrived = 0
+    reached_ns = now_ns()
+    current = current_batch()
     here.add(Part.START, start_ns, reached_ns, here.arrived)
     current.received = UNKNOWN
     for batch in iterator:

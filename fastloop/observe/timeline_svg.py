@@ -86,7 +86,8 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
     """
     lanes = build_lanes(events)
     loop = [event for lane in lanes if lane.key == LOOP_LANE for event in lane.events]
-    stretches, summary = choose_stretches(loop, lanes), describe_loop(loop)
+    stretches = choose_stretches(loop, lanes)
+    summary = describe_loop(loop)
     elements = [_draw_text(16, 24, title, "heading"), _draw_text(16, 24 + LINE, summary)]
     legend, y = _draw_legend(lanes, 24 + 2 * LINE)
     elements += legend
@@ -131,7 +132,8 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
     """The elements of the parts that the lanes have, and the y of their end."""
     present = {event.part for lane in lanes for event in lane.events}
-    x, elements = 16.0, []
+    x = 16.0
+    elements = []
     for part in Part:
         if part not in present:
             continue

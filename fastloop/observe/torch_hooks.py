@@ -68,7 +68,8 @@ class NumberedIndices:
         item = self._queue.get(*args, **named)
         if isinstance(item, tuple):
             current = current_batch()
-            current.number, current.pass_number = item[0], self._passed
+            current.number = item[0]
+            current.pass_number = self._passed
         # torch's _ResumeIteration, which persistent workers get before each further epoch.
         elif item is not None:
             self._passed += 1
@@ -144,7 +145,8 @@ class ProbedPinning:
         # torch's function calls itself, by its name in the module, for the parts of a batch.
         if getattr(self.inside, "batch", False):
             return self.function(data, *arguments, **named)
-        start_ns, self.inside.batch = now_ns(), True
+        start_ns = now_ns()
+        self.inside.batch = True
         try:
             return self.function(data, *arguments, **named)
         finally:

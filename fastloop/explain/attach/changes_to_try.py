@@ -124,7 +124,8 @@ def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     kept: settings that new workers get. If the loop has no workers, the cores are divided by the
     CPU time that loading and the step take.
     """
-    cores, facts = usable_cores(), found.facts
+    cores = usable_cores()
+    facts = found.facts
     fits = found.step_cores <= cores - 1 or facts["torch_threads"] < 2
     if fits or found.samples_wait or cores < 2 or facts["most_workers"] == 0:
         return None

@@ -61,7 +61,8 @@ def read_cut(folder: Path) -> CutRun | None:
     except FileNotFoundError:
         return None
     # JSON turns a tuple into a list.
-    made_at, change = tuple(read["made_at"]), change_from(read["change"])
+    made_at = tuple(read["made_at"])
+    change = change_from(read["change"])
     return CutRun(**read | {"made_at": made_at, "change": change})
 
 

@@ -44,7 +44,8 @@ DECISIVE = 2
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     loop = CutLoop(cut, folder)
-    loader, iterator = module.DataLoader, module._BaseDataLoaderIter
+    loader = module.DataLoader
+    iterator = module._BaseDataLoaderIter
     if cut.change.is_fastloader:
         loader.__new__ = loop.wrap_new(loader)
     loader.__init__ = loop.wrap_init(loader.__init__)
@@ -71,7 +72,8 @@ class CutLoop:
     batch."""
 
     def __init__(self, cut: CutRun, folder: Path) -> None:
-        self.cut, self.folder = cut, folder
+        self.cut = cut
+        self.folder = folder
         self.result = CutResult()
         self.can_hash = True
         self.ends = 0

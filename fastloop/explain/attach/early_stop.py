@@ -76,7 +76,8 @@ class StopCounter:
     """
 
     def __init__(self, stop: EarlyStop) -> None:
-        self.stop, self.start_ns = stop, now_ns()
+        self.stop = stop
+        self.start_ns = now_ns()
         self.loops: dict[tuple[str, str], LoopSteps] = {}
         self.ends = 0
         """Number of times that the script was ended so far."""
@@ -96,7 +97,8 @@ class StopCounter:
         counted = self.loops.get(loop) or self.loops.setdefault(loop, LoopSteps(is_training))
         counted.steps += 1
         counted.steps_ns += step_ns
-        stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
+        stop = self.stop
+        spent_s = (now_ns() - self.start_ns) / 1e9
         # A copy: a loop of another thread may begin meanwhile.
         loops = [*self.loops.values()]
         main = max(loops, key=lambda each: (each.is_training, each.steps_ns))

@@ -55,7 +55,9 @@ def find_home(folder: Path) -> str:
 
 def record_effects(folder: Path) -> None:
     """Write a line to the folder for each effect of this process and of its forks from now on."""
-    path, busy, seen = folder / RECORDED.format(os.getpid()), threading.local(), set()
+    path = folder / RECORDED.format(os.getpid())
+    busy = threading.local()
+    seen = set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _home[:] = [find_home(folder)]
     # The search for this folder opens files while it holds a lock: a hook that began the search in
@@ -105,7 +107,8 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     # The script's process, which imports this module as well, does without that one.
     from fastloop.core.outputs_folder import outputs_folder
 
-    found, outputs = {}, _find_redirections()
+    found = {}
+    outputs = _find_redirections()
     own = os.path.abspath(outputs_folder() / "attach")
     for path, folders, names in os.walk(os.path.abspath(folder)):
         folders[:] = [

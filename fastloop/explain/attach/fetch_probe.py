@@ -61,7 +61,8 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, turns = fetcher.fetch, FetchTurns(_budget_of(fetcher.dataset))
+    fetch = fetcher.fetch
+    turns = FetchTurns(_budget_of(fetcher.dataset))
     usage = PassUsage(log, "makes")
 
     @skip_in_warnings
@@ -80,7 +81,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     def fetch_batch(index: Any) -> Any:
         here = log.here()
         events = here.count
-        is_first, is_counted = not turns.batches, turns.is_counted()
+        is_first = not turns.batches
+        is_counted = turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
         check = FirstBatchCheck(fetcher) if is_first else None
         if is_counted:
@@ -104,7 +106,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
         return batch
 
-    fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
+    fetcher.fetch = fetch_batch
+    fetcher.collate_fn = ProbedCollate(fetcher.collate_fn, log)
 
 
 @dataclass
@@ -160,7 +163,8 @@ class FetchTurns:
 @contextmanager
 def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
     """A context in which the fetcher's samples, and their transforms, are recorded."""
-    dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+    dataset = fetcher.dataset
+    iterator = getattr(fetcher, "dataset_iter", None)
     if iterator is not None:
         fetcher.dataset_iter = ProbedIterator(iterator, Part.DECODE, log)
     else:
@@ -178,7 +182,8 @@ class ProbedSamples:
     """A dataset with an event for each sample."""
 
     def __init__(self, dataset: Any, log: EventLog) -> None:
-        self._dataset, self._here = dataset, log.here()
+        self._dataset = dataset
+        self._here = log.here()
 
     def __getattr__(self, name: str) -> Any:
         # torch also finds __getitems__ in this way, if the dataset has it, and fetches batches as a

@@ -103,7 +103,8 @@ def describe_unseen(findings: ScriptFindings) -> list[str]:
 
 def describe_nothing(findings: ScriptFindings) -> str:
     """The lines that are printed instead of findings if there is no loop."""
-    status, answer = findings.status, "no DataLoader was iterated over"
+    status = findings.status
+    answer = "no DataLoader was iterated over"
     if findings.begun:
         answer = "no loop over a DataLoader got beyond its first batch"
     if status:

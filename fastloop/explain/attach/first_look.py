@@ -28,7 +28,8 @@ class FirstBatchCheck:
     """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
 
     def __init__(self, fetcher: Any) -> None:
-        self.fetcher, self.collate = fetcher, fetcher.collate_fn
+        self.fetcher = fetcher
+        self.collate = fetcher.collate_fn
         self.reason = ""
         self.states = _generator_states()
         fetcher.collate_fn = self.collate_first

@@ -47,7 +47,9 @@ class ProbeFinder(MetaPathFinder):
     """Finds a module with a loader that adds a probe."""
 
     def __init__(self, name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
-        self.name, self.probe, self.folder = name, probe, folder
+        self.name = name
+        self.probe = probe
+        self.folder = folder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -80,7 +80,8 @@ class LineTimes:
 
     def reach(self, frame: FrameType | None) -> None:
         """Note that the frame begins its present line; None: no line goes on."""
-        reached_ns, self.count = now_ns(), self.count + 1
+        reached_ns = now_ns()
+        self.count += 1
         if self.line:
             self.spent_ns[self.line] += reached_ns - self.since_ns
         self.line = (frame.f_code.co_filename, frame.f_lineno) if frame else None
@@ -105,8 +106,11 @@ class LineTrace:
 
     def __init__(self, frame: FrameType) -> None:
         """frame: of the function that has the loop."""
-        self.start_ns, self.thread, self.is_on = now_ns(), get_ident(), True
-        self.loop, self.called = LineTimes(), LineTimes()
+        self.start_ns = now_ns()
+        self.thread = get_ident()
+        self.is_on = True
+        self.loop = LineTimes()
+        self.called = LineTimes()
         self.frame: FrameType | None = frame
         self.num_left = 0
         """Number of functions that were left since."""

@@ -64,12 +64,18 @@ class LiveWatch:
         pause: Callable[[float], object],
         tell: Callable[[str], object],
     ) -> None:
-        self.folder, self.hang_s, self.period_s = folder, hang_s, min(PERIOD_S, hang_s / 4)
-        self._report, self._line, self._tell, self._pause = report, line, tell, pause
+        self.folder = folder
+        self.hang_s = hang_s
+        self.period_s = min(PERIOD_S, hang_s / 4)
+        self._report = report
+        self._line = line
+        self._tell = tell
+        self._pause = pause
         self._loops: LiveLoops | None = None
         self._still: dict[int, _LoopStill] = {}
         self._told_steps: set[str] = set()
-        self._asked_bytes, self._looks_since_signal = 0, 0
+        self._asked_bytes = 0
+        self._looks_since_signal = 0
 
     def note_signal(self) -> None:
         """Note that SIGUSR1 was passed on to the script."""
@@ -84,7 +90,8 @@ class LiveWatch:
         live = self._open_loops()
         if not live:
             return
-        moved, loops = live.update(), live.loops()
+        moved = live.update()
+        loops = live.loops()
         for loop in loops:
             self._check(loop, moved)
         if self._line and loops:
@@ -111,7 +118,8 @@ class LiveWatch:
         path = self.folder / ASKED
         size = path.stat().st_size if path.exists() else 0
         if size > self._asked_bytes:
-            self._asked_bytes, self._looks_since_signal = size, 0
+            self._asked_bytes = size
+            self._looks_since_signal = 0
             self._print(self._report)
         # The script's process needs a moment to answer, so two looks pass before a missing answer
         # is reported.
@@ -136,7 +144,8 @@ class LiveWatch:
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:
-            still.cpu_s, still.read_at_s = read_cpu_s(processes_of(loop)), still.still_s
+            still.cpu_s = read_cpu_s(processes_of(loop))
+            still.read_at_s = still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
             spent = read_cpu_s(processes_of(loop))
@@ -213,7 +222,8 @@ class StatusLine:
     """
 
     def __init__(self, write: Callable[[str], object], size: Callable[[], tuple[int, int]]) -> None:
-        self._write, self._size = write, size
+        self._write = write
+        self._size = size
         self._rows = 0
         """Number of rows when the line was drawn; 0: it is not there."""
 

@@ -34,7 +34,8 @@ def describe_loader(
 
     count: finds the length of the dataset; None: count_samples does.
     """
-    is_native, is_tensors = _is_read_natively(loader), _is_tensors(loader.dataset)
+    is_native = _is_read_natively(loader)
+    is_tensors = _is_tensors(loader.dataset)
     return name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),

@@ -138,7 +138,8 @@ answers one in less than 50 ms."""
 
 
 def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
-    usage, cost = loop.usage, _making_share(shares) * loop.usage.idle_share
+    usage = loop.usage
+    cost = _making_share(shares) * loop.usage.idle_share
     parts = [each["parts"] for each in usage.makes]
     idle_s = usage.idle_share * sum(each["wall_ns"] for each in parts) / 1e9
     read = sum(each["read_bytes"] for each in parts)
@@ -161,7 +162,8 @@ MOST_WORKERS = 32
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
-    idle, making = loop.usage.idle_share, _making_share(shares)
+    idle = loop.usage.idle_share
+    making = _making_share(shares)
     workers = loop.facts["num_workers"]
     if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
         return []

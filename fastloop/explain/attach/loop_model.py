@@ -178,7 +178,8 @@ class LoopTime:
 
         starts: how often the workers start, if the loop has none now.
         """
-        present, passes = self.model.workers, len(self.loop.passes)
+        present = self.model.workers
+        passes = len(self.loop.passes)
         first_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
         first_s *= passes / max(1, len(self.loop.made))
         # first_s is the time to make the first batch of every epoch. With workers it is a part of

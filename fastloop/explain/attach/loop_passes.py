@@ -153,7 +153,8 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
             steps_ns[piece.pass_number, piece.batch] += piece.stop_ns - piece.start_ns
     waits = {(each.pass_number, each.batch): each for each in events if each.part is Part.WAIT}
     for event in events:
-        loop_pass, key = passes.get(event.pass_number), (event.pass_number, event.batch)
+        loop_pass = passes.get(event.pass_number)
+        key = (event.pass_number, event.batch)
         if loop_pass is None:
             continue
         if event.part is Part.STEP and key in waits:

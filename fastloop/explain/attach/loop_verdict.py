@@ -138,7 +138,8 @@ def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
 
 def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
     name = f"The loop over {loop.name} is limited by its step"
-    most, seconds = show_percent(max(0.0, wait.high)), _loop_seconds(loop)
+    most = show_percent(max(0.0, wait.high))
+    seconds = _loop_seconds(loop)
     if _is_contention_told(shares):
         return (
             f"{name}: it waits for data at most {most} of {seconds}, and for cores that its "

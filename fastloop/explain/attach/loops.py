@@ -116,7 +116,8 @@ class Loop:
         kind, place = self.facts["type"], self.facts["place"]
         where = f"{kind} at {place}" if place else kind
         if self.has_twin:
-            made_at, samples = self.facts.get("made_at"), self.facts.get("num_samples")
+            made_at = self.facts.get("made_at")
+            samples = self.facts.get("num_samples")
             where += f" (of line {made_at.rpartition(':')[2]}" if made_at else " ("
             where += f", {samples:,} samples)" if samples is not None else ")"
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
@@ -177,7 +178,8 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
         for number, fact in describe_passes(process).items():
             if (process.process_id, fact["loader"]) in seen or fact["loader"] not in loaders:
                 continue
-            kind, place = loaders[fact["loader"]]["type"], fact["place"]
+            kind = loaders[fact["loader"]]["type"]
+            place = fact["place"]
             name = f"{kind} at {place}" if place else kind
             has_batch = any(event.part is Part.WAIT for event in process.by_pass.get(number, ()))
             how = (
@@ -319,7 +321,8 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
     """The waits of a pass, with the excess of the first one over the median as start-up."""
     if len(waits) <= FEWEST_LATER:
         return waits
-    first, usual = waits[0], np.median(waits[1:].sum(1))
+    first = waits[0]
+    usual = np.median(waits[1:].sum(1))
     if (first_ns := first.sum()) > usual:
         # The usual part of the first wait keeps the proportions of its parts. Time that was
         # attributed to the start of a worker is start-up in any case.

@@ -35,7 +35,8 @@ class MemoryTurns:
 
     def open(self) -> None:
         """Begin to count, in the process that is to start the workers."""
-        self.process_id, self.start_ns = os.getpid(), now_ns()
+        self.process_id = os.getpid()
+        self.start_ns = now_ns()
 
     def end_turn(self) -> None:
         """Note that the workers of a pass have started."""
@@ -79,7 +80,8 @@ class SharedMemory:
         if self.first_bytes is None or now_ns() < self.next_ns or not ALLOWANCE.has_left():
             return
         with ALLOWANCE.attempt_reading():
-            shared_bytes, elapsed_ns = _read_shared_bytes(), now_ns() - start_ns
+            shared_bytes = _read_shared_bytes()
+            elapsed_ns = now_ns() - start_ns
             self.next_ns = start_ns + GROWTH * elapsed_ns
             if shared_bytes is not None:
                 self.unshared_bytes = self.first_bytes - shared_bytes

@@ -132,7 +132,8 @@ class PatchedCall:
 
 def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
     """The change of the call that makes a DataLoader. facts: those that were recorded about it."""
-    made_at, takes = facts["made_at"], facts.get("takes")
+    made_at = facts["made_at"]
+    takes = facts.get("takes")
     path, _, line = made_at.rpartition(":")
     of_results = _notes_on_results(facts, change)
     if is_library(path, is_of_script=False):
@@ -198,7 +199,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     starts = [0]
     for each in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(each))
-    names, end = _loader_names(tree), "\r\n" if b"\r\n" in text else "\n"
+    names = _loader_names(tree)
+    end = "\r\n" if b"\r\n" in text else "\n"
     call = _find_call(tree, line, names)
     positions = POSITIONS if takes is None else takes
     settings = _settings_of_call(call, change, takes)
@@ -361,7 +363,8 @@ def _closing_brackets(rest: bytes) -> int:
         if chr(byte) in ",#":
             break
         if chr(byte) == ")":
-            place, count = number + 1, count + 1
+            place = number + 1
+            count += 1
     return place
 
 

@@ -129,7 +129,8 @@ def _place_in_folder(text: str, folder: Path) -> str:
     the file lies in the working folder."""
     place = 0 if text.startswith("/") else text.find("=/") + 1
     before, path = text[:place], text[place:]
-    here, named = str(Path.cwd()), os.environ.get("PWD", "")
+    here = str(Path.cwd())
+    named = os.environ.get("PWD", "")
     # The shell's name of the working folder may lead through a symbolic link.
     is_here = named.startswith("/") and os.path.realpath(named) == here
     for each in (here, named) if is_here else (here,):

@@ -94,7 +94,8 @@ class TransformCalls:
     log: EventLog
 
     def __post_init__(self) -> None:
-        self.here, self.maker = self.log.here(), _find_thread()
+        self.here = self.log.here()
+        self.maker = _find_thread()
         self.is_inside = False
         """True in a call that is recorded."""
 

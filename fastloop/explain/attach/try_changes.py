@@ -52,14 +52,16 @@ def try_changes(
     # This first run gives the samples to compare with, and shows how long a run takes.
     first = runner.run_hashed(AS_IS, budget_s)
     first_s = seconds_between(started_ns, now_ns())
-    before, run_s = runner.cut.batches, _lengthen_runs(runner, found, first, budget_s, first_s)
+    before = runner.cut.batches
+    run_s = _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
         report(_tell_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     baseline = Attempt(change=AS_IS, run_s=run_s)
     changed = [Attempt(change=each, run_s=run_s) for each in changes]
-    attempts, load = Attempts(baseline=baseline, changed=changed), LoadWatch()
+    attempts = Attempts(baseline=baseline, changed=changed)
+    load = LoadWatch()
 
     def end_round(number: int) -> None:
         load.end_stretch()
@@ -106,7 +108,8 @@ def _lengthen_runs(
 ) -> float:
     """Let further runs have as many batches as the first run shows to be enough; returns the time
     that such a run takes. first_s: that of the first run, from its start to its end."""
-    batches, later_s = runner.cut.batches, first.seconds - first.once_s
+    batches = runner.cut.batches
+    later_s = first.seconds - first.once_s
     # Workers make further batches while one is hashed, so that the waits after it are shorter.
     if found.facts["num_workers"]:
         later_s += first.hash_s
@@ -157,10 +160,12 @@ def _recommend(
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    same, reason = None, "the time was over"
+    same = None
+    reason = "the time was over"
     if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
         same, reason = _compare_samples(runner, best.change, digests, deadline, limit_s)
-    call, name = patch_call(found.facts, best.change), best.change.name
+    call = patch_call(found.facts, best.change)
+    name = best.change.name
     return _Recommendation(
         name=name,
         same_samples=same,

@@ -179,7 +179,8 @@ def run_once(
     runner: ScriptRunner, attempt: Attempt, number: int, deadline: Deadline, limit_s: float
 ) -> None:
     """Run the script with the change in the round of that number; the run ends at the deadline."""
-    start_ns, remaining_s = now_ns(), deadline.remaining_s
+    start_ns = now_ns()
+    remaining_s = deadline.remaining_s
     if remaining_s <= 0:
         return
     try:

@@ -117,7 +117,8 @@ class HfArrowDataset:
 
     def _load(self) -> Any:
         """The Dataset of the library; raises BadData if the files are none."""
-        datasets, folder = LIBRARY.load(), self._folder()
+        datasets = LIBRARY.load()
+        folder = self._folder()
         try:
             if (folder / "state.json").is_file():
                 return datasets.load_from_disk(str(folder))

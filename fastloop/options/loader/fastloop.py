@@ -110,7 +110,9 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     """The source and the collate_fn of a FastLoader that reads the dataset itself."""
-    dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
+    dataset = prepared.dataset
+    collate = plan.collate
+    transform = plan.transform
     if isinstance(dataset, CroppedDataset):
         return ColumnList(_crops(dataset, plan)), None
     if check_batches(prepared, plan):

@@ -91,7 +91,8 @@ def _grain() -> Any:
     """The module, imported without absl's warning that jax's profiler is missing."""
     logger = logging.getLogger("absl")
     # absl's logger may have been configured by the user: it is left as it was.
-    before, logger.disabled = logger.disabled, True
+    before = logger.disabled
+    logger.disabled = True
     try:
         return LIBRARY.load()
     finally:

@@ -71,6 +71,7 @@ class HfIterableLoader:
         # set_epoch comes last, because each step above returns a new stream at epoch 0.
         stream.set_epoch(epoch)
         # batch() would convert each row of each sample by itself, which takes 11 times as long.
-        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        size = plan.loading.batch_size
+        drop_last = plan.loading.drop_last
         for columns in stream.iter(size, drop_last_batch=drop_last):
             yield rows.tree(columns)

@@ -86,7 +86,8 @@ class _RecordReader:
         stops = self._records.offsets[numbers + 1].tolist()
         # Contiguous records, as in sequential order: one read for the whole batch.
         if stops[:-1] == starts[1:]:
-            first, whole = starts[0], self._read_bytes(starts[0], stops[-1])
+            first = starts[0]
+            whole = self._read_bytes(starts[0], stops[-1])
             pairs = zip(starts, stops, strict=True)
             frames = (whole[start - first : stop - first] for start, stop in pairs)
         else:

@@ -49,7 +49,8 @@ class TurboLoaderLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the threads are started and ended with each epoch."""
-        library, loading = LIBRARY.load(), plan.loading
+        library = LIBRARY.load()
+        loading = plan.loading
         if self.store is None and prepared.returns_batches:
             reason = f"the __getitems__ of {prepared.label} returns a whole batch"
             raise Unsupported(f"loader=turboloader fetches sample by sample: {reason}")

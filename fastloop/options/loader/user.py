@@ -116,7 +116,8 @@ class UserLoader:
 
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for a setting other than its default that the target does not take."""
-        target, takes = self.target, self.takes
+        target = self.target
+        takes = self.takes
         collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
         check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
         # A default that the target can't take is no error: the user may not have asked for it.

@@ -54,7 +54,8 @@ class LanceStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
         lacks."""
-        lance, chunks = LIBRARY.load(), iter(chunks)
+        lance = LIBRARY.load()
+        chunks = iter(chunks)
         pyarrow = LIBRARY.load("pyarrow")
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)

@@ -69,7 +69,8 @@ class MosaicStreamingStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
         that it lacks."""
-        streaming, writer = LIBRARY.load(), None
+        streaming = LIBRARY.load()
+        writer = None
         for chunk in chunks:
             leaves, structure = pytree.tree_flatten(chunk)
             arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]

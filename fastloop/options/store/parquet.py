@@ -64,7 +64,8 @@ class ParquetStore:
 
         Raises Unsupported without pyarrow, and for dtypes that Parquet lacks.
         """
-        pyarrow, parquet = LIBRARY.load(), LIBRARY.load("pyarrow.parquet")
+        pyarrow = LIBRARY.load()
+        parquet = LIBRARY.load("pyarrow.parquet")
         chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
@@ -91,7 +92,8 @@ class ParquetStore:
 
     def open(self, folder: Path) -> ParquetRows:
         """The opened file; raises Unsupported without pyarrow, and BadData for another file."""
-        parquet, path = LIBRARY.load("pyarrow.parquet"), folder / ROWS
+        parquet = LIBRARY.load("pyarrow.parquet")
+        path = folder / ROWS
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             structure = pytree.treespec_loads(layout["structure"])

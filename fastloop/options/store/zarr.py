@@ -49,7 +49,8 @@ class ZarrStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk; raises Unsupported without zarr, and for dtypes that numpy
         lacks."""
-        zarr, chunks = LIBRARY.load(), iter(chunks)
+        zarr = LIBRARY.load()
+        chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         group = zarr.create_group(str(folder))
