@@ -119,7 +119,7 @@ def write_image_store(
             start_ns, cpu_start_ns = now_ns(), process_cpu_ns()
             _write_columns(beside, columns, writer)
             end_ns, cpu_end_ns = now_ns(), process_cpu_ns()
-    tally = writer.tally
+            tally = writer.tally
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),

@@ -168,33 +168,18 @@ class FastLoader(Generic[T_co]):
         source: Tree = NOT_GIVEN,
     ) -> None:
         source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
-        self.source = source
-        self.device = device
-        self._batch_size = batch_size
-        self.drop_last = drop_last
-        self.shuffle = shuffle or False
-        self._sampler = sampler
-        self._batch_sampler = batch_sampler
-        self._collate_fn = collate_fn
-        self.transform = transform
-        self.generator = generator
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self._num_workers = plain_number(num_workers)
-        self._prefetch_factor = prefetch_factor
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
+        self.source, self.device = source, device
+        self._batch_size, self.drop_last = batch_size, drop_last
+        self.shuffle, self._sampler, self._batch_sampler = shuffle or False, sampler, batch_sampler
+        self._collate_fn, self.transform, self.generator = collate_fn, transform, generator
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._num_workers, self._prefetch_factor = plain_number(num_workers), prefetch_factor
+        self.timeout, self.worker_init_fn = timeout, worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers = persistent_workers
-        self.in_order = in_order
-        self._num_threads = num_threads
-        self.thread_safe = thread_safe
-        self.pin_memory = pin_memory
-        self.pin_memory_device = pin_memory_device
-        self.copy = copy
-        self.native = native
-        self._position = Position()
+        self.persistent_workers, self.in_order = persistent_workers, in_order
+        self._num_threads, self.thread_safe = num_threads, thread_safe
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.copy, self.native, self._position = copy, native, Position()
         # Raised from here, so that a traceback does not show the frames of the checks.
         try:
             settings = self._settings

@@ -95,7 +95,7 @@ def _redirect_seeds() -> None:
         # torch's own generator, as programs pass it as generator=, which takes nothing else.
         for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
             code = function.__code__
-    names = code.co_names
+            names = code.co_names
             if DEFAULT_NAME in names and function.__module__ == module.__name__:
                 renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
                 function.__code__ = code.replace(co_names=renamed)

@@ -128,7 +128,7 @@ def _split_by_fetches(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list
         each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
     ):
         made = found.get(batch)
-    decode = collate = 0
+        decode = collate = 0
         if made:
             decode, collate = made.collate_ns - made.start_ns, made.stop_ns - made.collate_ns
         split.append([decode, collate, stop_ns - start_ns - decode - collate, 0])

@@ -249,7 +249,7 @@ def _pil() -> Codec:
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
         image = pil.fromarray(pixels)
-    height, width = out.shape[:2]
+        height, width = out.shape[:2]
         bilinear = pil.Resampling.BILINEAR
         if antialias:
             resized = image.resize((width, height), bilinear)
