@@ -245,7 +245,8 @@ def _printable_name(name: str) -> str:
 def seconds_spent(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> dict[int, float]:
-    """CPU seconds between two readings of each process that lives, and of its ended children."""
+    """CPU seconds between two readings of each process that is still alive, and of its ended
+    children."""
     # When a child ends, its parent's counter of ended children grows by all that the child ever
     # used. The part before the first reading, which that reading knows, is subtracted again.
     ended_s: defaultdict[int, float] = defaultdict(float)
@@ -267,7 +268,7 @@ def seconds_spent(
 def _living_ancestor(
     pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> int:
-    """The nearest ancestor that lives at the second reading; 0 if none does."""
+    """The nearest ancestor that is alive at the second reading; 0 if there is none."""
     # Equal start times: the id may have been given to another process meanwhile.
     while pid in before:
         pid = before[pid].parent

@@ -1,10 +1,10 @@
-"""The load that other programs put on the machine while something is measured: was it quiet?
+"""Measure the load that other programs put on the machine during a measurement: was it quiet?
 
 The difference of two readings of the system's counters, before and after, is the CPU time that all
 programs took in between. The time of this command's own processes is subtracted, also of those that
 ended meanwhile: Linux adds the time of an ended child to the parent that waited for it (proc(5):
-cutime). Kernel threads count as nobody's: much of their work is done for the program that reads
-files.
+cutime). Kernel threads are attributed to no program: much of their work is done for the one that
+reads files.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LoadSummary:
     """CPU time of other programs per second, the median over the stretches; None if it is
     unknown."""
     most_other_cores: float | None
-    """The same, the highest of all stretches."""
+    """The highest value of `other_cores` of all stretches."""
     stolen_cores: float = 0.0
     """CPU time per second that the host of a virtual machine gave to others, the highest of all
     stretches."""

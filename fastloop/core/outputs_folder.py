@@ -1,4 +1,4 @@
-"""The outputs folder, and the folders of sweeps in it: found, made, claimed and removed."""
+"""Find, make, claim and remove the outputs folder and the folders of sweeps in it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ mean = statistics.fmean
 median = statistics.median
 
 MINIMUM_EFFECT = 0.02
-"""Jobs that differ by less share a rank: such a gain is no reason to change a loader."""
+"""Jobs that differ by less share a rank: such a gain is not worth changing a loader for."""
 FEWEST_FOR_INTERVAL = 3
 RESAMPLES = 10_000
 BOUNDS = (2.5, 97.5)

@@ -1,4 +1,4 @@
-"""Numbers of samples of batches of texts and lists, and of batches padded to several widths."""
+"""Count the samples of batches of texts and lists, and of batches padded to several widths."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class SampleCounter:
         return self._find_sure(batch, counts)
 
     def _find_sure(self, batch: Tree, counts: Counts) -> set[int]:
-        """The only number, if a column tells it; else none."""
+        """The only number, if a column tells it; None otherwise."""
         if len(counts) != 1:
             return set()
         ((count, paths),) = counts.items()

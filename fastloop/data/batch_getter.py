@@ -1,4 +1,4 @@
-"""Batches by their indices, for libraries that have threads but don't gather rows themselves."""
+"""Gather batches by index, for libraries that have threads but don't gather rows themselves."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class CropColumn:
 
 def crop_columns(dataset: CroppedDataset) -> list[Any]:
     """The columns of the crops and of their labels."""
-    # The native decoder has Pillow's pixels, bit by bit. With another decoder its crops would be
-    # other samples than those that the job asks for.
+    # The native decoder has Pillow's pixels, bit by bit. With another decoder, its crops would not
+    # be the samples that the job asks for.
     samples = dataset.open()
     cropping = dataset.cropping
     images = samples.images

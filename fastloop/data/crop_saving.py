@@ -1,5 +1,5 @@
-"""A measurement: the CPU time that a random crop from one column of images saves, compared with one
-from another column."""
+"""Measure the CPU time that a random crop from one column of images saves, compared with one from
+another column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fastloop.fastloader.columns.pixel_format import pixel_format
 SIDE, FLIP = 224, 0.5
 """The crops of the usual training on ImageNet."""
 MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
-"""Images that are tried, random crops of each, and measurements of each crop."""
+"""Maximum number of images that are tried, number of random crops of each, and number of
+measurements of each crop."""
 BUDGET_NS = 1_000_000_000
 """CPU time after which no further image is tried."""
 

@@ -1,4 +1,4 @@
-"""Agreement of image decoders: the difference of a dataset's pixels from Pillow's in a few samples.
+"""Compare image decoders: how far a dataset's pixels differ from Pillow's in a few samples.
 
 Datasets with different pixels are different data, but their jobs are still ranked together if
 only the decoder differs and the compared samples agree within the tolerance; a caveat says so.

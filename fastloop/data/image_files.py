@@ -21,7 +21,7 @@ from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
-"""A fingerprint of a folder covers the contents of at most so many of its files."""
+"""Maximum number of files whose contents are part of a folder's fingerprint."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppableDataset
 
 SIZED_FILES = 16
-"""About the number of images that are read to name their sizes in an error message."""
+"""Approximate number of images that are read to name their sizes in an error message."""
 SHOWN_SIZES = 3
 """Number of different sizes that an error message shows."""
 MOST_SIDE = 224

@@ -1,4 +1,4 @@
-"""Preparation of a dataset: its same-data reference, written once, and its store if it has one."""
+"""Prepare a dataset: write its same-data reference once, and its store if it has one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.prepare_store import check_storable, prepare_store, user_class_of
+from fastloop.data.prepare_store import check_storable, prepare_store
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
@@ -71,8 +71,8 @@ class DataRequest:
         return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
 
     def forecast_s(self) -> float:
-        """About the seconds that reading all samples for the reference takes, by the first ones; 0
-        if there is a reference, or for a stream, whose length nobody knows."""
+        """About how many seconds it takes to read all samples for the reference, judging by the
+        first ones; 0 if there is a reference, and for a stream, whose length is unknown."""
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
             return 0.0

@@ -28,7 +28,7 @@ from fastloop.data.digest import (
     reference_digest,
     sample_hashes,
 )
-from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.data.ragged import collate_ragged, is_ragged
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.reference import reference_hashes
 from fastloop.processes.rank_group import all_gather
@@ -169,7 +169,8 @@ def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray
 
 
 def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
-    """Number of samples that all ranks deliver in some epochs, without padding of ranks."""
+    """Number of samples that all ranks deliver in some epochs, not counting the padding of
+    ranks."""
     if not plan.loading.drop_last and not prepared.broken:
         return epochs * order_of_all_ranks(plan).length(prepared.num_samples)
     positions = np.unique(_positions_of_ranks(prepared, plan))
@@ -210,7 +211,7 @@ def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
         return f": its first epoch delivered other samples; if they are random, {remedy}"
     samples = prepared.dataset.open()
     hashes = reference_hashes(prepared)
-    collate = collate_jagged if is_ragged(prepared.dataset) else default_collate
+    collate = collate_ragged if is_ragged(prepared.dataset) else default_collate
     by_user = plan.collate and traits_of(CollateTraits, plan.collate).defines_samples
     if plan.collate and by_user:
         collate = plan.collate.collate

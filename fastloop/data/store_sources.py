@@ -117,15 +117,16 @@ StoreSource = TreeSource | SampleSource | StreamSource
 def open_source(
     dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
 ) -> StoreSource:
-    """The dataset as a source; raises ValueError if it is none, or a tree of several lengths."""
+    """The dataset as a source; raises ValueError if it can't be one, and for a tree whose leaves
+    differ in length."""
     # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
     # subclass may have another __getitem__.
     if type(dataset) is TensorDataset:
-        dataset = ColumnList(dataset.tensors)
-    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
-    # lists of columns.
-    if type(dataset) is not list and _is_tree(dataset):
+        tree = list(dataset.tensors)
+    else:
         tree = list(dataset) if type(dataset) is ColumnList else dataset
+    # A plain list may be a tree of tensors, too, but is taken for a list of samples.
+    if type(dataset) is not list and _is_tree(tree):
         return TreeSource(tree, _length(tree))
     if not is_iterable(dataset) or type(dataset) is ColumnList:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
@@ -147,7 +148,8 @@ def _is_tree(dataset: Any) -> bool:
 def _length(tree: Tree) -> int:
     lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
     if len(lengths) != 1:
-        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(lengths)}")
+        shown = " and ".join(map(str, sorted(lengths)))
+        raise ValueError(f"dataset: leaves of {shown} rows; allowed: leaves of one length")
     return lengths.pop()
 
 

@@ -46,7 +46,7 @@ class StagedGroup(NamedTuple):
     """The result of the last of these stages; that of the last one of all is the batches."""
 
     def after(self, made: Any, group: Group | None = None) -> StagedGroup:
-        """The group after another stage, which has made `made`, perhaps of other indices."""
+        """The group after another stage, which has made `made`, perhaps for other indices."""
         indices = self.group if group is None else group
         return StagedGroup(indices, self.number, self.num_done + 1, made)
 
@@ -169,8 +169,8 @@ def _pins_itself(node: Any) -> bool:
 def _pin_leaf(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf if leaf.is_pinned() else leaf.pin_memory()
-    # A class of the user may have a pin_memory(), and a mapping may be no dict: DataLoader's
-    # function knows both.
+    # A user's class may have a pin_memory(), and a mapping need not be a dict: DataLoader's
+    # function handles both.
     return pin_memory(leaf)
 
 

@@ -13,10 +13,10 @@ import torch
 ARRAYS = (torch.Tensor, np.ndarray, list)
 """Samplers that are read at once."""
 MOST_INDICES = 4096
-"""The most indices of a piece of a sampler, unless one batch has more: endless and lazy samplers
-are read this far ahead, and no further."""
+"""Maximum number of indices in a piece of a sampler, unless one batch has more: endless and lazy
+samplers are read this far ahead, and no further."""
 MOST_BATCHES = 64
-"""The most batches of a group."""
+"""Maximum number of batches in a group."""
 
 Groups = Iterator[list[np.ndarray]]
 """The groups of an epoch: each is a list of the batches that are made together, as indices."""

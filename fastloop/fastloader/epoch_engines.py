@@ -17,7 +17,7 @@ from fastloop.fastloader.reading import Reading
 def choose_engine(
     settings: LoaderSettings, reading: Reading, order: EpochOrder
 ) -> NativeEpochs | PythonEpochs:
-    """The engine of the batches of this order: the native core if it can make them, else Python.
+    """The engine for batches of this order: the native core if it can make them, else Python.
 
     This is the only place that chooses.
     """

@@ -29,7 +29,7 @@ class IterableSource:
     iterable: Any
     collate_fn: Callable[[Any], Tree]
     workers: WorkerProcesses | None
-    """Processes that read it, each its share; None: the loop or a thread does."""
+    """Processes that each read a share of it; None: the loop or a thread reads it."""
 
     @property
     def num_samples(self) -> int | None:
@@ -185,7 +185,7 @@ class StreamBatches:
 
 
 def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarray]]:
-    """Endless groups of one batch each, of the numbers of its samples."""
+    """Endless groups of one batch each, with the numbers of its samples."""
     size = order.batch_size or 1
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 

@@ -57,7 +57,7 @@ DEFAULTED = (
 values that the loader uses if None is given."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
 read_values = attrgetter(*SETTING_ATTRIBUTES)
-"""The values of a loader's settings as they are now, in the sequence of SETTINGS."""
+"""The values of a loader's settings as they are now, in the order of SETTINGS."""
 REOPENING_SETTINGS = frozenset(
     (
         *WORKER_SETTINGS,
@@ -337,8 +337,8 @@ class FastLoader(Generic[T_co]):
         if last is None or not last.are_of(read_values(self), self.num_samples):
             settings = self._settings
             reading = self._reading
-            # batch_size=None, and a sampler of lists, say how the source is read. A dataset that
-            # was made longer or shorter is another one.
+            # batch_size=None, and a sampler of lists, say how the source is read. A dataset whose
+            # length has changed has to be opened again.
             if not reading.is_for(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)

@@ -61,7 +61,7 @@ class Tuning:
 
     @property
     def most_threads(self) -> int:
-        """The most threads of an epoch."""
+        """Maximum number of threads in an epoch."""
         return max(self.num_threads, self.waiting_threads)
 
 

@@ -34,15 +34,15 @@ AHEAD_BYTES = 4 << 20
 cache when they are used."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
-"""The most blocks that are made ahead. Together they have 64 GiB, which holds any epoch that fits
-into memory."""
+"""Maximum number of blocks that are made ahead. Together they have 64 GiB, which holds any epoch
+that fits into memory."""
 MAX_BATCH_SIZE = 1 << 40
 """A number of samples that no epoch reaches; products with it fit into 64 bits."""
 MOST_LAZY_ROWS = 4096
 """Rows that are made ahead if a user's sampler is read as the epoch proceeds: the sampler may be
 slow, or endless."""
 MOST_PIECES = 1 << 16
-"""The most pieces of an epoch that are recorded."""
+"""Maximum number of pieces of an epoch that are recorded."""
 
 Piece = tuple[np.ndarray, np.ndarray | None]
 """Indices, and the int64 sizes of their batches if the batch size is not fixed."""
@@ -162,7 +162,7 @@ class StreamPlan:
 
     @cached_property
     def block_nbytes(self) -> int:
-        """About the number of bytes of a block."""
+        """Approximate number of bytes of a block."""
         # A block waits for all of its indices: blocks of a slow sampler are small.
         if not self.is_lazy:
             return BLOCK_BYTES
@@ -258,7 +258,7 @@ class StreamCalls(NamedTuple):
     wrap: Callable[[Any], torch.Tensor]
     """DLPack capsule of a column of the batch -> tensor."""
     wrap_normally: Callable[[Any], torch.Tensor]
-    """The same in inference mode, in which tensors would be inference tensors."""
+    """As `wrap`, for inference mode, in which tensors would be inference tensors."""
     is_inference: Callable[[], bool]
     """True if the caller is in inference mode."""
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None

@@ -49,8 +49,8 @@ from fastloop.fastloader.torch_draws import (
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
-"""The most samples for which torch.randperm's order is stored. If there are more, indices are
-computed on demand, see feistel.py."""
+"""Maximum number of samples for which torch.randperm's order is stored. If there are more, indices
+are computed on demand, see feistel.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
@@ -180,7 +180,7 @@ class LoaderOrder:
         return count // size if self.drop_last else -(-count // size)
 
     def rank_share(self, num_samples: int) -> int:
-        """Of this many samples, the number that each rank delivers."""
+        """The number of samples that each rank delivers, out of this many."""
         return -(-num_samples // self.world_size)
 
     def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:

@@ -1,4 +1,4 @@
-"""Batches of an epoch made in Python: a list of stages, done by threads and by the loop.
+"""Make the batches of an epoch in Python, by a list of stages that threads and the loop run.
 
 Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
 transforms draw from global generators, which threads would have to share, the loop does the stages
@@ -68,7 +68,7 @@ TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps from groups of indices to batches, of all epochs of a loader."""
+    """The steps from groups of indices to batches, for all epochs of a loader."""
 
     tuning: Tuning
     target: torch.device | None
@@ -133,7 +133,7 @@ class Pipeline:
         return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
-        # Nobody has asked for a thread, nor said that threads may read this Dataset.
+        # The user has neither asked for a thread nor said that threads may read this Dataset.
         is_shared = not isinstance(source, DatasetSource) or source.is_thread_safe
         return self.tuning.is_adaptive and not is_shared
 

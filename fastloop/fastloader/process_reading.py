@@ -1,4 +1,4 @@
-"""Reading of a map-style Dataset by processes, which pays if its code holds the interpreter's lock.
+"""Read a map-style Dataset by processes, which pays off if its code holds the interpreter's lock.
 
 This is the side of the loader: it starts and ends the processes, and asks each for batches. They
 run reader_process.py.
@@ -60,7 +60,7 @@ class Reader:
     lent: set[int] = field(default_factory=set)
     """Numbers of memories with a batch that the program has."""
     asked: list[int | None] = field(default_factory=list)
-    """The memory of each batch that it has yet to make, in that sequence; None: new memory."""
+    """The memory of each batch that it has yet to make, in that order; None: new memory."""
     left: list[int] = field(default_factory=list)
     """Numbers of memories that must not be used again, as forks may have their batches. The process
     hears of them with its next task."""
@@ -237,7 +237,7 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
         reader.process.join(patience)
         for end in (reader.process.terminate, reader.process.kill):
             if reader.process.is_alive():
-                # Together the processes are waited for no longer than one.
+                # The wait for all processes together is no longer than the wait for one.
                 patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
@@ -251,7 +251,7 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
 class ProcessReading:
     """A loader's processes, which start with an epoch and end with it unless they persist.
 
-    Raises ValueError if the system has no such processes.
+    Raises ValueError if this system can't start them.
     """
 
     settings: WorkerProcesses

@@ -26,7 +26,7 @@ from fastloop.fastloader.torch_draws import EpochStart
 
 
 class EpochPlan(NamedTuple):
-    """The way in which Python makes the batches of an epoch."""
+    """The plan by which Python makes the batches of an epoch."""
 
     source: BatchSource | StreamBatches
     groups: Groups

@@ -38,15 +38,15 @@ from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 from fastloop.fastloader.thread_access import UserCode, share
 
 PARENT_S = 5.0
-"""A process without work looks after this time whether its parent still lives."""
+"""A process without work checks after this time whether its parent is still alive."""
 SENDING_S = 0.01
 """A process that sends an error looks for tasks again after this time."""
 MOST_TEXT = 30_000
-"""The number of characters of a traceback that are sent: its last ones."""
+"""Number of characters at the end of a traceback that are sent."""
 
 
 class Task(NamedTuple):
-    """A batch that is to be made."""
+    """A batch to make."""
 
     draws: SampleDraws
     indices: np.ndarray
@@ -166,8 +166,8 @@ def _start(settings: ReaderSettings) -> _Reader:
         reads_lists=settings.reads_lists,
     )
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
-    # A collate_fn of the user may call default_collate for tensors that it does not return: these
-    # go to neither the batch's memory nor /dev/shm.
+    # A user's collate_fn may call default_collate for tensors that it does not return: these go to
+    # neither the batch's memory nor /dev/shm.
     _collate_into(reader, is_batch=settings.code.collate_fn is default_collate)
     _seed(settings.seed)
     # get_worker_info() tells a Dataset its number, as under DataLoader.

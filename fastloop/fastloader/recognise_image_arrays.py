@@ -1,11 +1,11 @@
-"""Finds out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
+"""Find out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
 read as arrays.
 
-Its samples are made of images of Pillow, one by one. If the transform changes each value of a pixel
-by itself, a batch has the same numbers if its rows are looked up in a table of the 256 results. A
-random crop of the padded image, and a random flip, may come before that, and before these a change
-of the size, which Pillow makes here as well. torchvision is never imported here: a program that has
-its datasets has imported it.
+Its samples are made from Pillow's images, one by one. If the transform changes each value of a
+pixel by itself, a batch has the same numbers if its rows are looked up in a table of the 256
+results. A random crop of the padded image, and a random flip, may come before that, and before
+these a change of the size, which Pillow makes here as well. torchvision is never imported here: a
+program that has its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
 def is_array_dataset(dataset: Any) -> bool:
     """True for a dataset with images in memory, or a Subset of one, that is read natively.
 
-    Nothing of the user's is called but the attributes of the dataset; no error is raised.
+    None of the user's code is called except attributes of the dataset; no error is raised.
     """
     return _find_steps(dataset) is not None
 
@@ -347,7 +347,7 @@ def _as_array(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise UnrecognisedError(f"its data is no array: {error}") from error
+        raise UnrecognisedError(f"its data is not an array: {error}") from error
 
 
 def _is_grey(images: Any) -> bool:

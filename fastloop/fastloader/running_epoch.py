@@ -1,5 +1,5 @@
-"""The delivery of an epoch's batches to the loop, which may be several threads, and may ask for the
-first batch much later than for the epoch."""
+"""Deliver an epoch's batches to the loop, which may be several threads, and may ask for the first
+batch much later than for the epoch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch
 
 LEAVE_S = 5.0
-"""The longest that the end of an epoch waits for a thread, or a process, to finish its batch. A
-thread that has not finished by then is left behind: it ends with its batch, which nobody gets. A
-process is terminated."""
+"""Maximum time that the end of an epoch waits for a thread, or a process, to finish its batch. A
+thread that has not finished by then is left behind: it ends with its batch, which is not delivered.
+A process is terminated."""
 INTERRUPTED_S = 0.5
 """The same limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset
 may block for ever."""
@@ -73,7 +73,7 @@ class Running:
     receive: Callable[[Any], Sequence[Tree]]
     """result -> the group's batches; called in the loop's thread."""
     end: Callable[[], None]
-    """A function that is called when the threads have ended, and ends processes."""
+    """A function that is called when the threads have ended; it ends processes."""
 
     def deliver(
         self,

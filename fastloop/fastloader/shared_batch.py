@@ -21,7 +21,7 @@ ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 SPARE = 1.25
 """New memory for a batch that did not fit is this many times as large as the batch, because the
-next batches may be somewhat larger."""
+next ones may be somewhat larger."""
 
 
 class Place(NamedTuple):

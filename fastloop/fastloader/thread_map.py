@@ -1,7 +1,7 @@
-"""A map with work that threads do ahead of its use, while the loop's own thread draws the items.
+"""Map work over items: threads do it ahead of its use, while the loop's own thread draws the items.
 
-The unit of a thread's work is an item, or a part of one: several threads then make the same item,
-and the thread that makes its last part completes it. No thread waits for another.
+A thread works on an item, or on a part of one: several threads then make the same item, and the
+thread that makes its last part completes it. No thread waits for another.
 
 Samplers and batch samplers are read by the loop alone, as DataLoader reads them: they need not be
 thread-safe, and draw from torch's global generator at the same places of a program.

@@ -1,4 +1,4 @@
-"""Recorded events sorted into lanes, one for each process, thread, queue and device."""
+"""Sort recorded events into lanes, one for each process, thread, queue and device."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FEWEST_SHOWN, MOST_SHOWN = 6, 12
 MOST_QUEUE_ROWS = 8
 """Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
-"""About as many ticks are on an axis."""
+"""Approximate number of ticks on an axis."""
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
 """Width of a digit of a batch's number with its margin, and of a character of the legend."""
 COLOURS = {

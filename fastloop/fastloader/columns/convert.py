@@ -1,4 +1,4 @@
-"""Rows that are converted to floats as they are gathered.
+"""Convert rows to floats as they are gathered.
 
 A loop that converts its batches reads and writes each of them in memory once more per operation.
 The native core gathers, converts and scales each row while it is in the processor's cache: memory

@@ -1,4 +1,4 @@
-"""Decoding of image files: one function per library, each of which releases the GIL.
+"""Decode image files: one function per library, each of which releases the GIL.
 
 The functions decode_by_... take the bytes of a file and its encoding (image_headers.encoding_of),
 and return (height, width, 3) uint8 RGB, possibly read-only or not contiguous. All convert other

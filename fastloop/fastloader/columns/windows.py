@@ -36,7 +36,7 @@ class Windows:
         beyond: tokens that must follow each window.
 
     Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs, and for
-    numbers that are too low or no integers; TypeError for tokens of another type, such as a list.
+    numbers that are too low or not integers; TypeError for tokens of another type, such as a list.
 
     >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
     >>> len(inputs)
