@@ -23,7 +23,7 @@ def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
         return leaf.numpy()
     except TypeError as error:
         kind = str(leaf.dtype).removeprefix("torch.")
-        raise Unsupported(f"{option} holds no {kind}; {alternative} does") from error
+        raise Unsupported(f"{option} can't hold {kind}; {alternative} can") from error
 
 
 def structure_text(structure: pytree.TreeSpec, option: str) -> str:

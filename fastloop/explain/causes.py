@@ -22,7 +22,7 @@ or a network. Samples that compute are above it, even if several processes share
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
-"""Least number of workers that is proposed for samples that wait."""
+"""Minimum number of workers that is proposed for samples that wait."""
 
 
 def find_causes(

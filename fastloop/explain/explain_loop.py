@@ -137,7 +137,7 @@ def explain_loop(
         device: the device of the step: "auto", "cpu", "cuda" or "mps".
         seconds: time after which no round begins beyond the third.
 
-    Raises TypeError for a loader that can be iterated over only once and for a step that is no
+    Raises TypeError for a loader that can be iterated over only once and for a step that is not a
     function; ValueError for a loader without batches, another device, and a number below its least
     value.
 
@@ -161,8 +161,8 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {} for any loader but a DataLoader, because its hidden work is unknown; None for a DataLoader
-    # without workers, because it overlaps nothing with the steps.
+    # {} for any loader except a DataLoader, because its hidden work is unknown; None for a
+    # DataLoader without workers, because it overlaps nothing with the steps.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None

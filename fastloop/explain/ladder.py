@@ -113,7 +113,7 @@ def _limit_by_loader(
     """
     # Steps and loading that share the cores take at most as long as one after the other: no part of
     # loading adds more to an epoch than all of loading takes alone. The difference of two long
-    # steps is noisier than that, and no evidence against it.
+    # steps is noisier than that, and is not evidence against it.
     if not shares:
         return seconds
     error = max(noise, _spread(shares)) / len(shares) ** 0.5
@@ -278,7 +278,7 @@ def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray
 
 
 def _find_sure_greatest(shares: Mapping[Part, np.ndarray]) -> dict[Part, float]:
-    """For each part but the step, the share of draws in which it is the greatest."""
+    """For each part except the step, the share of draws in which it is the greatest."""
     rungs = [rung for rung in shares if rung is not Part.STEP]
     places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
     return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}

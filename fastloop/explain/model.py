@@ -57,7 +57,7 @@ class Machinery:
     other_cores: float = 0.0
     """Number of cores that other programs keep busy."""
     start_s: float = 0.0
-    """Time from the epoch's begin until a worker begins its first batch."""
+    """Time from the start of the epoch until a worker begins its first batch."""
     crowded_power: float = CROWDED_POWER
     """How much work in several threads suffers if cores are short."""
 
@@ -136,7 +136,7 @@ class _Simulation:
         while True:
             self._hand_out()
             busy = [actor for actor in (self.loop, *self.workers) if actor.left]
-            # Nobody can go on: the last step has ended.
+            # Nothing can go on: the last step has ended.
             if not busy:
                 return now_s
             # Speeds are constant until the first of the present phases ends.

@@ -15,7 +15,7 @@ FASTLOADER_AHEAD = 2
 """Batches that each thread of FastLoader makes ahead, if they are not large. The native core limits
 bytes instead, which is about as many batches."""
 MOST_BEGINNINGS = 8
-"""A short epoch is simulated from up to so many different first batches."""
+"""Maximum number of different first batches from which a short epoch is simulated."""
 HandOff = tuple[EpochTimes, EpochTimes]
 """Times of one round: with ready batches from workers, and with ready batches in the loop."""
 
@@ -30,7 +30,7 @@ class Measured:
     """Times of single batches with the job's own number of torch's threads; without workers, if the
     loader can do without them."""
     one_thread: BatchTimes
-    """The same with torch_threads=1, as in a worker."""
+    """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
     """For each number of workers, a pair of passes in each round."""
     kept: float

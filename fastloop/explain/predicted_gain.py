@@ -34,7 +34,7 @@ STORE_LOADER = "np_memmap"
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
 """Settings of a job; the model can predict changes of these alone."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
-"""The same for the settings inside of `loading`."""
+"""Settings inside of `loading` that the model follows in the same way."""
 RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
 BEYOND = 1.645

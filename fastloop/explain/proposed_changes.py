@@ -1,4 +1,4 @@
-"""The changes of a job that are worth predicting, and those that the user names."""
+"""Propose changes of a job that are worth predicting, and read those that the user names."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PHRASES = {
 LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
 LEAST_LIKELY = 0.05
-"""A part is named as perhaps the greatest only if that is at least this certain."""
+"""A part is named as perhaps the greatest only if it is at least this certain."""
 MORE = "more rounds (trials=) or a quieter machine tell more"
 
 

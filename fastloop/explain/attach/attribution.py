@@ -1,4 +1,4 @@
-"""Splits the wait for a batch among the parts of making it.
+"""Split the wait for a batch among the parts of making it.
 
 Each moment of a wait belongs to the part of the work that went on for the awaited batch. Without
 workers, that is the work inside of next(). With workers, it is the work of the worker that makes

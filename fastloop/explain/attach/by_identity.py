@@ -1,4 +1,4 @@
-"""Values that belong to objects of a script, about which nothing is known but that they exist."""
+"""Values that belong to objects of a script, which may be of any class."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class CutRun:
     change: Change
     hashed: int = 0
     """The samples of this many batches, from the first one on, are hashed. The time for hashing
-    counts for no part of the loop, but workers go on meanwhile."""
+    does not count as part of the loop, but workers go on meanwhile."""
 
 
 @dataclass(kw_only=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PASS = "_fastloop_pass"
 """Attribute of an iterator with its CutPass."""
 DECISIVE = 2
-"""Number of the call of next() that decides which loop a pass is of."""
+"""Number of the call of next() that decides which loop a pass belongs to."""
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
@@ -77,7 +77,7 @@ class CutLoop:
         self.result = CutResult()
         self.can_hash = True
         self.ends = 0
-        """Number of times that the script was ended so far."""
+        """Number of attempts so far to end the script."""
         self.has_fastloader = False
         """True once FastLoader is wrapped, too."""
         self.changed: ByIdentity[bool] = ByIdentity()
@@ -87,7 +87,8 @@ class CutLoop:
         """DataLoader.__new__, which returns a FastLoader at the place of the change.
 
         The script then gets the same loader as with the patch. If it needs more of a DataLoader
-        than FastLoader has, such as its class, this run fails, and not first the patched script.
+        than FastLoader has, such as its class, this run fails already, and not only the patched
+        script.
         """
         signature = inspect.signature(dataloader.__init__)
 
@@ -204,7 +205,7 @@ class CutLoop:
         # elsewhere.
         if begun.asked < DECISIVE:
             begun.asked += 1
-            # A thread that only calls next() is no place in the script.
+            # A thread that only calls next() has no place in the script.
             begun.place = place_in_script() or begun.place
         if begun.place != self.cut.place:
             return call()

@@ -1,4 +1,4 @@
-"""Ends an observed script before its own end, when its main loop has had enough batches."""
+"""End an observed script before its own end, when its main loop has had enough batches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ EXITS_OF_OBSERVED_RUN = 20
 """An observed script that catches SystemExit is not ended by force before its loops have asked for
 this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
 CLEAN_UP_S = 10.0
-"""Most time that functions of `atexit` have if the script is ended by force."""
+"""Maximum time that functions of `atexit` have if the script is ended by force."""
 FLUSH_S = 1.0
-"""Most time to write their output after that, which a full pipe may take for ever."""
+"""Maximum time to write their output after that: to a full pipe it may take forever."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -38,9 +38,10 @@ class EarlyStop:
     """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """End it once its main loop, see StopCounter, has worked on so many batches."""
+    """End it once its main loop, see StopCounter, has worked on this many batches."""
     seconds: float | None = None
-    """End it at the first step that ends so many seconds after its import of torch's DataLoader."""
+    """End it at the first step that ends this many seconds after its import of torch's
+    DataLoader."""
 
 
 def ask_for_stop(folder: Path, stop: EarlyStop) -> None:
@@ -70,8 +71,8 @@ class LoopSteps:
 class StopCounter:
     """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
 
-    The main loop is the one with the most time in its steps so far. A loop without gradients, as
-    an evaluation, is the main one only if no loop has any. It then ends the script once each
+    The main loop is the one with the most time in its steps so far. A loop without gradients, such
+    as an evaluation, is the main one only if no loop has any. It then ends the script once each
     DataLoader has been used, or LONGEST_WAIT is over.
     """
 
@@ -80,7 +81,7 @@ class StopCounter:
         self.start_ns = now_ns()
         self.loops: dict[tuple[str, str], LoopSteps] = {}
         self.ends = 0
-        """Number of times that the script was ended so far."""
+        """Number of attempts so far to end the script."""
 
     def count_step(
         self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False

@@ -1,4 +1,4 @@
-"""Finds the effects of a script beyond its own process, which a second run would have again.
+"""Find the effects of a script beyond its own process, which a second run would have again.
 
 Python's audit hooks (PEP 578) report the files that it writes and removes, its connections, and the
 programs that it starts.
@@ -27,14 +27,14 @@ MOST_LINES = 5
 WRITES = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
 SYSTEM = ("/dev/", "/proc/", "/sys/")
-"""Folders of the system; writing to them is no effect of a script."""
+"""Folders of the system; writing to them does not count as an effect of a script."""
 REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
 _home: list[str] = []
 """The working folder of the command; empty until effects are recorded."""
 _untold: list[str] = [*SYSTEM]
-"""Beginnings of paths that are no effects: of the system, and of temporary files once effects are
-recorded."""
+"""Beginnings of paths that don't count as effects: of the system, and of temporary files once
+effects are recorded."""
 
 
 def ask_for_effects(folder: Path) -> None:
@@ -76,7 +76,7 @@ def record_effects(folder: Path) -> None:
             if line and str(folder) not in line and line not in seen:
                 seen.add(line)
                 os.write(file, f"{line}\n".encode(errors="replace"))
-        # An effect that can't be described is no error of the script's.
+        # An effect that can't be described is not an error of the script's.
         except Exception:
             return
         finally:

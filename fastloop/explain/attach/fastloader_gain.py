@@ -22,8 +22,8 @@ instead of one by one; a batch itself costs about as much as a sample of the Dat
 single ones.
 """
 KEPT_OF_RESIZED = 0.28
-"""The same for images in memory that Pillow resizes first. Measured: 0.22 to 0.28 of batches of 64
-images of 28 pixels that get 32."""
+"""Share of loading that is left for images in memory that Pillow resizes first. Measured: 0.22 to
+0.28 of batches of 64 images of 28 pixels that get 32."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,14 +28,14 @@ FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch and in one batch in EVERY, as long as
 this costs little."""
 FREE = 8
-"""Number of a dataset's batches in which samples are timed whatever it costs: a script may look at
+"""Number of a dataset's batches in which samples are timed whatever the cost: a script may look at
 a few batches before its loop begins."""
 COUNTED, COUNTED_EVERY = 8, 8
 """Counters are read around the first COUNTED batches of an epoch, and later around at most one
 batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
 batch."""
 EVENT_NS = 2000
-"""About the cost of recording an event of a sample."""
+"""Approximate cost of recording an event of a sample."""
 MOST_COST = 0.005
 """Share of the time of making batches that these events may take after the first batches."""
 # A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
@@ -153,7 +153,7 @@ class FetchTurns:
         return self.batches < COUNTED or self.batches % COUNTED_EVERY == 0
 
     def end_batch(self, spent_ns: int, events: int) -> None:
-        """Account for a batch that was made in that time, with so many events of its samples."""
+        """Account for a batch that was made in that time, with this many events of its samples."""
         self.batches += 1
         if events:
             self.budget.free_batches -= 1

@@ -1,4 +1,4 @@
-"""Finds out from the first batch of a pass whether a store could keep the dataset's samples."""
+"""Find out from the first batch of a pass whether a store could keep the dataset's samples."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _find_unstorable(sample: Any) -> str:
     arrays = (numpy.ndarray, numpy.generic) if numpy else ()
     if isinstance(sample, (torch.Tensor, bool, int, float, *arrays)):
         return ""
-    return f"a store keeps no {type(sample).__qualname__}"
+    return f"a store can't keep {type(sample).__qualname__}"
 
 
 def _has_generator(holder: Any, depth: int) -> bool:

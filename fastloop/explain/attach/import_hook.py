@@ -1,5 +1,5 @@
-"""Puts a probe into torch's DataLoader, and one into FastLoader, as soon as the script imports it;
-and records the iterables of fastloop.watch."""
+"""Put a probe into torch's DataLoader, and one into FastLoader, as soon as the script imports it;
+and record the iterables of fastloop.watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a script in a process of its own, passes signals on to it, and ends as the script does.
+"""Run a script in a process of its own, pass signals on to it, and end as the script does.
 
 The processes of the script record to a temporary folder, which is made here; folders that earlier
 commands and scripts have left behind are removed.

@@ -1,4 +1,4 @@
-"""Times the lines of a script in a few steps of a loop, by Python's trace function (sys.settrace).
+"""Time the lines of a script in a few steps of a loop, by Python's trace function (sys.settrace).
 
 Two levels are timed: the lines of the function that has the loop, and those of the first function
 of the script that one of these lines calls, perhaps through a library.
@@ -19,12 +19,14 @@ from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import frame_in_script, is_probe
 
 FIRST = 5
-"""Of a loop's steps, the second to this one are traced, and then those of which the number is a
-power of two. The first one also loads libraries."""
+"""Of a loop's steps, the second to this one are traced, and then those whose number is a power of
+two. The first one also loads libraries."""
 MOST_LINES = 2000
-"""Most lines of a step that are timed on each level, as each of them costs a microsecond."""
+"""Maximum number of lines of a step that are timed on each level, as each of them costs a
+microsecond."""
 MOST_LEFT = 2
-"""Functions that may be left, from the one that asks for batches to the one with the step."""
+"""Maximum number of functions that may be left, from the one that asks for batches to the one with
+the step."""
 FREE_CALLS, CALL_NS, MOST_SHARE = 2000, 500, 0.1
 """Python reports each call of a traced step, which takes CALL_NS. The trace ends early if these
 calls, from this number on, are a greater share of the step."""
@@ -129,7 +131,7 @@ class LineTrace:
     def end(self) -> dict[str, Any] | None:
         """End the trace; the times of the step and of its longest lines, as a fact.
 
-        None if the trace has ended before the step: a part of its time is in no line.
+        None if the trace has ended before the step: a part of its time was not timed.
         """
         was_on = self.is_on
         self.stop()
@@ -139,7 +141,7 @@ class LineTrace:
         return {
             "whole_ns": whole_ns,
             "of_loop": self.loop.longest(whole_ns),
-            # If some lines are missing, the others are no longer the longest ones.
+            # If some lines are missing, the others need not be the longest ones.
             "of_called": None if self.called.is_full else self.called.longest(whole_ns),
         }
 

@@ -1,5 +1,5 @@
-"""Watches a script while it runs, from a thread of the command: a line of its loop at the bottom of
-a terminal, a loop that hangs, and reports at SIGUSR1."""
+"""Watch a script while it runs, from a thread of the command: show a line of its loop at the bottom
+of a terminal, and report a loop that hangs, and the findings so far at SIGUSR1."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN_HANDLER = (
 SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
 ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"
 """ONE_DOWN stays in the same column, and scrolls the screen if the cursor is in the last row. The
-usual ways of going down do not do both."""
+usual ways of moving down do only one of the two."""
 FEWEST_ROWS = 3
 """A terminal with fewer rows gets no line."""
 
@@ -51,7 +51,7 @@ class LiveWatch:
 
     tell: prints a text. report: prints the findings so far. line: shows the loop; None: nobody
     watches. hang_s: time without progress after which a loop is reported to hang. pause: waits for
-    so many seconds.
+    this many seconds.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ def watch_script(
             # The script goes on, whatever its records or the terminal are like.
             except Exception as error:
                 watch.close()
-                print(f"fastloop: the script is watched no more: {error!r}", file=sys.stderr)
+                print(f"fastloop: the script is no longer watched: {error!r}", file=sys.stderr)
                 return
 
     thread = Thread(target=watch_until_end, daemon=True)
@@ -249,7 +249,8 @@ class StatusLine:
 
 
 def open_status_line(descriptor: int) -> StatusLine | None:
-    """The line of the terminal with the descriptor; None if it is no terminal that can draw one."""
+    """The line of the terminal with the descriptor; None if it is not a terminal that can draw
+    one."""
     is_drawn = os.isatty(descriptor) and os.environ.get("TERM", "dumb") != "dumb"
     # Under torchrun, several ranks of this command may share the terminal.
     if not is_drawn or os.environ.get("LOCAL_RANK", "0") != "0":

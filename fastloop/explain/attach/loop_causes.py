@@ -158,7 +158,7 @@ def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 MOST_WORKERS = 32
-"""Most workers that are advised: each takes the memory of a process."""
+"""Maximum number of workers that are advised: each takes the memory of a process."""
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
@@ -329,7 +329,7 @@ TAIL = 4
 LEAST_TAIL = 3
 """Fewer slow batches than this may be slow by chance."""
 MOST_DELAYED = 1.3
-"""Slow batches are no heavy tail if their excess is less than this many times the time in which
+"""Slow batches are not a heavy tail if their excess is less than this many times the time in which
 workers waited for a core. The factor allows for inexact readings of that time."""
 
 
@@ -340,7 +340,7 @@ def _tail(loop: Loop) -> list[Cause]:
     usual = float(np.median(took)) if len(took) else 0.0
     slow = took >= TAIL * usual
     excess_ns = float((took[slow] - usual).sum())
-    # A batch is also slow if its worker has waited for a core, which is no heavy tail.
+    # A batch is also slow if its worker has waited for a core, which is not a heavy tail.
     passes_ns = sum(each.stop_ns - each.start_ns for each in loop.passes)
     delayed_ns = (loop.usage.delay_share or 0.0) * passes_ns * loop.usage.workers
     is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAYED * delayed_ns
@@ -392,7 +392,7 @@ a convolution waited for each other for 12 % of a loop's time while one of them 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
-    # Ranks wait for each other in their steps, which is no fault of the step.
+    # Ranks wait for each other in their steps, which is not a fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None
     if cost < LEAST_STALL or is_rank:
         return []

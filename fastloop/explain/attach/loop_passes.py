@@ -22,7 +22,8 @@ OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """A pass of a loop over a DataLoader. Its lists, but `own_events`, have an entry a batch."""
+    """A pass of a loop over a DataLoader. Its lists, except `own_events`, have an entry for each
+    batch."""
 
     number: int
     loader: int

@@ -27,7 +27,7 @@ from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 from fastloop.explain.attach.step_lines import StepLines, find_step_lines
 
-# Successive batches resemble each other and are no independent measurements. Intervals are
+# Successive batches resemble each other and are not independent measurements. Intervals are
 # therefore over whole passes or, if there are few, over blocks of successive batches (a block
 # bootstrap).
 BLOCKS = 20
@@ -37,7 +37,7 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 """Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
-"""Least number of batches after the first one for which their usual wait is known. The excess of
+"""Minimum number of batches after the first one for which their usual wait is known. The excess of
 the first wait over it is start-up."""
 PARTS = (
     *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),

@@ -1,5 +1,5 @@
-"""The probe of the memory that a worker shares with its parent, which becomes less as the worker
-copies the pages to which it writes.
+"""The probe of the memory that a worker shares with its parent, which shrinks as the worker copies
+the pages to which it writes.
 
 A reading takes milliseconds, so that only one worker of a few passes reads its memory.
 """
@@ -27,8 +27,7 @@ ALLOWANCE = Allowance(FREE_NS)
 
 class MemoryTurns:
     """Chooses the passes in which a worker's memory is read, which takes milliseconds: the first
-    pass with workers, and later one each time that this process has run GROWTH times as
-    long."""
+    pass with workers, and then one each time that this process has run GROWTH times as long."""
 
     def __init__(self) -> None:
         self.process_id = self.start_ns = self.next_ns = 0

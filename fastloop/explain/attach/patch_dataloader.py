@@ -1,4 +1,4 @@
-"""Patches torch's DataLoader in a process of the script: the clock is read around each next().
+"""Patch torch's DataLoader in a process of the script: the clock is read around each next().
 
 The classes stay torch's own; a few of their functions are wrapped. A wrapped function keeps its
 name: it is pickled to spawned workers by this name, and found there with or without a probe.
@@ -113,7 +113,7 @@ class LoopProbe:
         self.iterators = iterators
         self.counter = counter
         self.lengths = SamplerLengths(log)
-        # This is no attribute of the DataLoader, which may be pickled or copied with its
+        # This is not an attribute of the DataLoader, which may be pickled or copied with its
         # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
         self.datasets: ByIdentity[int] = ByIdentity()
@@ -149,7 +149,7 @@ class LoopProbe:
         return not all(each.is_described or each.is_replaced for each in self.loaders.values())
 
     def _number_of(self, dataset: Any) -> int:
-        """A number that no other dataset has, also none at the same place in memory later on."""
+        """A number that no other dataset has, not even a later one at the same place in memory."""
         number = self.datasets.get(dataset)
         if number is None:
             number = next(DATASETS)
@@ -315,7 +315,7 @@ class LoopProbe:
         This line is in the loop, while iter() may have been called elsewhere.
         """
         place = place_in_script()
-        # A thread that only calls next() is no place in the script.
+        # A thread that only calls next() has no place in the script.
         if place not in ("", state.place):
             self.log.add_fact(pass_number=state.number, place=place)
 

@@ -45,5 +45,5 @@ class Allowance:
             pass
         finally:
             # Python may collect garbage meanwhile, which takes 40 ms in a process that has imported
-            # torch, and is none of the reading's cost.
+            # torch, and is not part of the reading's cost.
             self.spent_ns += min(cpu_ns() - start_ns, self.most_ns)

@@ -1,5 +1,5 @@
-"""Changes of the call that makes a script's DataLoader: the patch of the script with the edited
-call, and the notes of a FastLoader that is made with the same arguments."""
+"""Change the call that makes a script's DataLoader: the patch of the script with the edited call,
+and the notes of a FastLoader that is made with the same arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
 """Expressions that a dictionary unpacks as they are; others need brackets."""
 LOADER = "DataLoader"
 OTHER_ORDER = (
-    "With workers that stay, DataLoader draws a number less from torch's generator in each later "
+    "With workers that stay, DataLoader draws one number less from torch's generator in each later "
     "pass, so that a seeded script shuffles those passes otherwise than now, unless its sampler "
     "has a generator of its own"
 )
@@ -207,7 +207,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     edits = [*_edit_arguments(text, starts, call, settings, positions)]
     if change.is_fastloader:
         if _last_name(call) not in names:
-            raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
+            called = ast.unparse(call.func)
+            raise Unsupported(f"line {line} calls {called}, which is not a DataLoader")
         edits.append(_replace(starts, call.func, FASTLOADER))
         if not _imports(tree, "fastloop", call):
             edits.append(_new_import(tree, text, starts, call, f"import fastloop{end}"))
@@ -228,8 +229,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
 def find_options(
     source: str, line: int, change: Change, takes: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """The expressions, as `args.workers`, that the call on that line gives for the settings of the
-    change; takes: as for `edit_call`."""
+    """The expressions, such as `args.workers`, that the call on that line gives for the settings of
+    the change; takes: as for `edit_call`."""
     tree = ast.parse(source)
     call = _find_call(tree, line, _loader_names(tree))
     given = dict(zip(POSITIONS if takes is None else takes, call.args, strict=False))
@@ -343,7 +344,7 @@ def _edit_arguments(
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
     if arguments:
         last = max(_span(starts, each)[1] for each in arguments)
-        # The argument may stand in brackets that are no part of its node. The comma belongs after
+        # The argument may stand in brackets that are not part of its node. The comma belongs after
         # them.
         last += _closing_brackets(text[last : _span(starts, call)[1]])
         yield Edit(last, last, f", {words}")

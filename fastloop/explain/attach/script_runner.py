@@ -1,4 +1,4 @@
-"""Runs the beginning of a script again, with a change of one of its DataLoaders."""
+"""Run the beginning of a script again, with a change of one of its DataLoaders."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ScriptRunner:
         return self._sort_digests([each.digests for each in self._run(cut, limit_s)])
 
     def lengthen(self, batches: int) -> None:
-        """Let further runs end after so many batches; as many as before are hashed."""
+        """Let further runs end after this many batches; as many as before are hashed."""
         self.cut = replace(self.cut, batches=batches)
 
     def _sort_digests(self, found: Sequence[list[int]]) -> list[int]:

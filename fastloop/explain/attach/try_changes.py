@@ -1,5 +1,5 @@
-"""Tries changes of a script's DataLoader. The beginning of the script runs again and again, once
-without a change and once with each change in every round."""
+"""Try changes of a script's DataLoader. In every round, the beginning of the script runs once
+without a change and once with each change."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _lengthen_runs(
 
 def _tell_length(before: int, batches: int, first: HashedRun) -> str:
     """The line on runs that get more batches than the first one had."""
-    # A first step that loads libraries may take most of a run that is no short one.
+    # A first step that loads libraries may take most of a run that is not short.
     short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
     return f"a run up to batch {before} is {short}: further ones end at {batches}"
 
@@ -131,7 +131,8 @@ def _tell_length(before: int, batches: int, first: HashedRun) -> str:
 def _add_of_later_passes(
     changes: Sequence[Change], found: LoopFindings, before: int, batches: int
 ) -> Sequence[Change]:
-    """The changes, and first those that runs of so many batches can show, unlike shorter ones."""
+    """The changes, beginning with those that runs of this many batches can show, unlike shorter
+    ones."""
     known = choose_changes(found, before)
     added = [each for each in choose_changes(found, batches) if each not in known]
     return [*added, *changes][:MOST_CHANGES]
@@ -203,7 +204,7 @@ def _compare_samples(
 ) -> tuple[bool | None, str]:
     """Whether the samples have the given digests; or None, and the reason why it is not known.
 
-    limit_s: the most time of a run, which ends at the deadline.
+    limit_s: maximum time of a run, which ends at the deadline.
     """
     try:
         again, changed = (

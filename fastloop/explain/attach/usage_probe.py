@@ -55,7 +55,7 @@ class PassUsage:
     """Time from which the counters of the process are read again."""
     memory: SharedMemory = field(default_factory=SharedMemory)
     most_open: int = 0
-    """Most file descriptors that were open at a reading."""
+    """Maximum number of file descriptors that were open at a reading."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
         """Begin a fetch or a step. is_first: True for the first one of the pass."""

@@ -1,4 +1,4 @@
-"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and the iterables that
+"""The probe of loops over iterables that are not DataLoaders: FastLoaders, and the iterables that
 fastloop.watch gets."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECORDED = DataLoader, _BaseDataLoaderIter
-"""Classes of which every loop is recorded by patch_dataloader.py."""
+"""Classes whose every loop is recorded by patch_dataloader.py."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:

@@ -78,7 +78,7 @@ class _TableReader:
         label = [] if dataset.label_column is None else [dataset.label_column]
         self._names = [*self._inputs, *label]
         if not self._inputs:
-            raise BadData(f"{self._paths[0]}: no column but label_column={dataset.label_column}")
+            raise BadData(f"{self._paths[0]}: no column except label_column={dataset.label_column}")
         if dataset.stack and dataset.ragged:
             raise Unsupported("dataset.stack=true: lists that differ in length can't be stacked")
         self._groups = []

@@ -95,7 +95,7 @@ def _seeds_globally(prepared: PreparedData) -> bool:
 
 
 def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
-    """True if a sample is made by code of the user, which may not be thread-safe."""
+    """True if a sample is made by the user's code, which may not be thread-safe."""
     # The user's Dataset may be inside of a SeededDataset.
     dataset = getattr(prepared.dataset, "dataset", prepared.dataset)
     parts = dataset, plan.collate, plan.transform

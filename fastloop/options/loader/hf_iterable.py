@@ -55,7 +55,7 @@ class HfIterableLoader:
             yield epochs
 
     def _batches(self, folder: Path, plan: Plan, epoch: int) -> Batches:
-        """The batches of this process. A DataLoader's worker makes batches of its own shards
+        """The batches of this process. A DataLoader's worker makes batches from its own shards
         only."""
         rows: Any = self.store.open(folder)
         stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))

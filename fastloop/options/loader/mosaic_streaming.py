@@ -31,7 +31,7 @@ class MosaicStreamingLoader:
 
     Its default shuffle, py1e, shuffles the shards, and then moves samples within 4,000,000 of their
     neighbours. Workers make whole batches, so that each may have a last batch of its own.
-    numpy.stack makes a batch of the arrays of its samples.
+    numpy.stack makes a batch from the arrays of its samples.
     """
 
     store: Store

@@ -106,7 +106,7 @@ class _RecordReader:
         """The record in the frame; raises BadData if it is damaged."""
         length, length_crc = HEAD.unpack_from(frame)
         record = frame[HEAD.size : -TAIL.size]
-        # The index may be of another file: its offsets then lead into the middle of records.
+        # The index may belong to another file: its offsets then lead into the middle of records.
         if length != len(record):
             raise BadData(f"{self._records.path}: record {index} is not where the index says")
         if self._crc32c is not None:

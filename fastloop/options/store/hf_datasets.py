@@ -90,9 +90,9 @@ def _feature(datasets: Any, leaf: torch.Tensor) -> Any:
     name = _name(leaf)
     shape = tuple(leaf.shape[1:])
     if name not in EXACT:
-        raise Unsupported(f"store=hf_datasets holds no {name}: its torch format does not keep it")
+        raise Unsupported(f"store=hf_datasets can't hold {name}: its torch format does not keep it")
     if len(shape) > MOST_DIMENSIONS:
-        raise Unsupported(f"store=hf_datasets holds no {len(shape)} dimensions; store=npy does")
+        raise Unsupported(f"store=hf_datasets can't hold {len(shape)} dimensions; store=npy can")
     if not shape:
         return datasets.Value(name)
     if len(shape) == 1:

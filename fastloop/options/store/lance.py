@@ -70,7 +70,7 @@ class LanceStore:
         try:
             lance.write_dataset(reader, str(folder / ROWS))
         except (OSError, ValueError, NotImplementedError) as error:
-            # Lance says this of Arrow's types that it does not have.
+            # Lance raises this for Arrow's types that it lacks.
             if "nsupported" not in str(error):
                 raise
             reason = first_line(error)[:100]

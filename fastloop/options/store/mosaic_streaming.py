@@ -113,7 +113,7 @@ def _encoding(leaf: torch.Tensor) -> str:
     """MDS's name of the encoding of a row of the leaf; raises Unsupported if it has none."""
     kind = str(leaf.dtype).removeprefix("torch.")
     if leaf.dtype not in NUMBERS:
-        raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does")
+        raise Unsupported(f"{OPTION} can't hold {kind}; {ALTERNATIVE} can")
     shape = ",".join(map(str, leaf.shape[1:]))
     return f"ndarray:{kind}:{shape}" if shape else kind
 

@@ -19,7 +19,8 @@ from fastloop.data.arrow_columns import array_of_column, table_of
 from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("pyarrow", "store=parquet", "pip install pyarrow")
-ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
+ROWS, LAYOUT = "rows.parquet", "layout.json"
+ALTERNATIVE = "store=torch_storage"
 
 
 @dataclass(frozen=True)
