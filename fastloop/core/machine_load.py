@@ -1,10 +1,10 @@
 """Measure the load that other programs put on the machine during a measurement: was it quiet?
 
 The difference of two readings of the system's counters, before and after, is the CPU time that all
-programs took in between. The time of this command's own processes is subtracted, also of those that
-ended meanwhile: Linux adds the time of an ended child to the parent that waited for it (proc(5):
-cutime). Kernel threads are attributed to no program: much of their work is done for the one that
-reads files.
+programs took in between. The time of this command's own processes is subtracted, including those
+that ended in between: Linux adds the time of an ended child to the parent that waited for it
+(proc(5): cutime). Kernel threads are attributed to no program: much of their work is done for the
+one that reads files.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class LoadSummary:
                 f"other processes used at most {most} of {cores} during {during}.{stolen}"
             )
         names = ", ".join(self.busiest)
-        # A machine may be busy for want of memory alone, with hardly any CPU time of others.
+        # A machine may be busy only because memory is short, with hardly any CPU time of others.
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:
             share = show_fine_percent(self.memory_pressure)

@@ -89,5 +89,5 @@ def without_prefix(order: Order) -> Order:
 
 
 def is_shuffled(plan: Plan) -> bool:
-    """True for order=random, which a library that shuffles by itself can take the place of."""
+    """True for order=random, which a library may replace by its own shuffle."""
     return isinstance(without_prefix(order_of_all_ranks(plan)), RandpermOrder)

@@ -31,7 +31,7 @@ def nearest_existing(folder: Path) -> Path:
 def make_trial_file(folder: Path) -> None:
     """Make a file in the folder, or in the nearest parent that exists, and remove it.
 
-    Raises OSError if that fails, also on read-only mounts and if a quota is used up, which
+    Raises OSError if that fails, even on read-only mounts and if a quota is used up, which
     permissions do not show.
     """
     tempfile.TemporaryFile(dir=nearest_existing(folder)).close()

@@ -84,10 +84,10 @@ def pair_p_values(
     logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
     there are more jobs, the p value is the larger p value of two tests. The first raises a pair's
     variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
-    variance that all pairs share.
-    allows_serial: successive trials of a job may be correlated. The p values are averaged over the
-    possible correlations, see core/serial_noise.py. trials_per_round: each of the logs is the mean
-    of so many successive trials, which wander less than the trials.
+    variance that all pairs share. allows_serial: successive trials of a job may be correlated. The
+    p values are averaged over the possible correlations, see core/serial_noise.py.
+    trials_per_round: each of the logs is the mean of this many successive trials, which wander less
+    than the trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)

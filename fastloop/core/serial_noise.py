@@ -53,9 +53,9 @@ def independent_series(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarra
 def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
     """(correlations, ...): probability of each of `CORRELATIONS`, one for all jobs of a campaign.
 
-    logs: (..., jobs, rounds), two rounds or more, each the mean of so many successive trials. The
-    level and the scale of each job's noise are integrated out of the likelihood; the prior is
-    `PRIOR`.
+    logs: (..., jobs, rounds), two rounds or more, each the mean of `trials_per_round` successive
+    trials. The level and the scale of each job's noise are integrated out of the likelihood; the
+    prior is `PRIOR`.
     """
     *_, jobs, rounds = logs.shape
     maps = _whitening(rounds, trials_per_round)
@@ -77,8 +77,8 @@ def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarr
 def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int = 1) -> float:
     """Factor by which an interval of the mean is wider than Student's, as trials may be correlated.
 
-    differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of so
-    many successive trials. tail: probability beyond each end of the interval.
+    differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of
+    `trials_per_round` successive trials. tail: probability beyond each end of the interval.
     """
     from scipy.optimize import root_scalar
     from scipy.special import stdtr, stdtrit
@@ -103,7 +103,7 @@ def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int 
 
 
 def correlation_of_means(correlation: float, trials: int) -> float:
-    """The correlation of the means of adjacent groups of so many successive trials.
+    """The correlation of the means of adjacent groups of `trials` successive trials.
 
     >>> round(correlation_of_means(0.9, trials=8), 2)
     0.59

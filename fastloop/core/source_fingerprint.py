@@ -102,7 +102,7 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
 
 @cache
 def is_own(path: Path) -> bool:
-    """True for a file of the user's: neither installed, nor Python's, nor fastloop's."""
+    """True for a user's own file: neither installed, nor Python's, nor fastloop's."""
     # The names of folders show libraries, too: a .pth file or PYTHONPATH may add the libraries
     # of another environment, which site does not list.
     if INSTALLED_IN & {*path.parts}:

@@ -167,10 +167,9 @@ def log_interval(
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is
-    wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
-    values are correlated in time.
-    trials_per_round: each value is the mean of so many successive trials.
+    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is wide
+    enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the values
+    are correlated in time. trials_per_round: each value is the mean of this many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the

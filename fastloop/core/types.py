@@ -95,7 +95,7 @@ class UnevenBatches(Invalid):
 
 
 class UnclearCount(Invalid):
-    """A batch of which it is not clear how many samples it has."""
+    """A batch whose number of samples is not clear."""
 
 
 class BadData(Exception):  # noqa: N818 - "BadDataError" says the same twice

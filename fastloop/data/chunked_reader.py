@@ -347,7 +347,7 @@ def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
     columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
     joined = [torch.cat(column) for column in columns]
     # tree_leaves also opens containers that are leaves to optree, such as dataclasses, and optree
-    # can't put their parts back. The gate needs nothing but the leaves, in this order.
+    # can't put their parts back. The gate needs only the leaves, in this order.
     return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
 
 

@@ -43,7 +43,7 @@ class PillowDecoder:
 
 
 def decoder_equivalence_id(dataset: Dataset, *facts: object) -> str:
-    """Equal for datasets that have the same facts and differ in nothing but the decoder."""
+    """Equal for datasets that have the same facts and differ only in the decoder."""
     return fingerprint(_with_pillow(dataset), source_fingerprint(dataset), *facts)
 
 

@@ -72,7 +72,7 @@ class Prediction:
 def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
     """Share of an epoch that the job saves, with its interval; None if no measurement tells
     it."""
-    # If the files are warm already, this change is none.
+    # If the files are warm already, this changes nothing.
     if present.cache != "warm" and job == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
     effect = find_effect(job, present, measured)

@@ -75,7 +75,7 @@ Results = Generator[StagedGroup, None, None]
 
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
-    """The group after all of these stages, of which it has passed the first `num_done`."""
+    """The group after all of these stages; it has already passed the first `num_done`."""
     # A sample of another loader may iterate over this one: the number of its batch is kept.
     current = current_batch()
     outside = current.number

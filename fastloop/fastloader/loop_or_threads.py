@@ -30,9 +30,9 @@ FORGIVING = 64
 last such failure: an error of a disk or a network may have passed, and few batches are read
 twice."""
 MOST_EVIDENCE, DECIDED = 1.0, 1.9
-"""The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
-MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
-0.39 of the other's time. A turn in which one way takes longer by more than e ends at once."""
+"""The logarithm of the ratio of the two times is evidence; a comparison gives at most MOST_EVIDENCE
+of it. A sum of more than DECIDED is final: after two comparisons if one way takes less than 0.39 of
+the other's time. A turn in which one way takes longer by more than e ends at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +217,8 @@ class Pace:
         self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 
     def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
-        """Give the threads a turn if they should have saved time for some batches, of which this is
-        the last."""
+        """Give the threads a turn if they should have saved time for some batches, up to this
+        one."""
         if self.batches_left or self.num_threads or self.is_decided:
             return
         numbers = {1, tuning.num_threads}

@@ -227,7 +227,7 @@ def _is_mapping(source: Any) -> bool:
     .npz file."""
     is_leaf = pytree.tree_structure(source).is_leaf()
     is_dataset_itself = isinstance(source, Dataset)
-    # A Dataset of the user may have keys() as well: it is read by index.
+    # A user's Dataset may have keys() as well: it is read by index.
     has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
     return is_leaf and has_keys and not is_dataset_itself
 

@@ -417,7 +417,7 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
     here, there = context.Pipe()
     is_fork = context.get_start_method() == "fork"
     # A fork has copies of all of the parent's open connections, which it closes, see run_reader.
-    # Other start methods hand over nothing but pickled arguments.
+    # Other start methods hand over only pickled arguments.
     arguments = there, settings, (*others, here) if is_fork else ()
     process = context.Process(target=run_reader, args=arguments, daemon=True)
     try:

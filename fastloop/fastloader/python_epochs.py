@@ -74,7 +74,7 @@ class PythonEpochs:
     def plan(
         self, order: EpochOrder, state: State, epoch_start: EpochStart, draws: SampleDraws
     ) -> EpochPlan:
-        """The plan of the rest of an epoch, of which the first batch's indices have been drawn."""
+        """The plan of the rest of an epoch; the indices of its first batch have been drawn."""
         source = self.reading.source
         delivered = int(state["delivered"])
         if isinstance(order, StreamOrder):

@@ -134,7 +134,7 @@ def run_reader(
 ) -> None:
     """Make batches until the parent has no more tasks, or is gone.
 
-    others: ends of the parent's connections, of which a fork has copies. While one is open, another
+    others: ends of the parent's connections that a fork has copies of. While one is open, another
     process would not notice that the parent is gone.
     """
     # Ctrl-C reaches the whole process group: the parent gets it too, and ends this process.

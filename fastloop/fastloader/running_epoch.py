@@ -18,8 +18,8 @@ LEAVE_S = 5.0
 thread that has not finished by then is left behind: it ends with its batch, which is not delivered.
 A process is terminated."""
 INTERRUPTED_S = 0.5
-"""The same limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset
-may block for ever."""
+"""This limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset may
+block forever."""
 
 
 class EpochIterator:

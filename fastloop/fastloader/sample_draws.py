@@ -1,7 +1,7 @@
-"""Random draws of a sample: from generators that (seed, epoch, index) seed, in whatever thread.
+"""Random draws of a sample, from generators seeded by (seed, epoch, index) in any thread.
 
-Augmentations draw from the global generators of torch, numpy and `random`, of which a process has
-one each. The loader's first batch, which the loop always reads itself, shows which of these its
+Augmentations draw from the global generators of torch, numpy and `random`, and a process has only
+one of each. The loader's first batch, which the loop always reads itself, shows which of these its
 samples draw from. If samples are read in the loop's own thread, those are seeded for each sample
 and restored after each batch. In other threads, beside which the loop may draw from them at any
 moment, they are left alone. There torch's functions are redirected to a generator of the thread,

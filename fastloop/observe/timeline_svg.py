@@ -15,8 +15,8 @@ from fastloop.observe.lane_key import LOOP_LANE, LaneKind
 from fastloop.observe.lanes import Lane, build_lanes, flatten, part_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
-"""Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, as a
-rule pixels of the screen."""
+"""Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, which
+are usually pixels of the screen."""
 PLOT = WIDTH - LEFT - RIGHT
 """Width of a plot."""
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3

@@ -192,10 +192,10 @@ def choose_more_batches(
 ) -> int:
     """Number of the loop's batches in each further run: never fewer than the first one had.
 
-    The loop may have been far slower in the observed run, as beside other programs: runs that are
-    too short for the loop's usual time would tell nothing. batches: of the first run; later_s: time
-    of the loop in it after the first batch, which takes longer than others; outside_s: the rest of
-    that run; left_s: the part of the budget that is left.
+    The loop may have been far slower in the observed run, for example beside other programs: runs
+    that are too short for the loop's usual time would tell nothing. batches: of the first run;
+    later_s: time of the loop in it after the first batch, which takes longer than others;
+    outside_s: the rest of that run; left_s: the part of the budget that is left.
     """
     if batches < 2 or not 0 < later_s < LEAST_S:
         return batches

@@ -81,7 +81,7 @@ class CutLoop:
         self.has_fastloader = False
         """True once FastLoader is wrapped, too."""
         self.changed: ByIdentity[bool] = ByIdentity()
-        """The changed DataLoaders, and the FastLoaders in the place of others."""
+        """The changed DataLoaders, and the FastLoaders in place of others."""
 
     def wrap_new(self, dataloader: type) -> Callable[..., Any]:
         """DataLoader.__new__, which returns a FastLoader at the place of the change.
@@ -93,7 +93,7 @@ class CutLoop:
         signature = inspect.signature(dataloader.__init__)
 
         def __new__(kind: type, *args: Any, **named: Any) -> Any:  # noqa: N807
-            # No patch puts FastLoader in the place of a class that is derived from DataLoader.
+            # No patch puts FastLoader in place of a class that is derived from DataLoader.
             if kind is not dataloader or place_of_call(None) not in self.cut.made_at:
                 make = super(dataloader, kind).__new__
                 # A second base class may need the arguments, which `object` refuses.
@@ -152,7 +152,7 @@ class CutLoop:
         return fast
 
     def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """FastLoader.__iter__, which begins a pass if it is in the place of the DataLoader."""
+        """FastLoader.__iter__, which begins a pass if it takes the place of the DataLoader."""
 
         @functools.wraps(original)
         def __iter__(fast: Any) -> Any:  # noqa: N807

@@ -224,7 +224,7 @@ def _is_of_script(path: str) -> bool:
 
 
 def _trace_of(function: Any) -> LineTrace | None:
-    """The trace of which this is the trace function."""
+    """The trace that this trace function belongs to."""
     owner = getattr(function, "__self__", None)
     return owner if isinstance(owner, LineTrace) else None
 

@@ -224,7 +224,7 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         if sum(each["delay_ns"] for each in shared) > sum(each["cpu_ns"] for each in shared):
             hidden = hidden or _tell_hidden_lock(loop, threads)
             continue
-        advice = "use processes in the place of threads, such as num_workers of the DataLoader"
+        advice = "use processes in place of threads, such as num_workers of the DataLoader"
         return _tell(CauseName.LOCK, f"{threads} hold it by turns", advice)
     return hidden
 

@@ -27,9 +27,8 @@ LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 class HfIterableLoader:
     """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`, torch format.
 
-    This is not a full shuffle: the shards are shuffled, and then the samples that lie in the
-    buffer. A worker makes whole batches of its own shards, so each worker may end with a short
-    batch.
+    This is not a full shuffle: the shards are shuffled, and then the samples in the buffer. A
+    worker makes whole batches of its own shards, so each worker may end with a short batch.
     """
 
     store: Store

@@ -85,7 +85,7 @@ def _collate(columns: list[str], structure: Any, samples: list[dict[str, Any]]) 
 def _close(dataset: Any) -> None:
     """End the dataset's threads, and remove its shared memory and the files of its locks.
 
-    Streaming leaves threads and files for ever, and shared memory until the process has ended.
+    Streaming leaves threads and files forever, and shared memory until the process has ended.
     """
     if (iterator := getattr(dataset, "_iterator", None)) is not None:
         iterator.exit()

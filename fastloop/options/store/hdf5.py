@@ -30,7 +30,7 @@ class Hdf5Store:
     """An HDF5 file with one chunked dataset per leaf, `0`, `1`, …, with the batch dimension first.
 
     The tree's structure is an attribute of the file. HDF5 reads and decompresses whole chunks, so
-    in random order most of a large chunk is read in vain (see experiment=hdf5_chunks). It reads
+    in random order most of a large chunk is read for nothing (see experiment=hdf5_chunks). It reads
     single rows only from uncompressed chunks that are larger than its cache.
     """
 

@@ -47,8 +47,8 @@ class ParquetRows:
 class ParquetStore:
     """A Parquet file; leaf k is the column `k`, of values or of lists of fixed length.
 
-    pyarrow reads and decodes whole row groups, so in random order most of a large group is read in
-    vain.
+    pyarrow reads and decodes whole row groups, so in random order most of a large group is read for
+    nothing.
     """
 
     format_version: ClassVar[int] = 1

@@ -34,7 +34,7 @@ class ZarrStore:
     """A Zarr group with an array per leaf, `0`, `1`, …, with the batch dimension first.
 
     Each chunk is a file. zarr reads and decompresses whole chunks, so in random order most of a
-    large chunk is read in vain.
+    large chunk is read for nothing.
     """
 
     format_version: ClassVar[int] = 1
