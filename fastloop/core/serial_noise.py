@@ -1,6 +1,6 @@
 """Tests and intervals for trials with serially correlated noise, which resemble each other.
 
-A job's trials are taken for a first-order autoregressive process of an unknown correlation. For a
+A job's trials are modelled as a first-order autoregressive process of an unknown correlation. For a
 known one, `independent_series` turns them into independent trials, for which the usual tests are
 exact. `correlation_weights` tells how probable each correlation is, and p values are averaged with
 these weights (Zellner and Tiao 1964, Bayesian analysis of the regression model with autocorrelated

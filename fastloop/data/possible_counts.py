@@ -1,4 +1,4 @@
-"""The numbers of samples that a batch may have, by the columns or lists that tell them."""
+"""Find the numbers of samples that a batch may have, from its columns or lists."""
 
 from __future__ import annotations
 

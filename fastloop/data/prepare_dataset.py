@@ -22,7 +22,7 @@ from fastloop.core.protocols import (
     Store,
     StreamingDataset,
 )
-from fastloop.core.source_fingerprint import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint, user_class_of
 from fastloop.core.stall_alarm import Stalled, limit_stalls
 from fastloop.core.types import (
     BadData,

@@ -109,7 +109,7 @@ def _merge_ranks(ranks: list[Digest]) -> Digest:
 def _subtract_padding(
     ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
 ) -> Digest:
-    """The digest without the samples with which a user's loader has padded the last ranks.
+    """The digest without the samples that a user's loader has padded the last ranks with.
 
     hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
     """

@@ -265,8 +265,8 @@ def _limit(start_s: T, added_s: T) -> Any:
 def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray]) -> Estimate:
     """Share of the epoch that is neither in next(), nor in the step or the loop's other work.
 
-    The job overlaps nothing, so this is the time by which its steps are slower than steps that
-    follow one another without loads between them.
+    The job overlaps nothing, so this is how much slower its steps are than steps that follow one
+    another without loads between them.
     """
     last = list(rounds[0])[-1]
     starting, _ = _starting_rungs(rounds[0])

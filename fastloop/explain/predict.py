@@ -54,8 +54,8 @@ def predict_seconds(
 ) -> float:
     """Seconds of a whole epoch of the job by the model alone.
 
-    kept: share of the measured work of loading that is left. added_step_s: seconds by which each
-    step is longer. cores: number of cores; None: the cores of this process.
+    kept: share of the measured work of loading that is left. added_step_s: seconds that each step
+    takes longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
     threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads

@@ -40,8 +40,8 @@ RESAMPLES = 16
 BEYOND = 1.645
 """Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
 MOST_DIFFERENT = 0.3
-"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
-nothing of a further pass."""
+"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean says
+nothing about a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

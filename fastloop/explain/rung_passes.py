@@ -30,7 +30,7 @@ FEWEST_TIMED = 3
 """At most MOST_TIMED batches are timed one by one. After TIMED_S no further batch is timed, unless
 there are fewer than FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Seconds for which batches run untimed, and seconds for which they are timed after that. Short
+"""Seconds during which batches run untimed, and seconds during which they are then timed. Short
 epochs are repeated until LEAST_TIMED_S is reached."""
 CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""

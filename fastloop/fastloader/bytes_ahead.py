@@ -175,7 +175,7 @@ class BytesAhead:
         return nbytes
 
     def receive(self, nbytes: int) -> None:
-        """Note that the loop has got a result of this size."""
+        """Note that the loop has received a result of this size."""
         with self._changed:
             self._num_received += 1
             self._ready_nbytes -= nbytes

@@ -119,7 +119,7 @@ class IterableSource:
             return
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
-            # A batch that is skipped is read, too, as only this advances the iterable. Each sample
+            # A skipped batch is read, too, because only reading advances the iterable. Each sample
             # has the seed of its number in the epoch.
             group = try_batch(list, islice(samples, size))
             has_failed = isinstance(group, FailedBatch)

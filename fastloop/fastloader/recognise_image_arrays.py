@@ -276,7 +276,8 @@ def _base_of(dataset: Any) -> Any:
 
 
 def _has_images(dataset: Any) -> bool:
-    """True for torchvision's MNIST and CIFAR10, and classes that read their samples likewise."""
+    """True for torchvision's MNIST and CIFAR10, and classes that read their samples in the same
+    way."""
     for module_name, name in FAMILIES:
         base = getattr(sys.modules.get(module_name), name, None)
         if base is None or not isinstance(dataset, base):

@@ -35,7 +35,7 @@ class ProbedDataset:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # DataLoader tells the style of a dataset by isinstance.
+        # DataLoader recognizes the style of a dataset by isinstance.
         return type(self.__dict__["_dataset"])
 
     def __len__(self) -> int:

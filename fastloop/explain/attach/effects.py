@@ -102,7 +102,7 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     """The files below the folder: path -> time of the last change, and size.
 
     LEFT_OUT are left out, and what this command writes: its own folders, and files to which the
-    shell has redirected its output. The script has no part in that.
+    shell has redirected its output. The script has nothing to do with these.
     """
     # The script's process, which imports this module as well, does without that one.
     from fastloop.core.outputs_folder import outputs_folder

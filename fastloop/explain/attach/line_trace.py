@@ -65,7 +65,7 @@ def begin_trace(place: str) -> LineTrace | None:
 
 def _has_compiled() -> bool:
     """True if torch.compile has compiled code of this process. Beside a trace function it would
-    compile that code once more."""
+    compile that code again."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     # Another thread may be importing the module right now.
     counters = getattr(dynamo, "counters", None) or {}
@@ -151,7 +151,7 @@ class LineTrace:
         spent_ns = now_ns() - self.start_ns
         is_slowed = self.num_calls > FREE_CALLS and CALL_NS * self.num_calls > MOST_SHARE * spent_ns
         is_late = is_slowed or spent_ns > MOST_NS
-        # torch.compile would compile this code now, and once more after the trace has ended.
+        # torch.compile would compile this code now, and again after the trace has ended.
         is_compiled = frame.f_code.co_qualname.startswith(COMPILED)
         # Another thread may have ended the trace; only this one can remove its trace function.
         if is_late or is_compiled or not self.is_on:

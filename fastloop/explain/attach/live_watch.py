@@ -24,7 +24,7 @@ STDERR = 2
 PERIOD_S = 2.0
 """Time between two looks at the records."""
 OWN_HANDLER = (
-    "fastloop: the script has its own handler of SIGUSR1, which has got the signal: no report"
+    "fastloop: the script has its own handler of SIGUSR1, which has received the signal: no report"
 )
 SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
 ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"

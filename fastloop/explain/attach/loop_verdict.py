@@ -24,8 +24,8 @@ from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention."""
 MOST_SLOWED = 4.0
-"""Other programs are taken to slow steps, or loading, down by this factor at most. Chosen by hand:
-on a machine that others use completely, the quotient would be infinite."""
+"""Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
+hand: on a machine that others use completely, the quotient would be infinite."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
 apart, unlike a job's."""

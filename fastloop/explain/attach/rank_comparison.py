@@ -43,7 +43,7 @@ class RankComparison:
     ranks: tuple[RankFindings, ...]
     slowest: int | None
     """The rank that takes longest; if all take equally long, the one that waits longest for data,
-    for which the others wait in their steps; None if the ranks are alike."""
+    and makes the others wait in their steps; None if the ranks are alike."""
     sentence: str
 
 
