@@ -44,6 +44,10 @@ class Measured:
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
 
+    def with_threads_of(self, job: Job) -> BatchTimes:
+        """Times of single batches with the job's number of torch's threads."""
+        return self.one_thread if job.torch_threads == 1 else self.own_threads
+
 
 def predict_seconds(
     job: Job,
@@ -58,7 +62,7 @@ def predict_seconds(
     takes longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     workers = job.loading.num_workers
     # torch sets the threads of a worker to one.
     times = measured.one_thread if workers else threads
@@ -88,7 +92,7 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     """Seconds of a whole epoch with a loader in which a thread gathers rows ahead, as fast as
     memory permits."""
     cores = available_cores()
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     # Gathering the rows of a batch is taken to last as long as copying a batch.
     loads = [[Phase(seconds=measured.one_thread.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
@@ -101,7 +105,7 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
     cores = available_cores()
     # All CPU time of reading is taken to need the interpreter's lock. Code that releases it, as
     # most decoders do, is faster than predicted.
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
     machinery = Machinery(workers=num_threads, prefetch=FASTLOADER_AHEAD, cores=cores)

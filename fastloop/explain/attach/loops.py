@@ -113,8 +113,7 @@ class Loop:
     @property
     def name(self) -> str:
         """The loader's class, and the place of the loop in the script."""
-        kind, place = self.facts["type"], self.facts["place"]
-        where = f"{kind} at {place}" if place else kind
+        where = _add_place(self.facts["type"], self.facts["place"])
         if self.has_twin:
             made_at = self.facts.get("made_at")
             samples = self.facts.get("num_samples")
@@ -178,9 +177,7 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
         for number, fact in describe_passes(process).items():
             if (process.process_id, fact["loader"]) in seen or fact["loader"] not in loaders:
                 continue
-            kind = loaders[fact["loader"]]["type"]
-            place = fact["place"]
-            name = f"{kind} at {place}" if place else kind
+            name = _add_place(loaders[fact["loader"]]["type"], fact["place"])
             has_batch = any(event.part is Part.WAIT for event in process.by_pass.get(number, ()))
             how = (
                 "got its first batch, and asked for no other"
@@ -212,10 +209,15 @@ def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tup
         used = {fact["dataset_id"] for fact in made if is_seen[fact["made"]]}
         for fact in made:
             if not is_seen[fact["made"]] and fact["dataset_id"] not in used:
-                names[f"{fact['type']} at {fact['place']}" if fact["place"] else fact["type"]] += 1
+                names[_add_place(fact["type"], fact["place"])] += 1
     return tuple(
         name if count == 1 else f"{name} ({count} of them)" for name, count in names.items()
     )
+
+
+def _add_place(kind: str, place: str) -> str:
+    """The name of a loader's class with a place in the script, such as `DataLoader at a.py:3`."""
+    return f"{kind} at {place}" if place else kind
 
 
 def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
@@ -229,7 +231,8 @@ def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
     # If there are too few blocks for a bootstrap, the range over the blocks takes its place. Each
     # block gets an equal part of the starts.
     if not is_interval:
-        shares = (blocks + fixed / len(blocks)) / (blocks + fixed / len(blocks)).sum(1)[:, None]
+        parts = blocks + fixed / len(blocks)
+        shares = parts / parts.sum(1, keepdims=True)
     low, high = np.percentile(shares, BOUNDS if is_interval else (0, 100), axis=0)
     return {
         part: Estimate(
