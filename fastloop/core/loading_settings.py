@@ -27,8 +27,8 @@ class LoadingSetting:
     default: Any = None
     """The value if the user gives none; conf/config.yaml has it as well."""
     every_loader: bool = False
-    """True if every loader honours the setting. If False, only those loaders honour it that name it
-    in `honours`."""
+    """True if every loader honours the setting. If False, only the loaders that name it in
+    `honours` do."""
     needs_workers: bool = False
     """True if the setting has no effect without workers: a job without workers is unsupported if
     its value differs from the default."""

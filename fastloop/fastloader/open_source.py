@@ -226,10 +226,9 @@ def _is_mapping(source: Any) -> bool:
     """True for arrays by name that are not a dict, such as an h5py.File, a zarr group or an open
     .npz file."""
     is_leaf = pytree.tree_structure(source).is_leaf()
-    is_dataset_itself = isinstance(source, Dataset)
-    # A user's Dataset may have keys() as well: it is read by index.
     has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
-    return is_leaf and has_keys and not is_dataset_itself
+    # A user's Dataset may have keys() as well: it is read by index.
+    return is_leaf and has_keys and not isinstance(source, Dataset)
 
 
 def columns_of_table(source: Any) -> Any:

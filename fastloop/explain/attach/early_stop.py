@@ -19,7 +19,7 @@ from fastloop.core.spans import now_ns
 
 LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
-if a DataLoader is left that no loop has used."""
+if there still is a DataLoader that no loop has used."""
 EXITS_OF_SHORTENED_RUN = 2
 """Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
 EXITS_OF_OBSERVED_RUN = 20

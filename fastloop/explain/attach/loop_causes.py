@@ -367,8 +367,8 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     unshared = sum(each["unshared_bytes"] for each in usage.makes)
     rate = unshared / sum(each["unshared_after_ns"] for each in usage.makes)
     # Memory that is new to a process causes page faults, too, and the loop's process also ends the
-    # sharing of memory to which it writes. So only the share of the faults counts that copies of
-    # shared memory explain.
+    # sharing of memory to which it writes. So only faults that copies of shared memory explain are
+    # counted.
     of_copies = min(1.0, rate / faults) if faults else 0.0
     # On a busy machine, all of the work waits for cores. The time without these waits is the base
     # of the share, as neither the copies nor the rest is longer by itself.
