@@ -147,7 +147,7 @@ class SampleCounter:
         if len(counts) != 1:
             return set()
         ((count, paths),) = counts.items()
-        # Columns of several lengths, as of a text and its offsets, look like a list of samples.
+        # Columns of several lengths, such as a text and its offsets, look like a list of samples.
         if _are_lists_of_samples(batch, paths):
             return set()
         return {count} if paths or self._size is None else set()

@@ -125,7 +125,7 @@ def forecast_reading_s(samples: Samples) -> float:
     if not others_s:
         return first_s
     # A dataset may open its file when it is asked for its first sample, so that one counts once. A
-    # few slow ones among the others, as of a busy disk, raise the mean.
+    # few slow ones among the others, for example from a busy disk, raise the mean.
     sample_s = min(stats.mean(others_s), stats.median(others_s))
     rest_s = sample_s * (len(samples) - 1)
     return first_s + rest_s / max(1, _decoding_processes(samples, sample_s))

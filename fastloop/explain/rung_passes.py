@@ -35,7 +35,8 @@ epochs are repeated until LEAST_TIMED_S is reached."""
 CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
-"""The end of an epoch; None may be a batch, as of a collate_fn that leaves out broken samples."""
+"""The end of an epoch; None may be a batch, for example of a collate_fn that leaves out broken
+samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,7 +212,7 @@ class Pace:
     def _compare(self) -> None:
         self.evidence += min(MOST_EVIDENCE, max(-MOST_EVIDENCE, self._find_evidence()))
         self.num_comparisons += 1
-        # Without evidence, as after short epochs, threads read if they should save time.
+        # Without evidence, for example after short epochs, threads read if they should save time.
         self.num_threads = self.turn_threads if self.evidence >= 0 else 0
         self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 

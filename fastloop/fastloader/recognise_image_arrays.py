@@ -128,7 +128,7 @@ class ImageRows:
 
     @property
     def slow(self) -> bool:
-        """True if images are reshaped or moved: threads then share each batch, as those of image
+        """True if images are reshaped or moved: threads then share each batch, like those of image
         folders."""
         return self.steps.moves is not None or bool(self.steps.reshaping)
 

@@ -143,7 +143,7 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
                 facts = found | {"place": each.place}
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
-                # line of a function, as those of training and validation.
+                # line of a function, such as those of training and validation.
                 groups[tuple(facts.get(name) for name in ALIKE)].append(FoundPass(facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]

@@ -341,7 +341,8 @@ class LoopProbe:
         has_inner_loop = getattr(self.last, "state", None) is not state
         self.last.state = state
         state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
-        # A loop in a worker, as of a dataset over another one, must not end the worker alone.
+        # A loop in a worker, such as that of a dataset over another one, must not end the worker
+        # alone.
         if self.counter is not None and has_step and get_worker_info() is None:
             loop = (state.place, state.loader.made_at)
             step_ns = start_ns - state.start_ns

@@ -183,7 +183,8 @@ def _library_advice(path: Path, line: str, change: Change) -> str:
 
 def show_command(patch: Path) -> str:
     """The command that applies the file of a patch in the folder of `patch_script`."""
-    # Without -p1, git guesses wrong in a folder that has one of its own name, as of a package.
+    # Without -p1, git guesses wrong in a folder that contains one of the same name, such as a
+    # package.
     return f"git apply -p1 {shlex.quote(str(patch))}"
 
 

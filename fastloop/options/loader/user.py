@@ -81,7 +81,7 @@ class UserLoader:
 
     With several ranks each rank calls the target, which must deliver that rank's shard: `sampler`
     is the shard; a target without it uses `rank` and `world_size`, or asks torch.distributed.
-    Shards may differ in length, or be padded as by torch's DistributedSampler.
+    Shards may differ in length, or be padded as torch's DistributedSampler does.
     """
 
     store: ClassVar[None] = None
