@@ -119,16 +119,11 @@ def open_source(
 ) -> StoreSource:
     """The dataset as a source; raises ValueError if it can't be one, and for a tree whose leaves
     differ in length."""
-    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
-    # subclass may have another __getitem__.
-    if type(dataset) is TensorDataset:
-        tree = list(dataset.tensors)
-    else:
-        tree = list(dataset) if type(dataset) is ColumnList else dataset
+    tree = _columns_of(dataset)
     # A plain list may be a tree of tensors, too, but is taken for a list of samples.
     if type(dataset) is not list and _is_tree(tree):
         return TreeSource(tree, _length(tree))
-    if not is_iterable(dataset) or type(dataset) is ColumnList:
+    if not is_iterable(dataset) or tree is not dataset:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
         raise ValueError(f"dataset={type(dataset).__name__}: {allowed}")
     # IterableDataset inherits a __getitem__ from Dataset, which only raises.
@@ -138,6 +133,15 @@ def open_source(
     return SampleSource(
         dataset=dataset, strings=strings, may_differ=may_differ, num_workers=num_workers
     )
+
+
+def _columns_of(dataset: Any) -> Any:
+    """The tree of a list of columns, or of a TensorDataset; any other dataset as it is."""
+    # A TensorDataset is written without reading sample by sample. A subclass may have another
+    # __getitem__.
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors)
+    return list(dataset) if type(dataset) is ColumnList else dataset
 
 
 def _is_tree(dataset: Any) -> bool:

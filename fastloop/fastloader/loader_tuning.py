@@ -109,16 +109,18 @@ def tune(
     if isinstance(source, IterableSource):
         return _tune_iterable(settings, source)
     is_plain = target is None and not settings.pins
-    given = _given_threads(settings, is_plain=is_plain, by_processes=by_processes)
+    asked_for = _threads_asked_for(settings, is_plain=is_plain, by_processes=by_processes)
     tuning = (
-        _tune_rows(settings, source, given, target, by_core=by_core)
+        _tune_rows(settings, source, asked_for, target, by_core=by_core)
         if isinstance(source, ColumnSource)
-        else _tune_dataset(settings, source, given, is_plain=is_plain)
+        else _tune_dataset(settings, source, asked_for, is_plain=is_plain)
     )
     return replace(tuning, is_bounded=settings.prefetch_factor is None)
 
 
-def _given_threads(settings: LoaderSettings, *, is_plain: bool, by_processes: bool) -> int | None:
+def _threads_asked_for(
+    settings: LoaderSettings, *, is_plain: bool, by_processes: bool
+) -> int | None:
     """The number of threads that follows from the settings; None: it is to be chosen.
 
     is_plain: batches are delivered as they are collated, in memory of the CPU that is not pinned.

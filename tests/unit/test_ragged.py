@@ -424,7 +424,7 @@ def test_check_support_rejects_unsuitable_options_for_texts(outputs, overrides):
 def test_store_rejects_ragged_samples(outputs, loader):
     job = compose_job(*JOB, f"loader={loader}")
     if job.loader.store is not None:
-        with pytest.raises(Unsupported, match="texts are not; loader=raw reads it"):
+        with pytest.raises(Unsupported, match="texts differ; loader=raw reads it"):
             prepare(job.dataset, job.loader.store)
         assert not outputs.exists()
 
