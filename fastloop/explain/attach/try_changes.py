@@ -58,9 +58,7 @@ def try_changes(
         report(_tell_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
-    baseline = Attempt(change=AS_IS, run_s=run_s)
-    changed = [Attempt(change=each, run_s=run_s) for each in changes]
-    attempts = Attempts(baseline=baseline, changed=changed)
+    attempts = _begin_attempts(changes, run_s)
     load = LoadWatch()
 
     def end_round(number: int) -> None:
@@ -71,13 +69,13 @@ def try_changes(
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
     enough = least_minutes(attempts.longest_run_s)
-    _check_has_round(runner, baseline, run_s, budget_s, enough)
+    _check_has_round(runner, attempts.baseline, run_s, budget_s, enough)
     chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
         batches=runner.cut.batches,
-        seconds=stats.median([*baseline.seconds.values()]),
+        seconds=stats.median([*attempts.baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
         least_minutes=enough,
@@ -90,6 +88,12 @@ def try_changes(
         advice=chosen.call.advice,
         machine_load=machine_load,
     )
+
+
+def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
+    """The script as it is and with each change, before any round. run_s: seconds of a run."""
+    changed = [Attempt(change=each, run_s=run_s) for each in changes]
+    return Attempts(baseline=Attempt(change=AS_IS, run_s=run_s), changed=changed)
 
 
 def _check_has_round(
