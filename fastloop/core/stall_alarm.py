@@ -1,4 +1,4 @@
-"""An alarm, by SIGALRM, that ends work which makes no progress."""
+"""An alarm, by SIGALRM, that ends work that makes no progress."""
 
 from __future__ import annotations
 

@@ -117,17 +117,13 @@ StoreSource = TreeSource | SampleSource | StreamSource
 def open_source(
     dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
 ) -> StoreSource:
-    """The dataset as a source; raises ValueError if it is none, or a tree of several lengths."""
-    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
-    # subclass may have another __getitem__.
-    if type(dataset) is TensorDataset:
-        dataset = ColumnList(dataset.tensors)
-    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
-    # lists of columns.
-    if type(dataset) is not list and _is_tree(dataset):
-        tree = list(dataset) if type(dataset) is ColumnList else dataset
+    """The dataset as a source; raises ValueError if it can't be one, and for a tree whose leaves
+    differ in length."""
+    tree = _columns_of(dataset)
+    # A plain list may be a tree of tensors, too, but is taken for a list of samples.
+    if type(dataset) is not list and _is_tree(tree):
         return TreeSource(tree, _length(tree))
-    if not is_iterable(dataset) or type(dataset) is ColumnList:
+    if not is_iterable(dataset) or tree is not dataset:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
         raise ValueError(f"dataset={type(dataset).__name__}: {allowed}")
     # IterableDataset inherits a __getitem__ from Dataset, which only raises.
@@ -139,6 +135,15 @@ def open_source(
     )
 
 
+def _columns_of(dataset: Any) -> Any:
+    """The tree of a list of columns, or of a TensorDataset; any other dataset as it is."""
+    # A TensorDataset is written without reading sample by sample. A subclass may have another
+    # __getitem__.
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors)
+    return list(dataset) if type(dataset) is ColumnList else dataset
+
+
 def _is_tree(dataset: Any) -> bool:
     leaves = pytree.tree_leaves(dataset)
     return bool(leaves) and all(isinstance(leaf, torch.Tensor | np.ndarray) for leaf in leaves)
@@ -147,7 +152,8 @@ def _is_tree(dataset: Any) -> bool:
 def _length(tree: Tree) -> int:
     lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
     if len(lengths) != 1:
-        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(lengths)}")
+        shown = " and ".join(map(str, sorted(lengths)))
+        raise ValueError(f"dataset: leaves of {shown} rows; allowed: leaves of one length")
     return lengths.pop()
 
 

@@ -29,9 +29,9 @@ CROSSED_FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have an effect. A combination of them that can't run is not
 crossed with the rest."""
 UNPREDICTED = ("loader", "decoder")
-"""Settings with an effect that the model hardly knows: it measures batches of the present loader and
-decoder. Among a thousand combinations with workers, which it does predict, a loader would not get a
-trial by chance."""
+"""Settings with an effect that the model hardly knows: it measures batches of the present loader
+and decoder. Among a thousand combinations with workers, which it does predict, a loader would not
+get a trial by chance."""
 NEUTRAL: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,

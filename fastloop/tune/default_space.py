@@ -19,9 +19,10 @@ LIKELY: Mapping[str, Sequence[str]] = {
     "num_workers": ("0", "2"),
     "persistent_workers": ("false", "true"),
 }
-"""Values to try besides the user's own loader. Chosen by hand: on the recordings of experiments/tune
-FastLoader, one torch thread and the right number of workers gain most. The loops over rows in memory
-were not among them: numpy_loop was the fastest of a grid on digits and on samples of 1 ms."""
+"""Values to try besides the user's own loader. Chosen by hand: on the recordings of
+experiments/tune FastLoader, one torch thread and the right number of workers gain most. The loops
+over rows in memory were not among them: numpy_loop was the fastest of a grid on digits and on
+samples of 1 ms."""
 Space = Mapping[str, Sequence[str]]
 """For each setting, by name, the texts name=value of its values."""
 
