@@ -1,4 +1,4 @@
-"""Time limits that code checks by itself: nothing is interrupted, see stall_alarm.py for that."""
+"""Time limits that code checks by itself: nothing is interrupted, see stall_limit.py for that."""
 
 from __future__ import annotations
 
