@@ -138,16 +138,19 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
         cfg, own = _compose_own(name, overrides, lacking, len(found), folder)
         if own not in found:
             found[own] = _add_job(concerns, combination_of(cfg), lacking)
-        # A launcher of Hydra's runs a job that was typed twice once more, and gives it a number.
-        elif not lacking and found[own].launcher != BASIC:
-            raise _typed_twice(found[own])
+        elif not lacking:
+            _check_repetition(found[own])
     return Combinations(each=[*found.values()], concerns=concerns.lines())
 
 
-def _typed_twice(combination: Combination) -> ConfigError:
+def _check_repetition(combination: Combination) -> None:
+    """Raise ConfigError for a job that was typed twice, if its launcher would run it twice."""
+    if combination.launcher == BASIC:
+        return
+    # Hydra would number the repetition as a job of its own.
     job = " ".join(map(override_text, combination.overrides))
     reason = f"{job}: this job was typed twice; allowed: each value once"
-    return ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
+    raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
 
 
 def _add_job(

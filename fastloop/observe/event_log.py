@@ -296,10 +296,10 @@ class EventLog:
     def _add_log(self, key: LogKey, lane: LaneKey, kind: LaneKind | None = None) -> ThreadLog:
         """A new log under that key, with the lane; with a kind, the lane of this thread in that of
         its process."""
-        is_numbered = kind is not None and current_thread() is not main_thread()
+        is_main = current_thread() is main_thread()
         with _lock:
             # The thread is numbered, because its lane names a file with one writer.
-            if is_numbered:
+            if kind is not None and not is_main:
                 count = sum(each[0] == self.folder for each in _logs)
                 lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
             path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
