@@ -146,6 +146,7 @@ def _check_seconds(text: str) -> None:
 
 def _verify(names: Sequence[str]) -> int:
     """Print what was altered in each of the files; returns the exit status."""
+    from fastloop.core.text import printable
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
 
@@ -160,11 +161,11 @@ def _verify(names: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             statuses.add(UNREADABLE)
             continue
-        problems = find_problems(document)
+        problems, shown = find_problems(document), printable(name)
         for problem in problems:
-            print(f"{name}: {problem}", file=sys.stderr)
+            print(f"{shown}: {problem}", file=sys.stderr)
         if not problems:
-            print(f"{name}: every figure of {len(document.cells)} cells follows from its windows")
+            print(f"{shown}: every figure of {len(document.cells)} cells follows from its windows")
         statuses.add(ALTERED if problems else 0)
     return ALTERED if ALTERED in statuses else max(statuses)
 
