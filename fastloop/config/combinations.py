@@ -202,7 +202,8 @@ def compose_each(
     # Composing takes much longer than changing a value: jobs that differ only in settings at the
     # top level are composed once.
     with compose_api(line):
-        name, names = line.config_name or CONFIG_NAME, {each.name for each in settings()}
+        name = line.config_name or CONFIG_NAME
+        names = {each.name for each in settings()}
         bases: dict[tuple[str, ...], DictConfig] = {}
         combinations = []
         for number, overrides in enumerate(jobs):

@@ -1,4 +1,4 @@
-"""The ranks that a process starts: their work, their calls, and their messages as JSON."""
+"""Start the ranks of a process: their work, their calls, and their messages as JSON."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class RankPosition:
     location: str = NO_STACK
     """Work of the rank and of its workers, `in <function> (<file>:<line>)`."""
     stack: str = ""
+    """The stacks of the rank and its workers; empty if they did not respond."""
 
 
 def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:
@@ -91,7 +92,7 @@ def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
 
 
 def locate_child(child: Child) -> RankPosition:
-    """Positions of a child and its workers in their code, according to their stacks."""
+    """Locate a child and its workers in their code, by their stacks."""
     location, stack = locate_processes(child)
     return RankPosition(rank=child.call.rank, location=location, stack=stack)
 
