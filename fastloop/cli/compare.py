@@ -27,6 +27,7 @@ from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
+from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.reporting.comparison import (
     DEFAULTS,
     Pairs,
@@ -44,6 +45,8 @@ from fastloop.reporting.header import load_lines
 FOLDERS = ("base", "new")
 
 
+# Other commands exit with 1 on an error of the system, which means a slower job here.
+@exit_on_system_error(status=2)
 def main() -> None:
     """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
     if {"-h", "--help"} & set(sys.argv[1:]):

@@ -66,7 +66,7 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
         is_complete = len(arguments) > 1
         return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
     if name.startswith("-"):
-        return f"{command} {name}: {usual}"
+        return f"{command} {_show(name)}: {usual}"
     # Path("") is the working folder, which is not a script.
     if not name or not Path(name).exists():
         shown = _show(name)

@@ -154,27 +154,32 @@ def _check_seconds(text: str) -> None:
 
 def _verify(names: Sequence[str]) -> int:
     """Print what was altered in each of the files; returns the exit status."""
+    from fastloop.core.text import printable
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
 
     if not names:
         print("suite verify: allowed: one or more files of fastloop suite", file=sys.stderr)
         return UNREADABLE
-    statuses = {0}
+    is_altered = False
+    is_unreadable = False
     for name in names:
         try:
             document = load_suite(Path(name))
         except UsageError as error:
             print(error, file=sys.stderr)
-            statuses.add(UNREADABLE)
+            is_unreadable = True
             continue
         problems = find_problems(document)
+        is_altered = is_altered or bool(problems)
+        shown = printable(name)
         for problem in problems:
-            print(f"{name}: {problem}", file=sys.stderr)
+            print(f"{shown}: {problem}", file=sys.stderr)
         if not problems:
-            print(f"{name}: every figure of {len(document.cells)} cells follows from its windows")
-        statuses.add(ALTERED if problems else 0)
-    return ALTERED if ALTERED in statuses else max(statuses)
+            print(f"{shown}: every figure of {len(document.cells)} cells follows from its windows")
+    if is_altered:
+        return ALTERED
+    return UNREADABLE if is_unreadable else 0
 
 
 def _write_site(given: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Limits on time that work asks about: nothing is interrupted, see stall_alarm.py for that."""
+"""Limits on time that work asks about: nothing is interrupted, see stall_limit.py for that."""
 
 from __future__ import annotations
 

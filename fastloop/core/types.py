@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from fastloop.core.passwords import without_passwords
-from fastloop.core.text import shorten_words
+from fastloop.core.text import printable, shorten_words
 
 # --help imports this module, and must not wait for the import of torch.
 if TYPE_CHECKING:
@@ -155,8 +155,9 @@ class UsageError(Exception):
     values."""
 
     def __str__(self) -> str:
-        """The message, without the rest of words that fill a screen, such as a value of 10 KB."""
-        return shorten_words(super().__str__())
+        """The message for a terminal, without the rest of words that fill a screen, such as a value
+        of 10 KB."""
+        return printable(shorten_words(super().__str__()))
 
 
 class MachineBusy(Exception):  # noqa: N818 - a state of the machine

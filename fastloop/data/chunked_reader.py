@@ -21,7 +21,7 @@ from fastloop.core import stats
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.stall_alarm import note_progress
+from fastloop.core.stall_limit import note_progress
 from fastloop.core.time_limits import within
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import (

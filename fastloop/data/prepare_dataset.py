@@ -23,7 +23,7 @@ from fastloop.core.protocols import (
     StreamingDataset,
 )
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.stall_alarm import Stalled, limit_stalls
+from fastloop.core.stall_limit import Stalled, limit_stalls
 from fastloop.core.types import (
     BadData,
     SamplesDiffer,

@@ -13,12 +13,13 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fastloop.core.types import BadData, Tree
+from fastloop.core.types import BadData, Tree, Unsupported
 from fastloop.core.user_code import is_iterable
 from fastloop.data.chunked_reader import MOST_ROWS, collate_chunk, collate_chunks, rows_per_chunk
 from fastloop.fastloader.columns.column import ColumnList
 
 TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
+LEFT_OUT = 'strings="leave_out" drops those in dicts, lists and tuples'
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ StoreSource = TreeSource | SampleSource | StreamSource
 def open_source(
     dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
 ) -> StoreSource:
-    """The dataset as a source; raises ValueError if it is none, or a tree of several lengths."""
+    """The dataset as a source.
+
+    Raises ValueError if it is none, or a tree with several lengths or a leaf that has none, and
+    Unsupported for a tree with arrays that no tensor can hold, such as texts.
+    """
     # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
     # subclass may have another __getitem__.
     if type(dataset) is TensorDataset:
@@ -126,6 +131,7 @@ def open_source(
     # lists of columns.
     if type(dataset) is not list and _is_tree(dataset):
         tree = list(dataset) if type(dataset) is ColumnList else dataset
+        _check_leaves(tree)
         return TreeSource(tree, _length(tree))
     if not is_iterable(dataset) or type(dataset) is ColumnList:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
@@ -144,6 +150,19 @@ def _is_tree(dataset: Any) -> bool:
     return bool(leaves) and all(isinstance(leaf, torch.Tensor | np.ndarray) for leaf in leaves)
 
 
+def _check_leaves(tree: Tree) -> None:
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        name = f"dataset{pytree.keystr(path)}"
+        if not leaf.ndim:
+            raise ValueError(f"{name} has no dimension; allowed: leaves with a row for each sample")
+        if isinstance(leaf, np.ndarray):
+            try:
+                torch.as_tensor(np.empty(0, leaf.dtype))
+            except TypeError as error:
+                allowed = "allowed: numbers and bools; samples of a Dataset may have texts"
+                raise Unsupported(f"{name} is an array of {leaf.dtype}: {allowed}") from error
+
+
 def _length(tree: Tree) -> int:
     lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
     if len(lengths) != 1:
@@ -160,17 +179,18 @@ def _collate(numbered: list[tuple[int, Tree]], may_differ: bool) -> Tree:
 def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     """The sample with its texts as uint8 tensors, or without them.
 
-    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text in the first
-    sample if it is None.
+    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text that is left
+    in the first sample.
     """
-    if strings == "leave_out":
-        return _without_texts(sample)
     if strings == "keep":
         return pytree.tree_map(_encode_text, sample)
+    allowed = TEXTS_ALLOWED
+    if strings == "leave_out":
+        sample, allowed = _without_texts(sample), LEFT_OUT
     # Texts are searched for in the first sample only, because a search in each would take time.
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):
-            raise BadData(f"sample{pytree.keystr(path)} is a text: {TEXTS_ALLOWED}")
+            raise BadData(f"sample{pytree.keystr(path)} is a text: {allowed}")
     return sample
 
 

@@ -69,7 +69,7 @@ def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Ca
             local_world_size=process.local_world_size * work.ranks,
             host=process.address.host,
             port=process.address.port,
-            # Keys of an earlier call may still be in the store, see rank_launcher.py.
+            # Keys of an earlier call may still be in the store, see run_ranks.py.
             prefix=f"{process.address.prefix}/call-{number}",
             backend=work.backend,
             # torch needs some limit for its collectives.

@@ -106,8 +106,8 @@ def _cells(measured: MeasuredWorkload) -> list[Cell]:
     """A cell for each row. Loaders of the largest group with the same data are comparable."""
     results = [each.result for each in measured.rows if each.result]
     finished = [result for result in results if result.status == "FINISHED"]
-    groups = sorted(partition(finished), key=len)
-    comparable = groups[-1] if groups else []
+    # Of equally large groups, the one of the first row counts: it is the reference of the others.
+    comparable = max(partition(finished), key=len, default=[])
     return [
         _cell(measured, each, is_comparable=any(each.result is result for result in comparable))
         for each in measured.rows

@@ -49,8 +49,8 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
 
 
 def best_of_machines(rounds: list[LoadedRound]) -> dict[str, LoadedRound]:
-    """Machine -> its newest complete round of the full suite; without one, its newest round of what
-    there is."""
+    """Machine -> its newest round of the best kind that it has: full and complete, full, quick and
+    complete, quick."""
     by_weight = sorted(
         rounds, key=lambda each: (each.document.scope == "full", each.document.complete)
     )

@@ -75,7 +75,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     Raises UsageError if the folder has no result of any of these jobs.
     """
     # Folders are numbered, so that a shorter name is an older job: 2 before 10. Jobs with equal
-    # hashes, such as a job that was typed twice, take the results in that order.
+    # hashes take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
     paths = folder.glob(f"*/{RESULT_FILE}")
     for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):

@@ -164,8 +164,11 @@ def _observe_workers(
         with_workers = without_workers.with_workers(
             count, explained.job.loading.multiprocessing_context
         )
-        if (peak_mib := passes.run(partial(_peak_mib, with_workers))) is not None:
-            added_mib[count] = max(0.0, peak_mib - process_mib)
+        peak_mib = passes.run(partial(_peak_mib, with_workers))
+        # If the fewest workers have failed, nothing tells how much memory more of them would take.
+        if peak_mib is None:
+            break
+        added_mib[count] = max(0.0, peak_mib - process_mib)
     return added_mib
 
 

@@ -55,6 +55,10 @@ class NoRoomError(Exception):
     """The budget has no room for a trial of the present configuration."""
 
 
+class PresentFailedError(Exception):
+    """A trial of the present configuration has failed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RaceResult:
     """The costs that were measured in a race, and its outcome."""
@@ -290,8 +294,8 @@ def race(
     """Race the surrogate's configurations.
 
     spent: the share of the budget that is spent so far. No trial begins without room for it, except
-    trials of the present configuration in a round that has begun. Raises ValueError if the present
-    configuration can't be run, and NoRoomError if not even its first trial has room.
+    trials of the present configuration in a round that has begun. Raises PresentFailedError if the
+    present configuration can't be run, and NoRoomError if not even its first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
@@ -311,7 +315,7 @@ def race(
         _try_one(run)
     result = None if run.present in run.failed else _finish(run)
     if result is None or run.present in run.failed:
-        raise ValueError(f"{run.present}: it has failed")
+        raise PresentFailedError(run.present)
     return result
 
 

@@ -25,7 +25,14 @@ from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
-from fastloop.tune.race import YOURS, NoRoomError, RaceResult, RaceRules, race
+from fastloop.tune.race import (
+    YOURS,
+    NoRoomError,
+    PresentFailedError,
+    RaceResult,
+    RaceRules,
+    race,
+)
 from fastloop.tune.short_budget import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
@@ -92,7 +99,7 @@ class RaceSchedule:
             )
         except NoRoomError:
             raise UsageError(self._describe_no_room(trials)) from None
-        except ValueError:
+        except PresentFailedError:
             reason = plain_reason(states[0].result.status_reason)
             raise UsageError(f"the present configuration can't be run: {reason}") from None
         trials.note_rounds()

@@ -10,7 +10,14 @@ import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT, Ratio
 from fastloop.tune.outcome import TuneOutcome, format_outcome, verdict_text
-from fastloop.tune.race import FEWEST_CONFIRMING, NoRoomError, RaceResult, RaceRules, race
+from fastloop.tune.race import (
+    FEWEST_CONFIRMING,
+    NoRoomError,
+    PresentFailedError,
+    RaceResult,
+    RaceRules,
+    race,
+)
 from fastloop.tune.surrogate import Surrogate, estimate_noise
 from fastloop.tune.tune_file import TuneFile
 
@@ -226,7 +233,7 @@ def test_present_configuration_must_run(last):
     def measure(name, number, room):
         return None if name == PRESENT and number >= last else drawn.measure(name, number, room)
 
-    with pytest.raises(ValueError, match="yours"):
+    with pytest.raises(PresentFailedError, match="yours"):
         race(surrogate([*drawn.seconds]), measure, lambda: sum(map(len, drawn.rounds)) / 1000)
 
 

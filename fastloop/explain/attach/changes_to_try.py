@@ -32,6 +32,8 @@ MOST_OF_ROUND = (MOST_CHANGES, 3, 2)
 """Most changes in each of the first rounds; later rounds have as many as the last of these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
+MUCH = 0.5
+"""If samples wait, a change that is predicted to save this share of the time is tried first."""
 OF_PRESENT_WORKERS = ("prefetch_factor", "multiprocessing_context")
 """Other arguments than the number of workers that are changed if the model predicts a gain."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
@@ -120,13 +122,13 @@ def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[
 
 def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]) -> int:
     """The place of a change that has no place of its own among the others."""
-    # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
-    # so the large numbers of workers are tried first.
-    if found.samples_wait:
-        return len(MANY_WORKERS)
-    # The gain of FastLoader over a Dataset in Python may not be predicted. If there is little time,
-    # changes with a greater predicted gain have it.
+    # The gain of FastLoader over a Dataset in Python may not be predicted.
     predicted = find_prediction(found, change) or 0.0
+    # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
+    # so the large numbers of workers are tried first; but not if they start for half of the time.
+    if found.samples_wait:
+        return 0 if predicted >= MUCH else len(MANY_WORKERS)
+    # If there is little time, changes with a greater predicted gain have it.
     gains = [find_prediction(found, each) for each in others]
     return sum(gain is not None and gain >= predicted for gain in gains)
 

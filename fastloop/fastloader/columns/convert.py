@@ -76,8 +76,8 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     dtype: torch.dtype = torch.float32,
     *,
     scale: float | None = None,
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
+    mean: float | Sequence[float] | np.ndarray = 0.0,
+    std: float | Sequence[float] | np.ndarray = 1.0,
     source_layout: Literal["CHW", "HWC"] = "CHW",
     channels_last: bool = False,
 ) -> ConvertedColumn:
@@ -116,7 +116,8 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if scale is None:
         scale = 1 / 255 if rows.spec.dtype == torch.uint8 else 1.0
     means, stds = _channel_values("mean", mean, shape), _channel_values("std", std, shape)
-    if min(stds) <= 0:
+    # min() of numbers with a NaN depends on their order.
+    if not all(each > 0 for each in stds):
         raise ValueError(f"std={std}: allowed are numbers above 0")
     spec = SampleSpec(dtype, shape, channels_last)
     # If one of them has a number for each channel and the other a single one, that counts for all.
@@ -136,9 +137,9 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 
 
 def _channel_values(
-    name: str, value: float | Sequence[float], shape: tuple[int, ...]
+    name: str, value: float | Sequence[float] | np.ndarray, shape: tuple[int, ...]
 ) -> list[float]:
-    values = [float(number) for number in (value if isinstance(value, Sequence) else [value])]
+    values = [float(each) for each in (value if isinstance(value, Sequence) else np.ravel(value))]
     if len(values) not in {1, *shape[:1]}:
         channels = shape[0] if shape else 0
         allowed = f"one for all, or one for each of {channels} channels"

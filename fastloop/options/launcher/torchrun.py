@@ -15,7 +15,7 @@ from fastloop.core.types import Unsupported, option
 from fastloop.processes.rank_children import RankWork
 from fastloop.processes.rank_commands import followers_of
 from fastloop.processes.rank_group import Backend
-from fastloop.processes.rank_launcher import run_ranks
+from fastloop.processes.run_ranks import run_ranks
 from fastloop.processes.start_method import Isolation
 from fastloop.processes.torchrun_env import torchrun_process
 
