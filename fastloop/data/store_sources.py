@@ -120,20 +120,15 @@ def open_source(
 ) -> StoreSource:
     """The dataset as a source.
 
-    Raises ValueError if it is none, or a tree with several lengths or a leaf that has none, and
-    Unsupported for a tree with arrays that no tensor can hold, such as texts.
+    Raises ValueError if it can't be one, or is a tree with several lengths or a leaf that has none,
+    and Unsupported for a tree with arrays that no tensor can hold, such as texts.
     """
-    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
-    # subclass may have another __getitem__.
-    if type(dataset) is TensorDataset:
-        dataset = ColumnList(dataset.tensors)
-    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
-    # lists of columns.
-    if type(dataset) is not list and _is_tree(dataset):
-        tree = list(dataset) if type(dataset) is ColumnList else dataset
+    tree = _columns_of(dataset)
+    # A plain list may be a tree of tensors, too, but is taken for a list of samples.
+    if type(dataset) is not list and _is_tree(tree):
         _check_leaves(tree)
         return TreeSource(tree, _length(tree))
-    if not is_iterable(dataset) or type(dataset) is ColumnList:
+    if not is_iterable(dataset) or tree is not dataset:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
         raise ValueError(f"dataset={type(dataset).__name__}: {allowed}")
     # IterableDataset inherits a __getitem__ from Dataset, which only raises.
@@ -143,6 +138,15 @@ def open_source(
     return SampleSource(
         dataset=dataset, strings=strings, may_differ=may_differ, num_workers=num_workers
     )
+
+
+def _columns_of(dataset: Any) -> Any:
+    """The tree of a list of columns, or of a TensorDataset; any other dataset as it is."""
+    # A TensorDataset is written without reading sample by sample. A subclass may have another
+    # __getitem__.
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors)
+    return list(dataset) if type(dataset) is ColumnList else dataset
 
 
 def _is_tree(dataset: Any) -> bool:
@@ -166,7 +170,8 @@ def _check_leaves(tree: Tree) -> None:
 def _length(tree: Tree) -> int:
     lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
     if len(lengths) != 1:
-        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(lengths)}")
+        shown = " and ".join(map(str, sorted(lengths)))
+        raise ValueError(f"dataset: leaves of {shown} rows; allowed: leaves of one length")
     return lengths.pop()
 
 

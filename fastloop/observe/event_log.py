@@ -26,7 +26,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 MOST_EVENTS = 100_000
-"""The most events of a thread, of 48 bytes each; later ones are not recorded."""
+"""Maximum number of events of a thread, of 48 bytes each; later ones are not recorded."""
 SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}

@@ -19,8 +19,9 @@ from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value: text before it, name, value, rest."""
-LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
-"""The reason that an option lacks a setting: text before the option, its group, its name, rest."""
+LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
+"""The reason that an option does not go with a setting: text before the option, its group, its
+name, rest."""
 MOST_SHOWN = 8
 """Number of configurations that are printed."""
 MOST_REASONS = 8

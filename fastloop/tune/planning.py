@@ -21,7 +21,12 @@ from fastloop.tune.candidate_limits import (
     drop_slow_starts,
     drop_unaffordable,
 )
-from fastloop.tune.candidates import Candidates, Compose, find_tune_candidates
+from fastloop.tune.candidates import (
+    Candidates,
+    Compose,
+    choose_simplest,
+    find_tune_candidates,
+)
 from fastloop.tune.default_space import (
     Space,
     add_workers,
@@ -239,7 +244,10 @@ def _choose_raced(
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
-    return [by_name[name] for name in surrogate.shortlist(count)]
+    # The race begins with these, so they are on the list in any case.
+    simplest = [surrogate.names[place] for place in choose_simplest(changes, predicted)]
+    names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])
+    return [by_name[name] for name in [*names][:count]]
 
 
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:

@@ -120,6 +120,9 @@ class RaceRules:
     finishing: int = 0
     """Number of passes of the winner for which room is kept after these rounds; if `reserve` allows
     it, the present configuration gets room for as many."""
+    first: tuple[str, ...] = ()
+    """Names about which the predictions tell least. They fill up to half of each round until all of
+    them have run once, in this order."""
 
 
 @dataclass(kw_only=True)
@@ -282,7 +285,11 @@ class _Race:
         # race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
-        return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]
+        known = {*chosen, *hopeless, *self.seconds}
+        first = [name for name in self.rules.first if name not in known][: math.ceil(count / 2)]
+        chosen += first
+        others = self.surrogate.choose(posterior, count - len(first), chosen, hopeless)
+        return [*chosen[1:], *others]
 
 
 def race(

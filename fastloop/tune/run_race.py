@@ -22,6 +22,7 @@ from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
 from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
+from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
@@ -276,10 +277,11 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
+    simplest = choose_simplest(file.changes, file.predicted)
     schedule = RaceSchedule(
         surrogate=make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
-        rules=_choose_rules(settings.budget),
+        rules=_choose_rules(settings.budget, [names[place] for place in simplest]),
         spending=spending,
         file=file,
         folder=folder,
@@ -304,10 +306,11 @@ def run_race(
     )
 
 
-def _choose_rules(budget: TuneBudget) -> RaceRules:
-    """Choose the rules of a race with this budget."""
+def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
+    """Choose the rules of a race with this budget. first: names that run first."""
     # The passes after a race take time, but are not trials: other budgets need not keep room.
-    return RaceRules(finishing=0 if budget.seconds is None else PASSES)
+    finishing = 0 if budget.seconds is None else PASSES
+    return RaceRules(finishing=finishing, first=tuple(first))
 
 
 def _find_reasons(

@@ -18,7 +18,7 @@ from fastloop.explain.attach.import_hook import DATALOADER_MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
+from fastloop.fastloader.loader_tuning import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.expected_cost import divide_waits

@@ -69,7 +69,7 @@ def test_store_root_that_is_a_file_is_named(tmp_path, root):
     (tmp_path / "file").write_text("mine")
     process = run_fastloop("loader=np_memmap", f"loader.store.root={root}", *QUICK, cwd=tmp_path)
     assert process.returncode == 1
-    assert process.stderr.splitlines()[-1] == f"loader.store.root={root}: it is no folder"
+    assert process.stderr.splitlines()[-1] == f"loader.store.root={root}: it is not a folder"
     assert (tmp_path / "file").read_text() == "mine"
 
 

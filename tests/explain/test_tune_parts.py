@@ -27,7 +27,7 @@ from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
-from fastloop.tune.candidates import find_tune_candidates
+from fastloop.tune.candidates import choose_simplest, find_tune_candidates
 from fastloop.tune.default_space import (
     add_workers,
     cap_workers,
@@ -248,11 +248,29 @@ def test_settings_of_an_option_are_crossed_with_that_option_alone():
     }
 
 
+def test_race_begins_with_the_simplest_change_to_each_loader_and_decoder():
+    changes = [
+        (),
+        ("decoder=opencv", "num_workers=2", "persistent_workers=True"),
+        ("loader=spdl", "decoder=opencv"),
+        ("loader=fastloop", "num_workers=0", "torch_threads=1"),
+        ("loader=fastloop", "num_workers=0"),
+        ("loader=spdl",),
+        ("num_workers=2",),
+        ("decoder=turbojpeg", "device_prefetch=2"),
+        ("decoder=turbojpeg", "prefetch_factor=8"),
+    ]
+    predicted = [1.0, 0.2, 0.6, 0.9, 0.9, 0.7, 0.1, 0.4, 0.3]
+    # FastLoader usually wins; the others follow by their predictions.
+    assert choose_simplest(changes, predicted) == [4, 8, 2, 5]
+
+
 def test_short_budgets_try_what_helps_most_often():
     present = compose_job("dataset=digits", "loader=raw", "device=cpu")
     space, _ = drop_settings_without_effect(read_space(None, []), present)
     narrow, (note,) = narrow_space(space, "raw")
-    assert {*narrow["loader"]} == {"loader=fastloop", "loader=python_loop", "loader=raw"}
+    loaders = ("fastloop", "numpy_loop", "python_loop", "raw")
+    assert {*narrow["loader"]} == {f"loader={name}" for name in loaders}
     assert len(narrow["persistent_workers"]) == 2
     assert {*narrow} <= {*space}
     assert "budget is below" in note
@@ -523,10 +541,13 @@ def test_reasons_that_differ_by_their_values_share_a_line():
         "num_workers=1: loader=grain has no such setting": 2,
         "num_workers=2: loader=grain has no such setting": 2,
         "persistent_workers=true needs workers": 4,
+        "transform=crop: loader=hdf5 reads a store, so no loader=raw": 3,
+        "transform=crop: loader=zarr reads a store, so no loader=raw": 2,
         "anything else": 1,
     }
     assert group_reasons(counts) == [
         ("num_workers=1,2: loader=fastloop,grain has no such setting", 9),
+        ("transform=crop: loader=hdf5,zarr reads a store, so no loader=raw", 5),
         ("persistent_workers=true needs workers", 4),
         ("anything else", 1),
     ]

@@ -105,6 +105,27 @@ def test_what_is_recommended_is_hardly_ever_slower():
     assert slower <= 0.01 * runs
 
 
+@pytest.mark.parametrize("first", [(), ("loader",)])
+def test_first_names_run_although_hundreds_promise_more(first):
+    others = {f"workers {number}": 1.0 for number in range(300)}
+    drawn = Table({PRESENT: 1.0, **others, "loader": 0.15}, seed=0)
+    predicted = [1.0] + [0.5] * len(others) + [0.75]
+    known = surrogate([*drawn.seconds], predicted)
+    spent = lambda: drawn.spent / 30  # noqa: E731
+    result = race(known, drawn.measure, spent, RaceRules(first=first))
+    assert result.is_faster == bool(first)
+    assert ("loader" in result.seconds) == bool(first)
+
+
+def test_first_names_leave_half_of_each_round_to_others():
+    drawn = table(40, 1)
+    first = tuple(f"candidate {number}" for number in range(10, 20))
+    drawn.race(budget=200, first=first)
+    begun = drawn.rounds[1:4]
+    assert all(1 <= len({*names} & {*first}) <= math.ceil(len(names) / 2) for names in begun)
+    assert all({*names} - {*first, PRESENT} for names in begun)
+
+
 def test_present_configuration_runs_in_every_round():
     drawn = table(25, 3)
     drawn.race(budget=100)

@@ -29,6 +29,7 @@ RESULTS = REPOSITORY / "experiments" / "suite" / "results"
 OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
 CAN_NOT_EXIST = (
     "rows are of one length",
+    "holds samples of one length",
     "samples only",
     "samples of two tensors only",
     "repeats one draw",

@@ -1,4 +1,4 @@
-"""Rows that are converted to floats as they are gathered.
+"""Convert rows to floats as they are gathered.
 
 A loop that converts its batches reads and writes each of them in memory once more per operation.
 The native core gathers, converts and scales each row while it is in the processor's cache: memory
@@ -52,7 +52,8 @@ class ConvertedColumn:
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
-        rows, spec = self.rows, self.spec
+        rows = self.rows
+        spec = self.spec
         if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
             return None
         arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes, file=rows.file)
@@ -155,8 +156,8 @@ def _convert_rows(
     Computed in the factor's dtype. Product and sum are rounded one after the other: the bits are
     those of the native core.
     """
-    is_computed_there = result.dtype == factor.dtype
-    floats = result if is_computed_there else torch.empty_like(result, dtype=factor.dtype)
+    is_in_place = result.dtype == factor.dtype
+    floats = result if is_in_place else torch.empty_like(result, dtype=factor.dtype)
     # If this were one operation with the next, torch would make a temporary copy.
     floats.copy_(rows)
     if len(factor) > 1:
@@ -166,5 +167,5 @@ def _convert_rows(
         # If there is neither a factor nor an offset, nothing is computed: adding 0 would change
         # -0.0.
         floats.mul_(factor).add_(offset)
-    if not is_computed_there:
+    if not is_in_place:
         result.copy_(floats)
