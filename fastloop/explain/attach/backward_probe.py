@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -38,9 +39,12 @@ class LossRecorder:
                 self._keep(tensors)
             original(tensors, *args, **named)
 
-        # Tensor.backward calls the function of this name.
         self._original, self._wrapped = original, backward
-        torch.autograd.backward = backward
+        # Inside of a compiled step torch would compile this function, too, and at each call again.
+        if "torch._dynamo" in sys.modules:
+            self._wrapped = torch.compiler.disable(backward)
+        # Tensor.backward calls the function of this name.
+        torch.autograd.backward = self._wrapped
 
     def close(self) -> None:
         """Record no further call."""

@@ -10,7 +10,7 @@ Loss = tuple[int, float]
 """Number of the loop's batches so far at a call of backward(), and the value on which it was
 called."""
 OPPOSITE = 2.0
-"""The greatest difference there is: that of two values of which one is the negative of the other."""
+"""The greatest difference there is, as of a value and its negative."""
 
 
 @dataclass(frozen=True, kw_only=True)

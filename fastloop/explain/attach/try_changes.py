@@ -143,7 +143,7 @@ class _Recommendation:
     name: str | None = None
     same_samples: bool | None = None
     not_compared: str = ""
-    losses: LossComparison = LossComparison()
+    losses: LossComparison = field(default_factory=LossComparison)
     call: PatchedCall = field(default_factory=PatchedCall)
     notes: tuple[str, ...] = ()
 
