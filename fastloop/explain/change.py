@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FASTLOADER = "fastloop.FastLoader"
+FORK = "fork"
+"""The start method of workers that copies the process, instead of starting a new interpreter."""
 LEAST_GAIN = 0.02
 """Share of a job's epoch, or of a loop's time: a change that saves less is not worth trying,
 following or listing."""

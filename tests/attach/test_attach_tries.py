@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ import psutil
 import pytest
 from commands import run_fastloop
 
+from fastloop.cli.attach_settings import TrySettings
+from fastloop.cli.attach_tries import try_loop
 from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.spans import pause
@@ -32,7 +35,7 @@ from fastloop.explain.attach.changes_to_try import (
     find_prediction,
 )
 from fastloop.explain.attach.effects import read_effects, read_files
-from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
@@ -559,6 +562,68 @@ def test_workers_that_stay_are_tried_only_by_runs_with_a_second_pass():
     of_pass = found.batches // found.passes
     assert kept not in choose_changes(found, batches=of_pass)
     assert kept in choose_changes(found, batches=of_pass + 1)
+
+
+FORKED, AHEAD = (
+    Change(settings={name: value})
+    for name, value in (("multiprocessing_context", "fork"), ("prefetch_factor", 8))
+)
+
+
+@pytest.mark.parametrize(
+    ("gains", "first"),
+    [
+        ({}, []),
+        ({FORKED.name: 0.5, AHEAD.name: 0.1}, [FORKED, AHEAD]),
+        ({FORKED.name: 0.1, AHEAD.name: 0.5}, [AHEAD, FORKED]),
+        ({AHEAD.name: 0.1}, [AHEAD]),
+    ],
+)
+def test_other_arguments_of_workers_are_tried_if_they_are_predicted_to_help(gains, first):
+    what_ifs = tuple(
+        LoopWhatIf(change=each, gain=gains[each.name])
+        for each in (FORKED, AHEAD)
+        if each.name in gains
+    )
+    found = replace(known_loop(num_workers=2, type="MyLoader"), what_ifs=what_ifs, loaders=2)
+    changes = choose_changes(found)
+    assert changes[: len(first)] == first
+    assert (FORKED in changes, AHEAD in changes) == (FORKED in first, AHEAD in first)
+    # One with a smaller gain than a number of workers comes after it.
+    more = LoopWhatIf(change=Change(settings={"num_workers": 1}), gain=0.7)
+    changes = choose_changes(replace(found, what_ifs=(more, *what_ifs)))
+    assert changes[: 1 + len(first)] == [more.change, *first]
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_tried"),
+    [
+        ({"num_workers": 2, "uses_cuda": True, "pin_memory": False}, True),
+        ({"num_workers": 2, "uses_cuda": True, "pin_memory": True}, False),
+        ({"num_workers": 2, "uses_cuda": False, "pin_memory": False}, False),
+        ({"num_workers": 0, "uses_cuda": True, "pin_memory": False}, False),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_memory_is_pinned_only_for_a_device_beside_workers(facts, is_tried, threads):
+    changes = choose_changes(known_loop(torch_threads=threads, **facts))
+    assert (Change(settings={"pin_memory": True}) in changes) is is_tried
+    assert threads == 1 or any(each.torch_threads for each in changes)
+
+
+def test_minutes_and_effects_are_told_before_a_further_run(tmp_path, monkeypatch, capsys):
+    """The script does not exist: a run of it would be told as a failure."""
+    shares = dict.fromkeys(PARTS, estimate([0.0])) | {Part.STEP: estimate([0.4])}
+    found = cast("LoopFindings", replace(known_loop(), shares=shares))
+    findings = ScriptFindings(command="absent.py", status=0, loops=(found,), seconds=10.0)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    settings = TrySettings(minutes=3.0)
+    try_loop(["writes losses.txt"], ["absent.py"], settings, findings, tmp_path, tmp_path)
+    said = capsys.readouterr().err
+    assert "the script runs again, up to the loop's batch 80, for at most 180 s in all\n" in said
+    assert "The script writes losses.txt, and each run may again.\n" in said
+    assert said.endswith("Run it again? [y/N] ")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_samples_that_wait_get_many_workers():

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,7 +159,39 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
     }
     sentence = judge_loop(a_loop(0.05, workers), shares).sentences[0]
     assert ("a perfect loader would save" in sentence) == (wait < 0.1 and not workers)
-    assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)
+    assert (" ms or less (at most " in sentence) == (wait > 0.1 and workers > 0)
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_interval", "told"),
+    [
+        (0, True, "its 10 s would be 4 s (between 3 s and 5 s)"),
+        # Without workers the steps may be quicker: only the upper end is a bound.
+        (2, True, "its 10 s would be 4 s or less (at most 5 s)"),
+        (0, False, "its 10 s would be 4 s"),  # the range of too few batches is no interval
+    ],
+)
+def test_seconds_of_a_perfect_loader_have_the_interval_of_the_wait(workers, is_interval, told):
+    step = Estimate(value=0.4, low=0.3, high=0.5, is_interval=is_interval)
+    wait = Estimate(value=0.6, low=0.5, high=0.7, is_interval=is_interval)
+    verdict = judge_loop(a_loop(10.0, workers), {Part.STEP: step, Part.DECODE: wait})
+    assert verdict.sentences[0].endswith(told)
+
+
+def test_seconds_have_no_bounds_that_are_shown_alike():
+    shares = {Part.STEP: share(0.4, 0.4, 0.40001), Part.DECODE: share(0.6, 0.59999, 0.6)}
+    assert judge_loop(a_loop(10.0), shares).sentences[0].endswith("would be 4 s")
+
+
+def test_start_of_each_epoch_is_told_by_the_epoch():
+    """A batch has no start: four passes of 25 batches, whose starts take 6 of 10 seconds."""
+    shares = {Part.STEP: share(0.4, 0.39, 0.41), Part.START_UP: share(0.6, 0.59, 0.61)}
+    loop = replace(a_loop(10.0), passes=cast("Any", (None,) * 4))
+    reason = judge_loop(loop, shares).sentences[1]
+    assert "1,500 ms an epoch" in reason
+    assert "a batch" not in reason
+    shares[Part.DECODE] = shares.pop(Part.START_UP)
+    assert "60 ms a batch" in judge_loop(loop, shares).sentences[1]
 
 
 def usage_of(wall_s: float, delay: float, workers: int, made_s: float = 1.0) -> LoopUsage:
@@ -201,7 +234,7 @@ def test_perfect_loader_takes_no_cores_from_the_step():
     }
     verdict = judge_loop(a_loop(0.05, 2), shares)
     assert verdict.word is Part.CONTENTION
-    assert "would be 25 ms or less" in verdict.sentences[0]
+    assert "would be 25 ms or less (at most 26 ms)" in verdict.sentences[0]
     waiting = shares | {Part.STEP: share(0.1, 0.08, 0.12), Part.DECODE: share(0.5, 0.48, 0.52)}
     assert judge_loop(a_loop(0.05, 2), waiting).word is Part.DECODE
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from commands import run_fastloop
+
+from fastloop.explain.attach.script_patch import patch_call
+from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
+from fastloop.explain.change import Change
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 
@@ -177,3 +185,54 @@ def test_gain_of_fastloader_is_predicted_or_said_not_to_be(tmp_path, text, least
     assert (found["gain"] is None) == (least is None)
     assert least is None or found["gain"] > least
     assert f"fastloop.FastLoader {reason}" in " ".join(printed.split())
+
+
+SPAWNED = """\
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.tensor(index)
+
+def main():
+    total = 0
+    for epoch in range(2):
+        loader = DataLoader(Slow(), 8, num_workers=1, multiprocessing_context="spawn")
+        for batch in loader:
+            total += int(batch.sum())
+    print(total, loader.multiprocessing_context.get_start_method())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+def test_forks_in_the_place_of_spawned_workers_are_predicted_tried_and_patched(
+    tmp_path, monkeypatch
+):
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED)
+    loop, _ = find_loop(script, cwd=tmp_path)
+    assert (loop["facts"]["start_method"], loop["facts"]["uses_cuda"]) == ("spawn", False)
+    if not 0.8 < loop["model_ratio"] < 1.25:
+        pytest.skip("on a busy machine nothing is predicted")
+    forked = Change(settings={"multiprocessing_context": "fork"})
+    # A spawned worker imports torch: that takes far longer than the 20 batches of its epoch.
+    assert changes_of(loop)[forked.name] > 0.5
+    monkeypatch.chdir(tmp_path)
+    names = ("facts", "batches", "passes", "seconds")
+    found = SimpleNamespace(ranks=None, **{name: loop[name] for name in names})
+    runner = ScriptRunner(["train.py"], cast("Any", found), loop["batches"], tmp_path)
+    spawned_s, forked_s = (runner.seconds(each, 600.0) for each in (AS_IS, forked))
+    assert forked_s < spawned_s
+    call = patch_call(loop["facts"], forked)
+    subprocess.run(["git", "apply", "-"], input=call.patch.encode(), check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{2 * sum(range(160))} fork\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +34,49 @@ def test_lock_is_one_of_the_parent_only_in_a_fork(monkeypatch, method):
     assert "worker 0 (pid 2) waits for a lock" in reasons
     assert (OF_FORK in reasons) == (method == "fork")
     assert process.find_start_method(4) == ""
+
+
+DIES = """
+import os, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "pass"])
+os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+"""A process whose only worker has ended, and that does not ask for its status."""
+
+
+def waiting_loop(process_id: int, *pids: int) -> LiveLoop:
+    return LiveLoop(
+        process_id=process_id,
+        number=1,
+        place="train.py:9",
+        pids=pids,
+        is_waiting=True,
+        start_method="fork",
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system has no waitid")
+def test_worker_that_has_ended_is_a_reason():
+    command = [sys.executable, "-c", DIES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            worker = int(process.stdout.readline())
+            reasons = _find_reasons(waiting_loop(process.pid, worker), "")
+        finally:
+            process.kill()
+    assert f"a worker (pid {worker}) has ended" in reasons
+
+
+@pytest.mark.skipif(not hangs.SHARED_MEMORY.exists(), reason="this system has no /dev/shm")
+@pytest.mark.parametrize(("least_free", "is_full"), [(2.0, True), (-1.0, False)])
+def test_full_shared_memory_is_a_reason(monkeypatch, least_free, is_full):
+    """To fill the machine's own one would stop other programs: the limit moves instead."""
+    monkeypatch.setattr(hangs, "LEAST_FREE", least_free)
+    told = "/dev/shm, through which workers send batches, is full"
+    assert (told in _find_reasons(waiting_loop(os.getpid()), "")) is is_full
 
 
 def test_stacks_have_no_frames_of_the_probe():

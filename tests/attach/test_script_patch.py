@@ -17,6 +17,7 @@ from fastloop import FastLoader
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
 from fastloop.explain.attach.script_patch import (
+    OF_FORKS,
     OTHER_ORDER,
     OTHER_SUMS,
     collect_notes,
@@ -216,6 +217,43 @@ def test_code_without_a_file_has_no_patch():
     assert (call.patch, call.advice) == ("", f"{told}num_workers=0")
 
 
+@pytest.mark.parametrize(
+    ("package", "change", "told"),
+    [
+        (
+            "transformers",
+            Change(settings={"num_workers": 2, "persistent_workers": True}),
+            "set TrainingArguments(dataloader_num_workers=2), "
+            "TrainingArguments(dataloader_persistent_workers=True)",
+        ),
+        (
+            "transformers",
+            Change(settings={"prefetch_factor": 8}),
+            "set TrainingArguments(dataloader_prefetch_factor=8)",
+        ),
+        ("timm", WITHOUT, "set create_loader(num_workers=0), --workers of train.py"),
+        # What the library has no argument for is a part of the change that was tried, too.
+        (
+            "ultralytics",
+            Change(settings={"num_workers": 2, "persistent_workers": True}),
+            "set workers=2; it also needs persistent_workers=True",
+        ),
+        (
+            "ultralytics",
+            Change(settings={"num_workers": 2}, torch_threads=1),
+            "set workers=2, torch.set_num_threads(1)",
+        ),
+        ("ultralytics", FAST, "it needs fastloop.FastLoader"),
+        ("trainer", WITHOUT, "it needs num_workers=0"),
+    ],
+)
+def test_advice_names_the_argument_of_the_library(package, change, told):
+    made_at = f"/env/site-packages/{package}/data/build.py:9"
+    call = patch_call({"made_at": made_at}, change)
+    assert call.patch == ""
+    assert call.advice == f"The DataLoader is made inside of a library, at build.py:9: {told}"
+
+
 def test_script_in_another_encoding_is_told(tmp_path):
     script = tmp_path / "train.py"
     script.write_bytes("# coding: latin-1\nloader = DataLoader('é')\n".encode("latin-1"))
@@ -287,6 +325,17 @@ def test_other_sums_of_another_number_of_threads_are_told(tmp_path, monkeypatch)
         assert call.notes == (OTHER_SUMS,)
         workers = Change(settings={"num_workers": 1})
         assert OTHER_SUMS not in patch_call({"made_at": made_at}, workers).notes
+
+
+def test_risks_of_forked_workers_are_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "loader = DataLoader(a, num_workers=2, multiprocessing_context='spawn')\n"
+    (tmp_path / "train.py").write_text(source)
+    forked = Change(settings={"multiprocessing_context": "fork"})
+    call = patch_call({"made_at": f"{tmp_path}/train.py:1"}, forked)
+    assert call.notes == (OF_FORKS,)
+    subprocess.run(["git", "apply", "-"], input=call.patch.encode(), check=True)
+    assert (tmp_path / "train.py").read_text() == source.replace("spawn", "fork")
 
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"

@@ -32,6 +32,8 @@ MOST_OF_ROUND = (MOST_CHANGES, 3, 2)
 """Most changes in each of the first rounds; later rounds have as many as the last of these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
+OF_PRESENT_WORKERS = ("prefetch_factor", "multiprocessing_context")
+"""Other arguments than the number of workers that are changed if the model predicts a gain."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
 """The parts that workers take from the loop."""
 COMPARISON_RUNS = 2
@@ -88,12 +90,19 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
         return (0.0, count) if found.samples_wait else (predicted, -count)
 
     changes = [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
+    for each in found.what_ifs:
+        if each.gain and any(name in OF_PRESENT_WORKERS for name in each.change.settings):
+            changes.insert(_place_by_gain(found, each.change, changes), each.change)
     # Runs that end in the first pass would not show that workers stay for the second one.
     has_passes = batches is None or batches > loop_of_rank(found).of_pass
     if workers and kept and has_passes and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
         changes.insert(_place_fastloader(found, fastloader, changes), fastloader)
+    # The model predicts nothing for copies to a device. Only a thread that pins batches of workers
+    # does so beside the step.
+    if workers and found.facts.get("uses_cuda") and not found.facts.get("pin_memory"):
+        changes.insert(2, Change(settings={"pin_memory": True}))
     # The model predicts nothing for torch's threads, so fewer threads are tried in any case.
     if divided := divide_cores(found, kept):
         changes.insert(1, divided)
@@ -104,17 +113,22 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
 
 def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[Change]) -> int:
     """The place of FastLoader among the other changes."""
-    predicted = find_prediction(found, fastloader)
-    if predicted is not None and found.facts.get("is_native"):
+    if found.facts.get("is_native") and find_prediction(found, fastloader) is not None:
         return 0
+    return _place_by_gain(found, fastloader, others)
+
+
+def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]) -> int:
+    """The place of a change that has no place of its own among the others."""
     # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
     # so the large numbers of workers are tried first.
     if found.samples_wait:
         return len(MANY_WORKERS)
-    # Over a Dataset in Python its gain may not be predicted. If there is little time, changes with
-    # a greater predicted gain have it.
+    # The gain of FastLoader over a Dataset in Python may not be predicted. If there is little time,
+    # changes with a greater predicted gain have it.
+    predicted = find_prediction(found, change) or 0.0
     gains = [find_prediction(found, each) for each in others]
-    return sum(gain is not None and gain >= (predicted or 0.0) for gain in gains)
+    return sum(gain is not None and gain >= predicted for gain in gains)
 
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:

@@ -107,7 +107,8 @@ def _describe_cores(cores: float) -> str:
 
 def _find_reasons(loop: LiveLoop, stacks: str) -> list[str]:
     """Sentences that say why the processes of a loop without progress wait."""
-    reasons = []
+    # These are not among the workers below: a process that has ended has no command any more.
+    reasons = [f"a worker (pid {pid}) has ended" for pid in loop.pids if _has_ended(pid)]
     workers = workers_of(loop.process_id)
     idle = {name for name, _ in workers if f"{name}, waits for work:" in stacks}
     makers = [(name, process.pid) for name, process in workers if name not in idle]
@@ -125,12 +126,20 @@ def _find_reasons(loop: LiveLoop, stacks: str) -> list[str]:
     return [*dict.fromkeys(reasons)]
 
 
+def _has_ended(pid: int) -> bool:
+    """True if there is no such process, or only its status, for which nobody has asked."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
 def _read_wait(pid: int) -> str:
     """The object that the process's main thread sleeps for; empty if it is not known."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return "nothing: it has ended"
         peers = [
             f"{each.raddr.ip}:{each.raddr.port}" for each in process.net_connections() if each.raddr
         ]

@@ -51,6 +51,7 @@ def describe_loader(
         "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),
+        "uses_cuda": torch.cuda.is_initialized(),
         "torch_threads": torch.get_num_threads(),
         "rank": find_rank(),
         **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},

@@ -12,6 +12,7 @@ from fastloop.core.loading_settings import TORCH_PREFETCH
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
+from fastloop.explain.change import FORK
 from fastloop.explain.model import (
     CROWDED_POWER,
     Machinery,
@@ -178,11 +179,7 @@ class LoopTime:
 
         starts: how often the workers start, if the loop has none now.
         """
-        present, passes = self.model.workers, len(self.loop.passes)
-        first_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
-        first_s *= passes / max(1, len(self.loop.made))
-        # first_s is the time to make the first batch of every epoch. With workers it is a part of
-        # start-up, however many there are, because the loop has nothing to do meanwhile.
+        present, first_s = self.model.workers, self._first_s
         if not workers:
             return 0.0 if present else self.starts_s
         if present:
@@ -190,3 +187,19 @@ class LoopTime:
             return min(self.starts_s, first_s) + of_workers_s * workers / present
         start_s = seconds_of_workers(workers, self.loop.facts["start_method"])
         return self.starts_s + first_s + starts * start_s
+
+    def starts_of_forks(self, starts: float) -> float:
+        """Time of all starts and ends of epochs if the present workers are forked. starts: how
+        often they start."""
+        start_s = seconds_of_workers(self.model.workers, FORK)
+        return min(self.starts_s, self._first_s) + starts * start_s
+
+    @property
+    def _first_s(self) -> float:
+        """Time to make the first batch of every epoch.
+
+        With workers it is a part of start-up, however many there are, because the loop has nothing
+        to do meanwhile.
+        """
+        made_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
+        return made_s * len(self.loop.passes) / max(1, len(self.loop.made))

@@ -196,11 +196,17 @@ def _loop_seconds(loop: Loop) -> str:
 
 def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     """The time that the loop's steps alone would take, as the end of a sentence."""
+    step, seconds = shares[Part.STEP], _seconds_of_rank(loop)
+    steps, low, high = (show_time(seconds * each) for each in (step.value, step.low, step.high))
+    less, bounds = "", f" (between {low} and {high})"
     # Steps beside busy workers are slower than steps without workers, also because they share
     # memory bandwidth and caches, which is not measured: the time may be even less.
-    less = " or less" if loop.facts["num_workers"] else ""
-    steps = show_time(_seconds_of_rank(loop) * shares[Part.STEP].value)
-    return f"with a perfect loader its {_loop_seconds(loop)} would be {steps}{less}"
+    if loop.facts["num_workers"]:
+        less, bounds = " or less", f" (at most {high})"
+    # Few batches have no interval, and bounds with the digits of the time itself say nothing.
+    if not step.is_interval or low == high:
+        bounds = ""
+    return f"with a perfect loader its {_loop_seconds(loop)} would be {steps}{less}{bounds}"
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:

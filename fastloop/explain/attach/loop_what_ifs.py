@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach.fastloader_gain import FastLoaderGain, find_fastloader_gain
 from fastloop.explain.attach.loop_model import LoopTime, model_loop
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.change import FASTLOADER, LEAST_GAIN, Change
+from fastloop.explain.change import FASTLOADER, FORK, LEAST_GAIN, Change
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, WORST_CROWDED_POWER, is_close
 
 WORKERS = (0, 1, 2, 4, 8)
@@ -97,6 +98,7 @@ def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhat
         gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
         change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
         found.append(LoopWhatIf(change=change, gain=gain))
+    found += _change_to_forks(time)
     if gain := find_fastloader_gain(time):
         found += _change_to_fastloader(loop, gain)
     if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
@@ -138,6 +140,23 @@ def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
             found.append(LoopWhatIf(change=change, gain=gain))
             best = gain
     return found
+
+
+def _change_to_forks(time: LoopTime) -> list[LoopWhatIf]:
+    """Forked workers in place of spawned ones, each of which is a new interpreter that imports the
+    script and its libraries."""
+    facts = time.loop.facts
+    # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in it.
+    is_safe = sys.platform == "linux" and not facts.get("uses_cuda")
+    if not time.model.workers or facts.get("start_method") != "spawn" or not is_safe:
+        return []
+    starts = time.loop.loaders if facts.get("persistent_workers") else len(time.loop.passes)
+    gain, least = (
+        time.gain(time.model.workers, time.model.prefetch, time.starts_of_forks(count))
+        for count in (starts, STARTS_UNSURE * starts)
+    )
+    change = Change(settings={"multiprocessing_context": FORK})
+    return [LoopWhatIf(change=change, gain=gain)] if least >= LEAST_GAIN else []
 
 
 def _changes_of_stores(time: LoopTime) -> list[LoopWhatIf]:

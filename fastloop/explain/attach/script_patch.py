@@ -18,7 +18,7 @@ from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import ANY_NAME
-from fastloop.explain.change import FASTLOADER, Change
+from fastloop.explain.change import FASTLOADER, FORK, Change
 
 POSITIONS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
@@ -43,6 +43,10 @@ OTHER_SUMS = (
     "With another number of threads torch adds long sums in another order, so that the last digits "
     "of losses may differ from those of now, even if the samples are the same"
 )
+OF_FORKS = (
+    "Forked workers are copies of the script's process: they can't use CUDA if it does, and "
+    "a lock that another thread of the script holds meanwhile is never released in them"
+)
 DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler")
 """torch's samplers that draw from its generator."""
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
@@ -53,8 +57,13 @@ LIBRARIES = {
         "num_workers": "TrainingArguments(dataloader_num_workers={})",
         "persistent_workers": "TrainingArguments(dataloader_persistent_workers={})",
         "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={})",
+        "pin_memory": "TrainingArguments(dataloader_pin_memory={})",
     },
-    "timm": {"num_workers": "create_loader(num_workers={}), --workers of train.py"},
+    "timm": {
+        "num_workers": "create_loader(num_workers={}), --workers of train.py",
+        "persistent_workers": "create_loader(persistent_workers={})",
+        "pin_memory": "create_loader(pin_memory={}), --pin-mem of train.py",
+    },
     "ultralytics": {"num_workers": "workers={}"},
 }
 """Arguments of libraries that make DataLoaders, by the name of the package."""
@@ -154,8 +163,8 @@ def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
 
 
 def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ...]:
-    """Sentences on results of the script that the change alters, although its samples are the same
-    in the first pass."""
+    """Sentences on what the change alters, although the samples are the same in the first pass:
+    results of the script, or the ways in which workers may fail."""
     notes: tuple[str, ...] = ()
     # DataLoader draws a seed of its workers as it starts them, from the generator that shuffles.
     begins_to_stay = change.settings.get("persistent_workers") and not facts.get(
@@ -163,21 +172,26 @@ def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ..
     )
     if begins_to_stay and facts.get("sampler") in DRAWING_SAMPLERS:
         notes += (OTHER_ORDER,)
+    if change.settings.get("multiprocessing_context") == FORK:
+        notes += (OF_FORKS,)
     return notes if change.torch_threads is None else (*notes, OTHER_SUMS)
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:
-    names = {name: LIBRARIES[name] for name in LIBRARIES if name in path.parts}
-    known = [
-        text.format(repr(change.settings[name]))
-        for arguments in names.values()
-        for name, text in arguments.items()
-        if name in change.settings
-    ]
+    arguments = next((LIBRARIES[name] for name in LIBRARIES if name in path.parts), {})
+    settings = {name: value for name, value in change.settings.items() if name in arguments}
+    known = [arguments[name].format(repr(value)) for name, value in settings.items()]
     if change.torch_threads is not None:
         known.append(f"torch.set_num_threads({change.torch_threads})")
     made = f"The DataLoader is made inside of a library, at {path.name}:{line}"
-    return f"{made}: set {', '.join(known)}" if known else f"{made}: it needs {change.name}"
+    if not known or change.is_fastloader:
+        return f"{made}: it needs {change.name}"
+    # The gain is that of all settings together.
+    others = [
+        f"{name}={value!r}" for name, value in change.settings.items() if name not in settings
+    ]
+    needs = f"; it also needs {', '.join(others)}" if others else ""
+    return f"{made}: set {', '.join(known)}{needs}"
 
 
 def show_command(patch: Path) -> str:
