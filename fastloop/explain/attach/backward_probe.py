@@ -27,7 +27,7 @@ class LossRecorder:
         self._batch_number = batch_number
         self._kept: list[tuple[int, torch.Tensor]] = []
         self._original: Callable[..., None] | None = None
-        self._wrapped: Callable[..., None] | None = None
+        self._wrapped: Any = None
 
     def open(self) -> None:
         """Record each call from now on, by Tensor.backward or by torch.autograd.backward."""
