@@ -1,4 +1,4 @@
-"""Arguments of commands without Hydra: `name=value`."""
+"""Parse the `name=value` arguments of commands that do not use Hydra."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 
 from fastloop.core.types import UsageError
 
-CONTROL = re.compile("[\x00-\x1f\x7f]")
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def parse_settings(
     arguments: Sequence[str], defaults: Mapping[str, str], *, may_be_empty: bool = True
 ) -> dict[str, str]:
-    """The defaults, updated with the arguments.
+    """Parse the arguments; returns the defaults, updated with them.
 
-    may_be_empty: False if empty values are refused, such as that of a variable that is not set.
+    may_be_empty: False if empty values are refused, such as the value of an unset variable.
     Raises UsageError for these, an unknown setting, one that is given twice, and control
     characters.
     """
-    settings, given = dict(defaults), set[str]()
+    settings = dict(defaults)
+    given = set[str]()
     for argument in arguments:
         # A terminal would execute control characters when an error message prints the argument.
         if CONTROL.search(argument):

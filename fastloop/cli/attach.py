@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.attach_settings import PID, AttachSettings, read_settings
 from fastloop.cli.attach_tries import open_working_folder, try_loop
-from fastloop.cli.script_words import explain_no_script, find_command, without_python
+from fastloop.cli.script_command import explain_no_script, find_command, without_python
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
@@ -99,7 +99,8 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
     records = make_record_folder()
     stack = ExitStack()
     try:
-        # Before the script runs, which may find its own checkpoint the next time, and go on there.
+        # This comes before the script runs: the next time, it may find its own checkpoint and go on
+        # from there.
         place = stack.enter_context(open_working_folder(settings.tries)) if settings.tries else None
         files = read_files(Path.cwd()) if settings.tries else {}
         if settings.tries:
@@ -110,7 +111,7 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
         report = partial(_explain, records, arguments, None, before)
         with watch_script(records, report, settings.hang_s) as note_signal:
             status = run_script(arguments, records, note_signal)
-        # While the script runs, signals are its own. From here on there are files to remove.
+        # While the script runs, it handles signals itself. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
         if settings.tries and place and folder and findings:
@@ -124,8 +125,8 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
 
 
 def _sample_process(pid: int, seconds: float) -> None:
-    """Print the share of a running process's time in next() of DataLoaders; or the reason why it is
-    not known, and exit."""
+    """Print the share of a running process's time in next() of DataLoaders. If it is not known,
+    print the reason and exit."""
     from fastloop.core.types import Unsupported
     from fastloop.explain.attach.running_process import describe_process
 
@@ -139,12 +140,14 @@ def _sample_process(pid: int, seconds: float) -> None:
 def _explain(
     records: Path, arguments: list[str], status: int | None, before: Counters
 ) -> tuple[Path | None, ScriptFindings | None]:
-    """Print the findings from the records; returns them with their folder, or None if there are
-    none. On a full disk print a line, and keep the script's status. status: None: it still runs.
+    """Print the findings from the records. Returns their folder and the findings; None for both if
+    there are none, or if they can't be written, as on a full disk.
+
+    status: exit status of the script; None if it still runs.
     """
     from fastloop.core.machine_counters import read_counters
 
-    # Before the next imports: their time is not the script's.
+    # This comes before the next imports, because their time is not the script's.
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.explain_script import PAGE, explain_script
@@ -195,7 +198,7 @@ def _findings_folder(arguments: list[str]) -> Iterator[Path]:
 
 
 def _make_folder(arguments: list[str]) -> Path:
-    """A new folder in the outputs folder, named after the script."""
+    """Make a new folder in the outputs folder, named after the script."""
     from fastloop.core.outputs_folder import outputs_folder
 
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem

@@ -1,4 +1,4 @@
-"""The flags of `fastloop attach`, in front of the script, as settings."""
+"""Parse the flags of `fastloop attach`, which stand in front of the script, into settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
 LEAST_MINUTES = 0.5
-"""About the time of the seven runs that one change needs, if each of them imports torch in a second
-and works on the loop for 3 s: with less the observed run would be in vain."""
+"""Approximate time of the seven runs that one change needs, if each of them imports torch in a
+second and works on the loop for 3 s. With less time, the observed run would be wasted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +21,11 @@ class TrySettings:
     """Settings of the runs in which changes of a script's DataLoader are tried."""
 
     minutes: float = 3.0
-    """The most time that all runs of the script together take."""
+    """Maximum time of all runs of the script together."""
     is_agreed: bool = False
-    """True: the script runs again without a question."""
+    """True if the script runs again without asking the user."""
     in_copy: bool = False
-    """True: it runs in a copy of the working folder."""
+    """True if it runs in a copy of the working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class AttachSettings:
     """Settings of a run in which a script is observed."""
 
     batches: int | None = None
-    """The script ends when its main loop has had so many batches; None: it ends by itself."""
+    """The script ends when its main loop has had this many batches; None: it ends by itself."""
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0
@@ -51,26 +51,28 @@ class AttachWords:
     """The words of a command line: flags of attach, then the script with its arguments."""
 
     switches: frozenset[str]
+    """Flags without a value."""
     numbers: Mapping[str, float]
     """Flag with a number -> its number."""
     script: list[str]
+    """The words after the flags."""
 
 
 def read_settings(arguments: list[str]) -> AttachSettings:
-    """The settings of a command line. Raises ValueError, with one line, for a flag that does not
-    exist, a wrong number, and flags that exclude each other."""
+    """Parse the settings of a command line. Raises ValueError, with one line, for a flag that does
+    not exist, a wrong number, and flags that exclude each other."""
     return _check_words(_read_words(arguments))
 
 
 def _read_words(arguments: list[str]) -> AttachWords:
-    """The words; raises ValueError for a flag that does not exist, or a wrong number."""
+    """Parse the words; raises ValueError for a flag that does not exist, or a wrong number."""
     switches: set[str] = set()
     numbers: dict[str, float] = {}
     # The number of a process may also be a word of its own.
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith("--") and arguments[0] != "--":
-        word, arguments = arguments[0], arguments[1:]
+        word, *arguments = arguments
         name = next((each for each in NUMBERS if word.startswith(each)), None)
         if name:
             numbers[name] = _positive_number(word, name)
@@ -117,7 +119,7 @@ def _closest_flag(name: str, flags: Iterable[str]) -> str:
 
 
 def _check_words(words: AttachWords) -> AttachSettings:
-    """The settings that the flags give; raises ValueError for flags that exclude each other."""
+    """Make the settings from the flags; raises ValueError for flags that exclude each other."""
     numbers = words.numbers
     if PID in numbers:
         others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]
@@ -134,7 +136,7 @@ def _check_words(words: AttachWords) -> AttachSettings:
 
 
 def _read_try_settings(words: AttachWords) -> TrySettings | None:
-    """The settings of --try; None without it. Raises ValueError for flags that need it, and if
+    """Read the settings of --try; None without it. Raises ValueError for flags that need it, and if
     nobody can be asked."""
     if TRY not in words.switches:
         if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:
@@ -153,6 +155,7 @@ def _read_try_settings(words: AttachWords) -> TrySettings | None:
 
 
 def _positive_number(word: str, name: str) -> float:
+    """Parse the number of a flag such as `--seconds=30`; raises ValueError for a wrong one."""
     least = LEAST_MINUTES if name == MINUTES else 0.0
     allowed = f"{least:g} or more" if least else "a number above 0"
     allowed = "a whole number above 0" if name in (BATCHES, PID) else allowed

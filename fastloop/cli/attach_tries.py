@@ -1,4 +1,4 @@
-"""The further runs of `fastloop attach --try`, with changes of the script's DataLoader."""
+"""Run a script again for `fastloop attach --try`, with changes of its DataLoader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_working_folder(settings: TrySettings) -> Iterator[Path]:
-    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
+    """Open the working folder, or a copy of it without LEFT_OUT, which is removed at the end."""
     from fastloop.explain.attach.effects import LEFT_OUT
 
     if not settings.in_copy:
@@ -27,7 +27,8 @@ def open_working_folder(settings: TrySettings) -> Iterator[Path]:
         return
     with ExitStack() as stack:
         try:
-            # Beside the original, so that paths such as ../data lead to the same place.
+            # The copy is a neighbour of the original, so paths such as ../data lead to the same
+            # place.
             beside = tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent)
             name = stack.enter_context(beside)
             left_out = shutil.ignore_patterns(*LEFT_OUT)
@@ -91,8 +92,8 @@ def try_loop(
 
 
 def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
-    """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
-    none, or if no call of the script makes its DataLoader."""
+    """The loop over a DataLoader that waits longest. If there is none, or if no call of the script
+    makes its DataLoader, prints a line and returns None."""
     from fastloop.explain.attach.findings import waiting_s
 
     loops = [each for each in findings.loops if not each.facts.get("is_watched")]
@@ -109,7 +110,7 @@ def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
 def _print_effects(effects: list[str]) -> None:
     """Print the changes that the observed run made outside of itself; each further run may repeat
     them."""
-    nothing = "  It was not seen to write or remove files, connect or start programs."
+    nothing = "  It did not seem to write or remove files, connect or start programs."
     lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
     print("\n".join(lines), file=sys.stderr)
 

@@ -98,6 +98,7 @@ def main() -> None:
 
 
 def _run() -> None:
+    """Run the kind of check that the command line asks for."""
     _refuse_settings_of_job(sys.argv[1:])
     given = parse_settings(sys.argv[1:], DEFAULTS, may_be_empty=False)
     if given["record"] not in ("true", "false"):
@@ -127,10 +128,10 @@ def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
     whole = shlex.quote(" ".join(filter(None, [job, shlex.join(words)])))
     name = shlex.join(words)
     if any(each.startswith("against=") for each in arguments):
-        raise UsageError(f"{name}: a setting of the job: allowed: inside of job=, as job={whole}")
+        raise UsageError(f"{name}: a setting of the job: allowed: inside job=, as job={whole}")
     raise UsageError(
         f"{name}: a setting of the job: allowed: in the file, as  job: {whole}  or, with against=, "
-        f"inside of job=, as job={whole}"
+        f"inside job=, as job={whole}"
     )
 
 
@@ -141,7 +142,8 @@ def _first_name(argument: str) -> str:
 
 def _refuse_without_job(given: dict[str, str], path: Path) -> None:
     """Raise UsageError if nothing names a job: no job=, and no file of the usual name."""
-    # A file that the command line names is missing by a typing error, which reading it tells.
+    # If the command line names a file that is missing, that is a typing error, and reading the file
+    # reports it.
     if given["job"] or given["file"] != DEFAULTS["file"] or path.is_file():
         return
     example = '"dataset=digits loader=raw"'
@@ -152,6 +154,7 @@ def _refuse_without_job(given: dict[str, str], path: Path) -> None:
 
 
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
+    """Compare two versions, and return the status of the outcome."""
     if given["record"] == "true":
         raise UsageError(
             "record=true with against=: allowed: one of them, because against= records no base"
@@ -168,12 +171,14 @@ def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
 
 
 def _refuse_without_against(given: dict[str, str]) -> None:
+    """Raise UsageError for a setting that has an effect only with against=."""
     for name, default in ({"job": ""} | check_versions.DEFAULTS).items():
         if given[name] != default:
             raise UsageError(f"{name}={given[name]}: allowed: with against=")
 
 
 def _record(settings: CheckSettings, base: Path) -> None:
+    """Measure the job, and write its results as the base."""
     check_base_path(base)
     results = _measure(settings)
     for name, result in results.items():
@@ -184,7 +189,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 
 def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
-    """The outcome of the check; a regression counts only if it is measured twice in a row."""
+    """Check the job; a regression counts only if it is measured twice in a row."""
     # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
         return checked
@@ -197,7 +202,7 @@ def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
     # did: then both were noise.
     if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
-    lines = (*again.lines, "speed: not the same job was slower in both measurements")
+    lines = (*again.lines, "speed: a different job was slower in each measurement")
     return CheckVerdict(status=CheckStatus.NOT_JUDGED, lines=lines)
 
 
@@ -210,6 +215,7 @@ def _here(base: Results) -> dict[str, tuple[Result, Result]]:
 
 
 def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
+    """Measure the job, and compare the results with the base."""
     new = _measure(settings)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     checked = check_conditions(pairs, settings.allow)
@@ -217,8 +223,8 @@ def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
 
 
 def _measure(settings: CheckSettings) -> Results:
-    """The results of the job by name; exits if nothing could be measured, after the command has
-    printed the reason."""
+    """Measure the job, and return the results by name; exits if nothing could be measured, after
+    the command has printed the reason."""
     from fastloop.sweep.measure import measure
 
     requests = _compose(settings)
@@ -234,6 +240,7 @@ def _measure(settings: CheckSettings) -> Results:
 
 
 def _compose(settings: CheckSettings) -> list[JobRequest]:
+    """Compose the job, without access to environment variables; exits if it can't be composed."""
     sys.argv[1:] = settings.arguments
     try:
         with withheld_environment():

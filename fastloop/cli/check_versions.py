@@ -1,5 +1,5 @@
-"""`fastloop check against=`: two versions of the user's modules, a package or fastloop, side by
-side."""
+"""Compare two versions of the user's modules, a package or fastloop, for `fastloop check
+against=`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "m
 """Settings of a check of two versions."""
 FAIL_ABOVE = 2.0
 """Allowed regression in percent, if neither the file nor the command line has one. Smaller
-differences are no reason to prefer a version."""
+differences are not a reason to prefer a version."""
 FOLDER = "check"
 """Folder below the outputs folder of the results of both versions."""
 IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
@@ -42,7 +42,7 @@ def check_versions(
     the exit status.
 
     given: the settings of DEFAULTS by name. arguments: of `fastloop run`. allowed_percent: the
-    allowed regression of the file; None: it has none. Raises UsageError if one of the versions
+    allowed regression of the file; None if it has none. Raises UsageError if one of the versions
     can't be measured.
     """
     for name in IMPORTED_LATER:
@@ -76,6 +76,7 @@ def check_versions(
 def _measure(
     source: VersionSource, arguments: Sequence[str], fail_above: float, seconds: float
 ) -> VersionOutcome:
+    """Measure both versions; removes the results of an interrupted comparison."""
     from fastloop.reporting.header import load_lines
     from fastloop.reporting.version_text import VersionOutcome
     from fastloop.sweep.compare_versions import compare_versions
@@ -90,7 +91,7 @@ def _measure(
             compared = compare_versions(versions, arguments, folder, fail_above, seconds)
         is_complete = True
     finally:
-        # The trials of an interrupted comparison are of no use.
+        # The trials of an interrupted comparison are useless.
         if not is_complete:
             remove(folder)
             # rmdir fails for a folder that has other content.
@@ -113,6 +114,7 @@ def _measure(
 
 
 def _parse_seconds(text: str) -> float:
+    """Parse the seconds; raises UsageError unless they are a finite number above 0."""
     try:
         seconds = float(text)
     except ValueError:
@@ -123,7 +125,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def _check_markdown(text: str) -> Path | None:
-    """The path of the Markdown; None without one. Raises UsageError for an impossible one."""
+    """Return the path of the Markdown; None without one. Raises UsageError if it is impossible."""
     path = Path(text)
     if text and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"markdown={text}: allowed: the path of a file in a folder that exists")

@@ -56,7 +56,9 @@ class Item:
 
     path: Path
     mib: float
+    """Its size; that of a folder includes its files."""
     age_s: float
+    """Seconds since the last change of anything in it."""
 
 
 def main() -> None:
@@ -77,6 +79,7 @@ def main() -> None:
 
 
 def _check_kinds(kinds: Sequence[str]) -> list[str]:
+    """Return the kinds, each once; raises UsageError for an unknown one."""
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"clean {kind}: allowed: {', '.join(KINDS)}")
@@ -84,7 +87,7 @@ def _check_kinds(kinds: Sequence[str]) -> list[str]:
 
 
 def _parse_age(text: str) -> float:
-    """The age in seconds; 0 if there is none."""
+    """Parse the age, in seconds; 0 if there is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
     if text and not match:
         raise UsageError(f"older_than={text}: allowed: a time such as 12h, 30d or 8w")
@@ -92,10 +95,12 @@ def _parse_age(text: str) -> float:
 
 
 def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
+    """Print the content of the outputs folder and, with yes=true, remove the named kinds."""
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
     if yes == "true" and not kinds:
-        raise UsageError(f"clean yes=true: allowed: with what to remove: {', '.join(KINDS)}")
+        known = ", ".join(KINDS)
+        raise UsageError(f"clean yes=true: allowed: together with what to remove: {known}")
     found = {
         kind: [item for item in _items(kind) if item.age_s >= age_s] for kind in kinds or KINDS
     }
@@ -126,7 +131,8 @@ def _remove(items: Sequence[Item]) -> None:
 
 @contextmanager
 def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
-    """Let no other command create an environment inside the context, if one of the items is one.
+    """Keep other commands from creating an environment inside the context, if one of the items is
+    an environment.
 
     Raises UsageError if another command creates one now: its unfinished folder is one of the items.
     """
@@ -139,6 +145,7 @@ def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
 
 
 def _refuse_environments() -> None:
+    """Raise the UsageError for environments while another command creates one."""
     raise UsageError(
         f"clean {ENVIRONMENTS}: another fastloop creates an environment; nothing was removed; "
         "try again when it has ended"
@@ -146,6 +153,7 @@ def _refuse_environments() -> None:
 
 
 def _line(kind: str, items: Sequence[Item]) -> str:
+    """A line with the number, size and ages of the items of a kind."""
     if not items:
         return f"  {kind:12} -"
     size = f"{sum(item.mib for item in items):10,.1f} MiB"
@@ -168,7 +176,8 @@ def _items(kind: str) -> list[Item]:
     from fastloop.core.spans import wall_ms
 
     # The content of a linked folder lies elsewhere, and is not removed.
-    outputs, now_s = outputs_folder(), wall_ms() / 1000
+    outputs = outputs_folder()
+    now_s = wall_ms() / 1000
     paths = KINDS[kind](outputs)
     inside = [path for path in paths if path.parent.resolve().is_relative_to(outputs.resolve())]
     return [describe_item(path, now_s) for path in inside]

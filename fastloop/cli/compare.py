@@ -27,8 +27,10 @@ from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
+from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.reporting.comparison import (
     DEFAULTS,
+    Pairs,
     check_comparable,
     comparison_answer,
     find_changes,
@@ -43,6 +45,8 @@ from fastloop.reporting.header import load_lines
 FOLDERS = ("base", "new")
 
 
+# Other commands exit with 1 on an error of the system, which means a slower job here.
+@exit_on_system_error(status=2)
 def main() -> None:
     """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
     if {"-h", "--help"} & set(sys.argv[1:]):
@@ -58,7 +62,16 @@ def main() -> None:
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    any_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
+    sys.exit(int(_print_comparison(base, new, pairs, fail_above)))
+
+
+def _print_comparison(
+    base: dict[str, Result], new: dict[str, Result], pairs: Pairs, fail_above: float
+) -> bool:
+    """Print the load of the machines, the answer, the changes and other differences.
+
+    Returns True if a job has become slower, or no longer finishes.
+    """
     changes = find_changes(pairs)
     for name, results in (("base", base), ("new", new)):
         for line in load_lines([*results.values()]):
@@ -69,7 +82,8 @@ def main() -> None:
         print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
     for line in other_differences(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
-    sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
+    is_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
+    return is_broken or any(change.is_regression(fail_above) for change in changes)
 
 
 def _name_folders(arguments: Sequence[str]) -> list[str]:
@@ -79,7 +93,7 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
         return [*arguments]
     is_named = any(each.startswith(("base=", "new=")) for each in arguments)
     if len(bare) != len(FOLDERS) or is_named:
-        raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, that of the base first")
+        raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, the base first")
     named = [f"{name}={folder}" for name, folder in zip(FOLDERS, bare, strict=True)]
     return [*named, *(each for each in arguments if "=" in each)]
 
@@ -90,14 +104,15 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
         return settings | {"base": str(base), "new": str(new)}
-    # A setting is a path if it exists in the working folder, else <date>/<time> of a sweep.
-    in_outputs = {name: outputs_folder() / settings[name] for name in FOLDERS if settings[name]}
-    found = {
-        name: str(path)
-        for name, path in in_outputs.items()
-        if not Path(settings[name]).exists() and path.is_dir()
-    }
-    return settings | found
+    return settings | {name: _find_folder(settings[name]) for name in FOLDERS}
+
+
+def _find_folder(text: str) -> str:
+    """The path if it exists in the working folder, else that of the sweep <date>/<time>; the text
+    itself if neither exists."""
+    in_outputs = outputs_folder() / text
+    is_sweep = bool(text) and not Path(text).exists() and in_outputs.is_dir()
+    return str(in_outputs) if is_sweep else text
 
 
 def _newest_pair() -> tuple[Path, Path]:
@@ -105,7 +120,7 @@ def _newest_pair() -> tuple[Path, Path]:
     shares a job with it is `base`."""
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
-        # This sweep still runs, or was ended before its first result.
+        # This sweep has no result yet.
         if not any(folder.rglob(RESULT_FILE)):
             continue
         results = load_results(folder, "new")
@@ -119,8 +134,9 @@ def _newest_pair() -> tuple[Path, Path]:
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
+    """Load the results in the folder by name; raises UsageError if a name occurs twice."""
     if not folder:
-        raise UsageError(f"{setting}=: allowed: a folder that contains result.json files")
+        raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")
     by_name: dict[str, Result] = {}
     for result in load_results(Path(folder), setting):
         if result.name in by_name:

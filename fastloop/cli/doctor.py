@@ -41,7 +41,7 @@ LITTLE_SHM = 512 * MIB
 """A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few
 workers don't fit."""
 FEW_FILES = 1024
-"""Up to this limit on open files there is a hint: torch sends a descriptor for each tensor."""
+"""A limit on open files up to this number gets a hint: torch sends a descriptor for each tensor."""
 WAITS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 """The kernel's name of a resource -> a word for it."""
 
@@ -67,7 +67,8 @@ def main() -> None:
 
 
 def _parse_seconds(text: str) -> float:
-    """The seconds to watch; raises UsageError for no number, and for less than LEAST_SECONDS."""
+    """Parse the seconds to watch; raises UsageError if they are not a number, or less than
+    LEAST_SECONDS."""
     try:
         seconds = float(text)
     except ValueError:
@@ -80,8 +81,8 @@ def _parse_seconds(text: str) -> float:
 
 def _watch(seconds: float) -> Load:
     """The load in that time, in which this process does nothing."""
-    # This is a little longer, because the counters have steps of 0.01 s.
     before = read_counters()
+    # The wait is a little longer, because the counters have steps of 0.01 s.
     Event().wait(seconds + 0.05)
     return load_between(before, read_counters())
 
@@ -110,6 +111,7 @@ def _busy(load: Load) -> str:
 
 
 def _answer(load: Load, reason: str, seconds: float) -> str:
+    """A sentence that says whether the machine is ready."""
     if reason:
         return f"This machine is not ready to measure: {reason}."
     summary = summarize_loads([load])
@@ -119,6 +121,7 @@ def _answer(load: Load, reason: str, seconds: float) -> str:
 
 
 def _hardware(load: Load) -> Iterator[tuple[str, str]]:
+    """Yield rows on the processor, cores, memory, waits and accelerators."""
     from fastloop.core.machine import describe_machine
 
     machine = describe_machine()
@@ -141,6 +144,7 @@ def _accelerator() -> str:
 
 
 def _software() -> Iterator[tuple[str, str]]:
+    """Yield rows on torch, the compiler and FastLoader's native parts."""
     import torch
 
     from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
@@ -159,6 +163,7 @@ def _software() -> Iterator[tuple[str, str]]:
 
 
 def _space() -> Iterator[tuple[str, str]]:
+    """Yield rows on free space and on the limit on open files."""
     from fastloop.core.outputs_folder import nearest_existing, outputs_folder
 
     folder = outputs_folder()

@@ -60,6 +60,7 @@ def _list() -> None:
 
 
 def _line(built: BuiltEnvironment) -> str:
+    """A line with the key, size, age and requirements of an environment."""
     from fastloop.cli.clean import describe_age, describe_item
     from fastloop.core.spans import wall_ms
 
@@ -81,10 +82,12 @@ def _create(requests: Sequence[JobRequest]) -> int:
     from fastloop.processes.environments import environment_for, find_or_build
 
     handle_signals()
-    status, done = 0, set[str]()
+    status = 0
+    done = set[str]()
     for request in requests:
         remove_unused(request.sweep_folder)
-        requirements, name = request.job.requirements, _name_of(request)
+        requirements = request.job.requirements
+        name = _name_of(request)
         environment = environment_for(requirements)
         if environment is None:
             has = (

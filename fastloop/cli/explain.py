@@ -87,6 +87,7 @@ def main() -> None:
 
 
 def _explain(requests: Sequence[JobRequest]) -> None:
+    """Explain the job, write the files of the explanation, and print it."""
     from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.explanation_text import format_explanation, to_json
     from fastloop.sweep.early_check import refuse_unfit_model

@@ -34,6 +34,7 @@ def main() -> None:
 
 
 def _lines(name: str) -> list[str]:
+    """The lines of the list with that name; of all groups if the name is empty."""
     if not name:
         return _group_lines()
     if name == SETTINGS:
@@ -56,6 +57,7 @@ def _lines(name: str) -> list[str]:
 
 
 def _group_lines() -> list[str]:
+    """A line for each group, with its number of options and its default."""
     lines = []
     for group in groups():
         count = f"{len(group.options)} options" if len(group.options) > 1 else "1 option"
@@ -66,6 +68,7 @@ def _group_lines() -> list[str]:
 
 
 def _option_lines(group: Group, option: Option) -> list[str]:
+    """The meaning of an option, and a line for each of its settings."""
     lines = hanging_lines(f"{group.name}={option.name}", option.meaning, 24)
     for setting in option.settings:
         lines += hanging_lines(
@@ -75,7 +78,7 @@ def _option_lines(group: Group, option: Option) -> list[str]:
 
 
 def _find_group(name: str) -> Group:
-    """The group of that name; `loaders` is `loader`. Exits with 1 for an unknown name."""
+    """Find the group of that name; `loaders` is `loader`. Exits with 1 for an unknown name."""
     found = {group.name: group for group in groups()}
     wanted = name if name in found else name.removesuffix("s")
     if wanted not in found:
@@ -87,6 +90,7 @@ def _find_group(name: str) -> Group:
 
 
 def _find_option(group: Group, name: str) -> Option:
+    """Find the option of that name; exits with 1 for an unknown name."""
     found = {option.name: option for option in group.options}
     if name not in found:
         hint = option_hint(group.name, name, [*found])

@@ -31,7 +31,7 @@ def main() -> None:
         sys.exit(USAGE)
     folder = Path(sys.argv[1])
     try:
-        # The lock keeps away from a running sweep, which logs its results itself.
+        # The lock keeps this command away from a running sweep, which logs its results itself.
         with lock_machine(wait=False):
             for result_folder in _result_folders(folder):
                 print(f"{result_folder}: {_record(result_folder)}")

@@ -63,12 +63,13 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
             # As in a sweep, a missing library is an error only for a single loader.
             if len(requests) == 1 or not is_unsupported:
                 status = 1
-    # If the data can't be read, the libraries of some loaders are of no interest yet.
+    # If the data can't be read, the libraries of some loaders do not matter yet.
     for (dataset, reason), loaders in (failed or unsupported).items():
         print(f"{dataset}, loader {', '.join(loaders)}: {reason}", file=sys.stderr)
     return status
 
 
 def _summary(prepared: PreparedData) -> str:
+    """A line with the size of the data and the time that writing it took."""
     size = f"{prepared.num_samples:,} samples, {prepared.disk_mib:.1f} MiB"
     return f"{prepared.label}: {size}, written in {prepared.seconds:.1f} s: {prepared.folder}"

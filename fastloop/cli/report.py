@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.passwords import without_passwords
-from fastloop.core.result_io import load_results, load_timelines
+from fastloop.core.result_io import RESULT_FILE, load_results, load_timelines
 from fastloop.core.text import first_line, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.reporting.report_files import parse_formats, write_report
@@ -64,7 +64,7 @@ def _open_page(paths: Sequence[Path]) -> None:
 
 
 def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
-    """The requested results and their folder; the folder may not exist for results from MLflow."""
+    """Find the requested results and their folder, which may not exist for results from MLflow."""
     if sweep and folder:
         raise UsageError(f"sweep={sweep} folder={folder}: set only one of them")
     if folder:
@@ -72,7 +72,7 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
     if sweep in ("", LAST):
         return newest_results()
     sweep_folder = outputs_folder() / sweep
-    if sweep_folder.is_dir() and any(sweep_folder.rglob("result.json")):
+    if sweep_folder.is_dir() and any(sweep_folder.rglob(RESULT_FILE)):
         return load_results(sweep_folder, "sweep"), sweep_folder
     return _results_in_mlflow(sweep), sweep_folder
 
@@ -80,23 +80,26 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
 def newest_results() -> tuple[list[Result], Path]:
     """The results and the folder of the newest sweep with a finished job, or of the newest sweep if
     no job has finished. Raises UsageError if there are no results."""
-    sweeps = [path for path in sweep_folders() if any(path.rglob("result.json"))]
+    sweeps = [path for path in sweep_folders() if any(path.rglob(RESULT_FILE))]
     if not sweeps:
         raise UsageError(
             f"sweep=: no results in {outputs_folder()}; python -m fastloop.run produces some"
         )
+    newest: list[Result] = []
     for folder in reversed(sweeps):
         results = load_results(folder, "sweep")
+        newest = newest or results
         if any(result.status == "FINISHED" for result in results):
             if folder != sweeps[-1]:
                 skipped = "/".join(sweeps[-1].parts[-2:])
                 reason = "none of its jobs has finished; this is the last one before"
                 print(f"sweep={skipped}: {reason}", file=sys.stderr)
             return results, folder
-    return load_results(sweeps[-1], "sweep"), sweeps[-1]
+    return newest, sweeps[-1]
 
 
 def _results_in_mlflow(sweep: str) -> list[Result]:
+    """Load the results of a sweep from MLflow; raises UsageError if it has none."""
     from fastloop.options.tracker._load_results import load_sweep_results
 
     try:

@@ -1,7 +1,7 @@
-"""The program of a version's process of `fastloop check against=`: it measures the jobs of the
-version, a trial at a time, when the command asks for it.
+"""Measure the jobs of a version, one trial at a time, in its own process of `fastloop check
+against=`.
 
-It is run by its path: python serve_version.py <descriptor of the connection>
+This file is run by its path: python serve_version.py <descriptor of the connection>
 Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. For the messages
 see fastloop/sweep/version_process.py.
 """
@@ -40,8 +40,8 @@ def serve_version(connection: Connection) -> None:
     requests, reason = _compose(plan["words"])
     reason = reason or _find_foreign_module(plan["forbidden_folder"], plan["tree"])
     reason = reason or find_foreign_package(plan["package"], plan["package_version"])
-    # A base without any job leaves nothing to compare. Jobs that the new version alone can't run
-    # are the answer, and have rows with their reasons.
+    # A base without any job leaves nothing to compare. Jobs that only the new version can't run are
+    # the answer, and have rows with their reasons.
     if plan["is_base"]:
         reason = reason or explain_no_job(requests)
     if reason:
@@ -51,6 +51,7 @@ def serve_version(connection: Connection) -> None:
 
 
 def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
+    """Compose the jobs of these words; also returns an error message, empty on success."""
     from fastloop.config.check_files import withheld_environment
     from fastloop.config.compose import compose_silently
 
@@ -64,7 +65,7 @@ def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
 
 def explain_no_job(requests: Sequence[JobRequest]) -> str:
     """The reason why none of the jobs can run here, such as a missing environment; else empty."""
-    # A base of an older version has no such function. Its jobs tell their reasons once they run.
+    # A base of an older version has no such function. Its jobs report their reasons once they run.
     try:
         from fastloop.sweep.early_check import reason_against
     except ImportError:
@@ -74,14 +75,15 @@ def explain_no_job(requests: Sequence[JobRequest]) -> str:
 
 
 def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
-    """A line about a module that was imported from the other version's folder; empty without one.
+    """Find a module that was imported from the other version's folder; returns a line about it, or
+    an empty string.
 
     An editable installation, for example, may lead there.
     """
     if not forbidden_folder:
         return ""
     for name, module in [*sys.modules.items()]:
-        # Some modules of torch, which have no file, name a relative one.
+        # Some modules of torch that have no file name a relative path.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
         # This file itself is the command's, in every version.
@@ -171,6 +173,7 @@ def _receive(connection: Connection) -> dict[str, Any]:
 
 
 def _start() -> None:
+    """Serve the command that has started this process, by the code of this version."""
     # Without -P, Python has put this file's folder first on sys.path.
     if not sys.flags.safe_path:
         del sys.path[0]

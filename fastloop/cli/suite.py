@@ -43,16 +43,20 @@ if TYPE_CHECKING:
     from fastloop.suite.workloads import Scope
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
-PASSED_ON = {"trials": "", "seconds": "", "wait": "", "allow_concurrent": ""}
+PASSED_ON = ("trials", "seconds", "wait", "allow_concurrent")
 """Settings that are those of `fastloop run`."""
 OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
+"""Settings of `fastloop suite claims`, with their defaults."""
 OF_SUITE = OF_CLAIMS | {"loaders": ""}
+"""Settings of `fastloop suite`, with their defaults."""
 SITE = {"results": "results", "page": "", "code": ".."}
+"""Settings of `fastloop suite site`, with their defaults."""
 CLAIMS_PAGE = "claims.html"
+"""Name of the page of claims, beside that of the rounds."""
 ALTERED, UNREADABLE = 1, 2
 """The exit statuses of verify, if a file was altered, and if one can't be read or none is named."""
 LONGEST_NAME = 100
-"""Most characters of the name of a round or a machine, which are names of files."""
+"""Maximum number of characters in the name of a round or a machine, which become file names."""
 
 
 def main() -> None:
@@ -63,12 +67,12 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        command = arguments[0] if arguments and "=" not in arguments[0] else "full"
-        rest = arguments[1:] if arguments[:1] == [command] else arguments
+        is_named = bool(arguments) and "=" not in arguments[0]
+        command, *rest = arguments if is_named else ["full", *arguments]
         if command in SCOPES:
-            known = (OF_CLAIMS if command == "claims" else OF_SUITE) | PASSED_ON
-            given = parse_settings(rest, known, may_be_empty=False)
-            _measure(SCOPES[command], {"loaders": ""} | given)
+            own = OF_CLAIMS if command == "claims" else OF_SUITE
+            given = parse_settings(rest, own | dict.fromkeys(PASSED_ON, ""), may_be_empty=False)
+            _measure(SCOPES[command], given)
         elif command == "verify":
             sys.exit(_verify(rest))
         elif command == "site":
@@ -85,6 +89,7 @@ def main() -> None:
 
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
+    """Measure the workloads, and write the file of results after each."""
     from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
     from fastloop.suite.build_suite_file import build_suite_file, machine_name
     from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
@@ -93,6 +98,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
     all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
+    loaders = given.get("loaders", "")
     round_name = _check_name("round", given["round"] or _month())
     _check_trials(given["trials"])
     _check_seconds(given["seconds"])
@@ -101,7 +107,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
         folder=outputs_folder() / "suite" / round_name / scope,
         workloads=choose_workloads(given["workloads"], all_workloads),
         all_workloads=all_workloads,
-        loaders=tuple(given["loaders"].split(",")) if given["loaders"] else (),
+        loaders=tuple(loaders.split(",")) if loaders else (),
         changes=tuple(f"{name}={given[name]}" for name in PASSED_ON if given[name]),
     )
     machine = _check_name("machine", given["machine"] or machine_name())
@@ -129,6 +135,7 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 
 def _check_trials(text: str) -> None:
+    """Raise UsageError unless the text is empty or a number of trials."""
     # The ranks of a file are tested once: with trials=auto the trials would be looked at after
     # every few rounds, and more equal loaders would be told apart.
     if text and not (text.isascii() and text.isdecimal() and int(text)):
@@ -136,6 +143,7 @@ def _check_trials(text: str) -> None:
 
 
 def _check_seconds(text: str) -> None:
+    """Raise UsageError unless the text is empty or a number of seconds."""
     try:
         is_allowed = not text or 0 < float(text) < math.inf
     except ValueError:
@@ -146,6 +154,7 @@ def _check_seconds(text: str) -> None:
 
 def _verify(names: Sequence[str]) -> int:
     """Print what was altered in each of the files; returns the exit status."""
+    from fastloop.core.text import printable
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
 
@@ -160,16 +169,17 @@ def _verify(names: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             statuses.add(UNREADABLE)
             continue
-        problems = find_problems(document)
+        problems, shown = find_problems(document), printable(name)
         for problem in problems:
-            print(f"{name}: {problem}", file=sys.stderr)
+            print(f"{shown}: {problem}", file=sys.stderr)
         if not problems:
-            print(f"{name}: every figure of {len(document.cells)} cells follows from its windows")
+            print(f"{shown}: every figure of {len(document.cells)} cells follows from its windows")
         statuses.add(ALTERED if problems else 0)
     return ALTERED if ALTERED in statuses else max(statuses)
 
 
 def _write_site(given: dict[str, str]) -> None:
+    """Write the pages of all rounds and claims."""
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.core.spans import wall_ms
@@ -196,6 +206,7 @@ def _write_site(given: dict[str, str]) -> None:
 
 
 def _list(arguments: Sequence[str]) -> None:
+    """Print workloads and claims."""
     from fastloop.suite.claims import CLAIMS
     from fastloop.suite.workloads import WORKLOADS
 
@@ -219,6 +230,7 @@ def _month() -> str:
 
 
 def _check_name(setting: str, name: str) -> str:
+    """Return the name; raises UsageError if it can't be that of a file."""
     is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
     # `..` would be another folder.
     if not is_plain or not name.strip("."):

@@ -47,7 +47,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.cli.script_words import (
+from fastloop.cli.script_command import (
     explain_no_script,
     explain_not_python,
     find_command,
@@ -90,8 +90,8 @@ LAUNCHERS = {
     "lightning",
     "fabric",
 }
-"""Commands and modules, beside torchrun, that start a script in several processes."""
-NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one starts again"
+"""Commands and modules, besides torchrun, that start a script in several processes."""
+NOTHING_TO_RESUME = "no earlier tuning has finished a trial; this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
 
@@ -132,7 +132,7 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         budget_s = parse_budget(given["budget"]).seconds
         usual, _ = split_arguments([f"budget={given['budget']}"])
         if left or budget_s is None or given != usual:
-            raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
+            raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: only budget=, a time")
         # This is checked before the script runs: a later error would come with its traceback.
         command = f"tune {SCRIPT}"
         check_budget(budget_s)
@@ -206,7 +206,8 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 def _observe_script(
     arguments: list[str], records: Path, budget_s: float, limit_s: float
 ) -> tuple[ScriptFindings, float]:
-    """The findings about a run of the script, and its seconds, which are at most about limit_s.
+    """Observe a run of the script; returns the findings, and its seconds, which are at most about
+    limit_s.
 
     records: the folder to which its processes write.
     """
@@ -220,7 +221,7 @@ def _observe_script(
     start_ns = now_ns()
     ended_by: list[int] = []
     status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
-    # The script has got the signal, too, and has perhaps ended as if nothing had happened.
+    # The script has received the signal as well, and may have ended as if nothing had happened.
     if ended_by:
         print_ending(ended_by[0])
         sys.exit(128 + ended_by[0])
@@ -241,10 +242,9 @@ def _write_patch(patch: str) -> None:
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
-    """The settings of tune; raises UsageError and ConfigError for wrong ones."""
-    from fastloop.tune.budget import parse_budget
+    """Parse the settings of tune; raises UsageError and ConfigError for wrong ones."""
+    from fastloop.tune.budget import parse_budget, parse_memory_limit
     from fastloop.tune.objective import check_objective
-    from fastloop.tune.peak_memory import limit_mib
     from fastloop.tune.planning import TuneSettings
 
     with usage_errors():
@@ -252,13 +252,14 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
     return TuneSettings(
         budget=parse_budget(given["budget"]),
         objective=check_objective(given["objective"]),
-        memory_limit_mib=limit_mib(given["memory_limit_mib"]),
+        memory_limit_mib=parse_memory_limit(given["memory_limit_mib"]),
         space=space,
         is_default_space=not given["space"],
     )
 
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
+    """Tune the job, or resume an earlier tuning, and print the outcome."""
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.explain_job import check_request
     from fastloop.sweep.early_check import check_requests
@@ -269,7 +270,9 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.tune.tune_file import find_tuning, fingerprint_command
 
     request = check_request(requests, "tune")
-    sweep, folder, file = request.sweep, request.sweep_folder, None
+    sweep = request.sweep
+    folder = request.sweep_folder
+    file = None
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:
         found = find_tuning(sweep.resume, command)
@@ -306,6 +309,7 @@ def _describe_kept(folder: Path) -> str:
 def _plan(
     request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
 ) -> TuneFile:
+    """Plan the race, and report each step of that."""
     from fastloop.tune.planning import plan_tuning
 
     return plan_tuning(
@@ -321,8 +325,9 @@ def _plan(
 def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
-    """The outcome of the race, which continues an earlier one if there is one."""
-    from fastloop.tune.tuned_sweep import check_outcome, run_race
+    """Race the configurations, or continue an earlier race. Raises UsageError if the present
+    configuration has failed."""
+    from fastloop.tune.run_race import run_race
 
     spending.exhaustive = file.exhaustive
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,7 +335,9 @@ def _race(
         replace(each, folder=folder / each.folder.name, sweep_folder=folder)
         for each in compose_requests(file.jobs, folder)
     ]
-    return check_outcome(run_race(raced, file, settings, spending, progress))
+    outcome = run_race(raced, file, settings, spending, progress)
+    outcome.raise_if_failed()
+    return outcome
 
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
@@ -355,8 +362,7 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
 
 
 def _compose_job(overrides: Sequence[str]) -> Job:
-    """The job of these overrides; raises UsageError, in one line, for overrides that no job can
-    have.
-    """
+    """Compose the job of these overrides; raises UsageError, in one line, for overrides that no job
+    can have."""
     with usage_errors():
         return compose_changed(overrides)

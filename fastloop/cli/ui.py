@@ -76,6 +76,7 @@ def _refuse_remote() -> None:
 
 
 def _serve(port: int, database: Path) -> NoReturn:
+    """Become MLflow's server, on this machine only."""
     print(f"http://{HOST}:{port} shows {database}; Ctrl-C ends it", flush=True)
     arguments = [
         "--host",

@@ -1,1 +1,2 @@
-"""Makes jobs of a command line; the only package that knows Hydra. It imports sweep and lower."""
+"""Make the jobs of a command line. This is the only package that knows Hydra; it imports sweep and
+lower floors."""

@@ -48,7 +48,7 @@ WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
 
 
 def build_request(combination: Combination) -> JobRequest:
-    """The request of a combination, with all objects built. Raises ConfigError."""
+    """Build the request of a combination, with all of its objects. Raises ConfigError."""
     from fastloop.core.launcher import Launcher
     from fastloop.core.protocols import Tracker
     from fastloop.processes.environments import environment_for
@@ -62,7 +62,8 @@ def build_request(combination: Combination) -> JobRequest:
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
-        job, choices["dataset"] = use_loader_data(job), "own_data"
+        job = use_loader_data(job)
+        choices["dataset"] = "own_data"
         values["dataset"] = {"_target_": LOADER_DATA}
     launcher = _build_as(Launcher, "launcher", values["launcher"])
     if (environment := environment_for(job.requirements)) is not None:
@@ -83,7 +84,7 @@ def build_request(combination: Combination) -> JobRequest:
 
 
 def build_sweep(values: dict[str, Any]) -> SweepSettings:
-    """The settings of the whole sweep. Raises ConfigError for an invalid value."""
+    """Build the settings of the whole sweep. Raises ConfigError for an invalid value."""
     from fastloop.sweep.settings import SWEEP_SETTINGS, SweepSettings
 
     return _translate_errors(
@@ -107,7 +108,7 @@ def check_settings(values: dict[str, Any]) -> None:
 
 
 def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
-    """The settings that a DataLoader has, which are taken out of the given ones."""
+    """Build the settings that a DataLoader has, and remove them from the given ones."""
     from fastloop.core.loading_settings import LOADING, LoadingSettings
 
     values = {name: settings.pop(name) for name in LOADING if name in settings}
@@ -115,7 +116,7 @@ def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
 
 
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """The job that the configuration describes. Raises ConfigError for an invalid value.
+    """Build the job that the configuration describes. Raises ConfigError for an invalid value.
 
     overrides: overrides of the command line. A store that none of them asks for is left out if
     other settings rule it out.
@@ -153,7 +154,8 @@ def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
-    """The node of an option without its requirements and those of its store, and all of these.
+    """Split an option's node into the node without its requirements and those of its store, and all
+    of these requirements.
 
     Raises ConfigError unless they are lists of texts.
     """
@@ -167,7 +169,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     for each in given:
         try:
             shlex.split(each)
-        # The text has a quotation mark without its partner.
+        # The text has an unmatched quotation mark.
         except ValueError as error:
             raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
     rest = without_requirements(node)
@@ -178,12 +180,12 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
 
 
 def build_option(group: str, node: Any) -> Any:
-    """The object of a group's `_target_`, or a dict of such objects. Raises ConfigError."""
+    """Build the object of a group's `_target_`, or a dict of such objects. Raises ConfigError."""
     from hydra.utils import instantiate
 
     wrapped = wrap_target(group, _split_requirements(group, node)[0])
-    # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. It builds
-    # those of the user's classes, and says of a wrong value which one it is.
+    # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. So Hydra
+    # builds only objects of the user's classes, and those with a wrong value, which it names.
     if _is_own(wrapped):
         with suppress(Exception):
             return _build_own(wrapped)
@@ -191,7 +193,7 @@ def build_option(group: str, node: Any) -> Any:
 
 
 def _is_own(node: Any) -> bool:
-    """True if the node describes objects of fastloop alone, with values that Hydra takes as they
+    """True if the node describes only objects of fastloop, with values that Hydra takes as they
     are."""
     if isinstance(node, list):
         return all(map(_is_own, node))
@@ -205,7 +207,7 @@ def _is_own(node: Any) -> bool:
 
 
 def _build_own(node: Any) -> Any:
-    """The objects of a node, as Hydra builds them."""
+    """Build the objects of a node, as Hydra does."""
     if isinstance(node, list):
         return [_build_own(each) for each in node]
     if not isinstance(node, dict):
@@ -215,7 +217,8 @@ def _build_own(node: Any) -> Any:
 
 
 def _build_as(protocol: type, group: str, node: Any) -> Any:
-    """The object of the group's `_target_`. Raises ConfigError unless it satisfies the Protocol."""
+    """Build the object of the group's `_target_`. Raises ConfigError unless it satisfies the
+    Protocol."""
     built = build_option(group, node)
     if not isinstance(built, protocol):
         raise ConfigError(kind_message(group, built, protocol.__name__))

@@ -1,4 +1,4 @@
-"""Groups, options and settings that can be chosen, with their defaults and meanings, from conf/."""
+"""List the groups, options and settings of conf/, with their defaults and meanings."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def options_of(group: str) -> list[str]:
 
 
 def find_option(group: str, name: str) -> Option | None:
-    """The option of conf/ of that name; None if there is none."""
+    """Find the option of conf/ of that name; None if there is none."""
     path = resource_folder("conf") / group / f"{name}.yaml"
     return _option(name, path) if path.is_file() else None
 
@@ -178,6 +178,7 @@ def _config_text() -> str:
 
 
 def _group(name: str, default: str, meaning: str) -> Group:
+    """Read a group from its folder of conf/, or the experiments."""
     paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
     files = experiment_files() if name == "experiment" else paths
     options = tuple(_option(*item) for item in files.items())
@@ -185,6 +186,7 @@ def _group(name: str, default: str, meaning: str) -> Group:
 
 
 def _option(name: str, path: Path) -> Option:
+    """Read an option from its file."""
     text = path.read_text(encoding="utf-8")
     meaning = re.match(r"# (.*)\n", text)
     option_settings = _settings(text) if "_target_:" in text else ()
@@ -192,10 +194,11 @@ def _option(name: str, path: Path) -> Option:
 
 
 def _settings(text: str) -> tuple[Setting, ...]:
+    """Parse the settings in the text of a file of conf/."""
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in LINE.findall(text)
-        # `seed: ${seed}` in an option passes a top-level setting on, and is none of its own.
+        # `seed: ${seed}` in an option passes on a top-level setting, and is not one of its own.
         if name != "_target_" and default != f"${{{name}}}"
     )
 
@@ -213,5 +216,5 @@ def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
 
 
 def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an option without its requirements, which are no argument of its class."""
+    """The settings of an option without its requirements, which are not arguments of its class."""
     return {name: value for name, value in node.items() if name != REQUIREMENTS}

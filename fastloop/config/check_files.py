@@ -1,5 +1,5 @@
-"""The files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds its settings,
-and the results that later ones are compared with."""
+"""Read and write the files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds
+its settings, and the results that later ones are compared with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CheckSettings:
     fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Allowed regression in percent; None: the default of the kind of check."""
     measure: Literal["seconds", "limit_fraction"] = "seconds"
-    """The compared figure: seconds, or seconds relative to the machine's limit beside each
+    """The compared figure: seconds, or seconds relative to the machine's limit next to each
     trial."""
     base: str = "fastloop-base.json"
     """The file of the recorded results, relative to the folder of fastloop.yaml."""
@@ -68,12 +68,12 @@ class CheckSettings:
 
     @property
     def words(self) -> list[str]:
-        """The words of the job; raises ValueError for a quotation mark without its partner."""
+        """The words of the job; raises ValueError for an unmatched quotation mark."""
         return shlex.split(self.job) if isinstance(self.job, str) else [*self.job]
 
 
 def read_check_file(path: Path) -> CheckSettings:
-    """The settings in that file. Raises UsageError in one line."""
+    """Read the settings in that file. Raises UsageError in one line."""
     if not path.is_file():
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
@@ -89,7 +89,7 @@ def read_check_file(path: Path) -> CheckSettings:
     # The file has a name that is not text, such as `1: 2`.
     except TypeError as error:
         raise UsageError(f"{path}: {error}") from error
-    # The text has a quotation mark without its partner.
+    # The text has an unmatched quotation mark.
     except ValueError as error:
         raise UsageError(f"{path}: job: {error}") from error
     if not "".join(words).strip():
@@ -99,10 +99,10 @@ def read_check_file(path: Path) -> CheckSettings:
 
 
 def _read_values(path: Path) -> dict[Any, Any]:
-    """The content of the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
+    """Read the yaml file. Raises UsageError if it can't be read, or is not a mapping."""
     try:
         # OmegaConf.load is not safe here: the file may come with a stranger's pull request. Its
-        # aliases may nest without an end, and its interpolations may read the environment.
+        # aliases may nest endlessly, and its interpolations may read the environment.
         values: Any = yaml.load(path.read_bytes(), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
@@ -116,7 +116,8 @@ def _read_values(path: Path) -> dict[Any, Any]:
 def base_path(path: Path, settings: CheckSettings) -> Path:
     """The file of the recorded results. Raises UsageError if it is outside of the repository."""
     # `base` comes from the file, and record=true would write to any path that it names.
-    base, folder = path.parent / settings.base, path.resolve().parent
+    base = path.parent / settings.base
+    folder = path.resolve().parent
     repository = next(
         (each for each in (folder, *folder.parents) if (each / ".git").exists()), folder
     )
@@ -130,7 +131,7 @@ def base_path(path: Path, settings: CheckSettings) -> Path:
 
 @contextmanager
 def withheld_environment() -> Iterator[None]:
-    """Let no yaml file of the job read an environment variable, such as a secret of the runner.
+    """Keep the job's yaml files from reading environment variables, such as secrets of the runner.
 
     The job may name a folder of yaml files (-cd), which also come with the repository.
     """
@@ -175,7 +176,7 @@ def check_base_path(path: Path) -> None:
 
 
 def load_base(path: Path) -> dict[str, Result]:
-    """The recorded results by name. Raises UsageError if there are none."""
+    """Load the recorded results by name. Raises UsageError if there are none."""
     hint = "fastloop check record=true records it"
     try:
         results = _BASE.validate_json(path.read_bytes())

@@ -77,8 +77,8 @@ class Combinations:
 def compose_combinations(line: CommandLine) -> Combinations:
     """All combinations, in the order of Hydra's basic sweeper.
 
-    A setting is left out of combinations with an option that lacks it; combinations that are equal
-    without it become one. Raises ConfigError and Hydra's exceptions.
+    A setting is left out of combinations with an option that lacks it. Combinations that are equal
+    without it, or were typed twice, become one. Raises ConfigError and Hydra's exceptions.
     """
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
@@ -136,10 +136,21 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
         lacking = known.setdefault(choices, {})
         cfg, own = _compose_own(name, overrides, lacking, len(found), folder)
-        if lacking and own in found:
-            continue
-        found[own] = _add_job(concerns, combination_of(cfg), lacking)
+        if own not in found:
+            found[own] = _add_job(concerns, combination_of(cfg), lacking)
+        elif not lacking:
+            _check_repetition(found[own])
     return Combinations(each=[*found.values()], concerns=concerns.lines())
+
+
+def _check_repetition(combination: Combination) -> None:
+    """Raise ConfigError for a job that was typed twice, if its launcher would run it twice."""
+    if combination.launcher == BASIC:
+        return
+    # Hydra would number the repetition as a job of its own.
+    job = " ".join(map(override_text, combination.overrides))
+    reason = f"{job}: this job was typed twice; allowed: each value once"
+    raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
 
 
 def _add_job(
@@ -191,7 +202,8 @@ def compose_each(
     # Composing takes much longer than changing a value: jobs that differ only in settings at the
     # top level are composed once.
     with compose_api(line):
-        name, names = line.config_name or CONFIG_NAME, {each.name for each in settings()}
+        name = line.config_name or CONFIG_NAME
+        names = {each.name for each in settings()}
         bases: dict[tuple[str, ...], DictConfig] = {}
         combinations = []
         for number, overrides in enumerate(jobs):

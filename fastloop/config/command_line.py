@@ -1,4 +1,5 @@
-"""A command line in Hydra's grammar: flags and overrides in any order, checked and respelled."""
+"""Parse a command line in Hydra's grammar: flags and overrides in any order, checked and
+respelled."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
-"""A path that needs no quotes in Hydra's grammar, which knows ASCII letters alone."""
+"""A path that needs no quotes in Hydra's grammar, which knows only ASCII letters."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -60,6 +61,7 @@ class CommandLine:
     flags: tuple[str, ...]
     """Flags with their values."""
     overrides: tuple[str, ...]
+    """Overrides in Hydra's grammar."""
     is_sweep: bool
     """True with -m."""
     prints_info: bool
@@ -67,6 +69,7 @@ class CommandLine:
     config_path: str | None
     config_name: str | None
     config_dir: str | None
+    """The folder of -cd; None without one."""
 
     @property
     def config_flags(self) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """The command line of these arguments; raises UsageError for an invalid flag."""
+    """Parse the arguments; raises UsageError for an invalid flag."""
     for argument in arguments:
         # Bytes that are not UTF-8 become surrogates, which no result can hold.
         if SURROGATE.search(argument):
@@ -144,7 +147,7 @@ def _parser() -> _Parser:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """The overrides, parsed. Raises ConfigError for overrides that no job can have."""
+    """Parse the overrides. Raises ConfigError for overrides that no job can have."""
     # The parser expands glob(*) by the loader's list of options.
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
@@ -162,7 +165,7 @@ def _check_override(override: Override) -> None:
         if name in {*default_options(), *(setting.name for setting in settings())}:
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
-    # Hydra merges a list or a dict into the configuration without a word.
+    # Hydra merges a list or a dict into the configuration silently.
     elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
         if isinstance(override.value(), list) and override.value() and takes_several(name):
             return
@@ -180,7 +183,7 @@ def _check_override(override: Override) -> None:
 
 def _is_hydra_setting(name: str) -> bool:
     """True for a setting of Hydra's own, and for any name in a dict among them."""
-    # With a plus before the name, Hydra takes any.
+    # Hydra accepts any name that has a plus in front.
     kind: Any = HydraConf
     for part in name.split(".")[1:]:
         if not is_dataclass(kind):
@@ -193,7 +196,7 @@ def _is_hydra_setting(name: str) -> bool:
 
 
 def read_spelling(override: str) -> str:
-    """The override in Hydra's grammar.
+    """Respell the override in Hydra's grammar.
 
     ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, collate_fn, torch's
     name, becomes collate, and +experiment=name, the usual spelling with Hydra, loses its plus.
@@ -231,7 +234,7 @@ def quote(text: str) -> str:
 
 
 def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Each override in Hydra's grammar, see read_spelling."""
+    """Respell each override in Hydra's grammar, see read_spelling."""
     return tuple(read_spelling(override) for override in overrides)
 
 
@@ -241,6 +244,7 @@ def _expand_quoted(match: re.Match[str]) -> str:
 
 
 def _expand(path: str) -> str:
+    """The path with the home folder in place of ~ or ~name."""
     try:
         return str(Path(path).expanduser())
     # ~name of a user that does not exist.

@@ -1,4 +1,4 @@
-"""The jobs of a command line: all combinations are composed and built."""
+"""Compose and build all jobs of a command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def compose_all(
     describe: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
     modules: Sequence[str] = TRIAL_MODULES,
 ) -> list[JobRequest]:
-    """The requests of all combinations of the command line; empty after --help, --cfg etc.
+    """Compose and build all jobs of the command line; empty after --help, --cfg etc.
 
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
@@ -125,7 +125,6 @@ def _check_and_tell(
 ) -> None:
     """Raise ConfigError for a wrong setting of these jobs, and if none of them finds the files of
     its dataset; then print the line about the work, unless torch is imported already."""
-    # The user reads the line while torch is imported, which takes seconds.
     jobs = [combination.values for combination in combinations]
     refuse_unknown_settings(combinations)
     for job in jobs:
@@ -134,6 +133,7 @@ def _check_and_tell(
     # Other machines, on which a Hydra launcher runs the jobs, may have other files.
     if combinations[0].launcher == BASIC:
         _refuse_missing_files(combinations)
+    # The user reads the line while torch is imported, which takes seconds.
     if describe and "torch" not in sys.modules:
         print_once(describe(jobs))
 
@@ -149,9 +149,10 @@ def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
 
 
 def _missing_files(combination: Combination) -> str:
-    """The reason why the job's dataset can't find the user's files; empty if it can, and for a
+    """The reason why the job's dataset can't find the user's files; empty if it can, or if it is a
     Dataset of the user's own."""
-    values, name = combination.values["dataset"], combination.choices.get("dataset", "")
+    values = combination.values["dataset"]
+    name = combination.choices.get("dataset", "")
     option = find_option("dataset", name)
     if option is None or values.get("_target_") != option_values("dataset", name)["_target_"]:
         return ""
@@ -212,8 +213,8 @@ def _targets(node: Any) -> list[str]:
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
-    """The requests of `compose_all`, without its output, and its error message, empty on
-    success."""
+    """Compose the requests as `compose_all` does, without its output; also returns its error
+    message, empty on success."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -223,7 +224,7 @@ def compose_silently() -> tuple[list[JobRequest], str]:
 
 
 def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The requirements of the options of all jobs that a command line composes; no job is built.
+    """Find the requirements of the options of all jobs of a command line; no job is built.
 
     Raises UsageError for an invalid name or value.
     """
@@ -235,7 +236,7 @@ def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def compose_job(*overrides: str) -> Job:
-    """The job of `python -m fastloop.run <overrides>`: compose_job("loader=raw", "epochs=1").
+    """Compose the job of `python -m fastloop.run <overrides>`, as in compose_job("loader=raw").
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
@@ -243,7 +244,7 @@ def compose_job(*overrides: str) -> Job:
 
 
 def compose_changed(overrides: Sequence[str]) -> Job:
-    """The job of these overrides with the flags of this command line, such as --config-dir.
+    """Compose the job of these overrides with the flags of this command line, such as --config-dir.
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
@@ -252,8 +253,8 @@ def compose_changed(overrides: Sequence[str]) -> Job:
 
 
 def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobRequest]:
-    """The requests of these lists of overrides as the jobs of one sweep in that folder, with the
-    flags of this command line.
+    """Compose the requests of these lists of overrides as the jobs of one sweep in that folder,
+    with the flags of this command line.
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """

@@ -1,4 +1,4 @@
-"""The values of a single job's configuration, combined from cached ones: Hydra takes 0.1 s for each
+"""Combine the values of a single job's configuration from cached ones: Hydra takes 0.1 s for each
 configuration that it composes."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS = {"decoder": "dataset", "store@loader.store": "loader"}
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:
-    """The resolved configuration of a single job, without Hydra's part.
+    """Compose the configuration of a single job, resolved and without Hydra's part.
 
     Raises Hydra's exceptions for an invalid name.
     """
@@ -45,10 +45,11 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
-    """The configuration of a job before interpolations are resolved."""
+    """Compose the configuration of a job without resolving interpolations."""
     # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
-    # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
-    line, names = read_command_line(overrides), {each.name for each in settings()}
+    # differ only in values are composed once; the values are changed in a copy, as Hydra does.
+    line = read_command_line(overrides)
+    names = {each.name for each in settings()}
     # Which defaults of these groups are left out depends on the values that are set.
     targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
     fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))
@@ -115,7 +116,7 @@ def _combine_choices(
     """The configuration with all choices; None if two of them change the same part.
 
     base: the configuration without choices.
-    chosen: group -> the configuration with the choices from this group and its parts alone.
+    chosen: group -> the configuration with the choices from only this group and its parts.
     parts: group -> the names at the top level that these choices change.
     """
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):

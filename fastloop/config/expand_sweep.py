@@ -1,4 +1,4 @@
-"""The jobs that overrides with several values make: all combinations, up to MOST_JOBS."""
+"""Expand overrides with several values into jobs: all combinations, up to MOST_JOBS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fastloop.config.command_line import read_spelling
 from fastloop.config.messages import ConfigError
 
 MOST_JOBS = 10_000
-"""Most jobs of a command line, and most values of one setting: nobody can measure more, and a range
-may have more values than memory holds."""
+"""Maximum number of jobs of a command line, and of values of one setting: nobody can measure more,
+and a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The overrides of each job: all combinations of values; the last override varies fastest.
+    """Expand the overrides to those of each job: all combinations of values; the last varies
+    fastest.
 
     Raises ConfigError for more than MOST_JOBS.
     """

@@ -1,4 +1,4 @@
-"""Foreign settings: an option of conf/ lacks them, and another option of its group has them.
+"""Handle foreign settings: an option of conf/ lacks them, and another option of its group has them.
 
 In a sweep, such a setting applies only to the jobs with an option that has it.
 """
@@ -30,7 +30,7 @@ NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\
 ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 """A character of a value with the backslash that Hydra puts before it in a sweep."""
 SHOWN_OPTIONS = 4
-"""Most options with a setting that a line lists."""
+"""Maximum number of options that a line lists for a setting."""
 
 
 class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsupported is
@@ -69,7 +69,8 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
         return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
     option = (chosen or [default_options().get(group, "")])[-1]
-    having, same = _options_with(group, setting), _same_of_option(group, option, setting)
+    having = _options_with(group, setting)
+    same = same_setting(setting, _settings_of_option(group, option))
     if not having:
         return ""
     hint = f"did you mean {same}? " if same else ""
@@ -78,8 +79,8 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
 
 
 def describe_settings(name: str, choices: Mapping[str, str]) -> str:
-    """The part of a message that says which settings are allowed beside this unknown one; empty if
-    conf/ does not know the option.
+    """The part of a message that says which settings are allowed in place of this unknown one;
+    empty if conf/ does not know the option.
 
     choices: group -> option of the job.
 
@@ -95,11 +96,6 @@ def describe_settings(name: str, choices: Mapping[str, str]) -> str:
         return f"allowed with {written}={option}: {', '.join(known)}"
     listed = f"`fastloop list {written.partition('@')[0]}` lists the others"
     return f"{written}={option} has no settings of its own; {listed}"
-
-
-def _same_of_option(group: str, option: str, setting: str) -> str:
-    """The setting of that option that has this name under another word; else empty."""
-    return same_setting(setting, _settings_of_option(group, option))
 
 
 def _settings_of_option(group: str, option: str) -> list[str]:
@@ -131,7 +127,7 @@ def _options_with(group: str, setting: str) -> str:
         if setting in [known.name for known in option.settings]
         or (setting == "store" and option.name in options_with_store())
     ]
-    # The text has blanks, because messages cut very long words off.
+    # The text has blanks, because messages cut off very long words.
     return f"{group}={', '.join(having)}" if having else ""
 
 
@@ -175,9 +171,11 @@ class Concerns:
     """Counts the jobs of a sweep that have, and that lack, its foreign settings."""
 
     jobs: int = 0
+    """Number of jobs so far."""
     lacking: dict[str, int] = field(default_factory=dict)
     """Name of a setting -> number of jobs that lack it."""
     errors: dict[str, ConfigError] = field(default_factory=dict)
+    """Name of a setting -> the error if no job has it."""
     having: dict[str, dict[str, None]] = field(default_factory=dict)
     """Name of a setting -> the options that have it, in the order of the jobs."""
     values: dict[str, dict[str, None]] = field(default_factory=dict)

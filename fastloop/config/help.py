@@ -1,4 +1,4 @@
-"""The text of --help and the page docs/options.md, made from the catalogue of conf/.
+"""Write the text of --help and the page docs/options.md, from the catalogue of conf/.
 
 `python -m fastloop.config.help docs/options.md` writes that page.
 """

@@ -1,5 +1,5 @@
-"""Hydra as fastloop sets it up: the experiments and the text of --help that it gets, and its
-Compose API, which composes the configuration of a single job from its overrides."""
+"""Set up Hydra for fastloop: the experiments and the text of --help that it gets, and its Compose
+API, which composes the configuration of a single job from its overrides."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 class _Files(dict[str, Any]):
     """A group of Hydra's ConfigStore: file paths by name; a file is read on first use.
 
-    Reading all files takes a quarter of a second, at the start of each command. Hydra asks by
-    `group[name]` alone: values() and get() return the paths.
+    Reading all files takes a quarter of a second, at the start of each command. Hydra uses only
+    `group[name]`: values() and get() return the paths.
     """
 
     def __getitem__(self, name: str) -> ConfigNode:
@@ -68,7 +68,8 @@ def register_experiments() -> None:
     Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
     their classes are imported from experiments.<question>.<group>.<option>.
     """
-    folder, groups = resource_folder("experiments"), ConfigStore.instance().repo
+    folder = resource_folder("experiments")
+    groups = ConfigStore.instance().repo
     sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
     groups["experiment"] = _Files({**groups.get("experiment", {}), **sweeps})
     for path in folder.glob("*/*/*.yaml"):
@@ -88,7 +89,7 @@ def register_help_text() -> None:
 
 @contextmanager
 def compose_api(line: CommandLine) -> Iterator[None]:
-    """A context for `hydra_compose`, with conf/ or the folders that the command line names."""
+    """Open a context for `hydra_compose`, with conf/ or the folders that the command line names."""
     register_experiments()
     register_help_text()
     if line.config_dir:
@@ -101,6 +102,7 @@ def compose_api(line: CommandLine) -> Iterator[None]:
 
 
 def _add_config_dir(folder: Path) -> None:
+    """Add the folder of -cd to Hydra's search path; raises ConfigError if it does not exist."""
     if not folder.is_dir():
         raise ConfigError(f"--config-dir={folder}: no such folder")
 

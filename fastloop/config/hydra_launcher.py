@@ -1,5 +1,5 @@
-"""Hydra's own part of a command: it prints information, and measures sweeps by a launcher such as
-joblib, ray or submitit, in processes of its own."""
+"""Run Hydra's own part of a command: it prints information, and measures sweeps by a launcher such
+as joblib, ray or submitit, in processes of its own."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def measure_by_launcher(
         raise ConfigError(f"{name}: it runs sweeps only; add -m")
     for combination, request in zip(combinations, requests, strict=True):
         _check_hydra_launcher(name, combination, request)
-    names, colours = job_names(requests), [request.colour for request in requests]
+    names = job_names(requests)
+    colours = [request.colour for request in requests]
     print(
         f"{name}: jobs: {len(requests)}; results go to {first.sweep_folder}",
         file=sys.stderr,
@@ -96,7 +97,7 @@ def measure_by_launcher(
 
     # On a signal, the launcher's processes must be ended.
     handle_signals()
-    # The default folder contains the time, which has gone on since the jobs were composed.
+    # The default folder contains the time, which is later now than when the jobs were composed.
     same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
     try:
         run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
@@ -114,8 +115,8 @@ def measure_by_launcher(
 
 
 def refuse_launcher(command: str) -> MeasureHere:
-    """The function for `compose_all` of a command that measures in its own process alone: it
-    prints why a Hydra launcher can't run it, and fails."""
+    """The function for `compose_all` of a command that measures only in its own process: it prints
+    why a Hydra launcher can't run it, and fails."""
 
     def refuse(_: list[JobRequest]) -> int:
         problem = f"{command} measures on this machine, in its own process"
@@ -140,6 +141,7 @@ def _check_hydra_launcher(name: str, combination: Combination, request: JobReque
 
 
 def _check_concurrent(name: str, sweep: SweepSettings) -> None:
+    """Raise ConfigError if the sweep's settings exclude jobs that run concurrently."""
     if not sweep.allow_concurrent:
         reason = "it runs jobs concurrently or on different machines, and not in rounds"
         allowed = "allowed: basic, or any launcher with allow_concurrent=true, which is not ranked"

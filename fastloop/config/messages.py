@@ -1,4 +1,4 @@
-"""One-line messages for errors of Hydra, pydantic and the system about a name or value."""
+"""Write one-line messages for errors of Hydra, pydantic and the system about a name or value."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
 NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
 """Text that is a string only if it was quoted."""
-INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, as [1,2]"
+INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, such as [1,2]"
 ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda ctx: _more_than(ctx["gt"]),
     "greater_than_equal": lambda ctx: f"{ctx['ge']} or more",
@@ -65,8 +65,8 @@ ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "list_type": lambda _: LIST,
     "tuple_type": lambda _: LIST,
     "set_type": lambda _: LIST,
-    "dict_type": lambda _: "names and values, as {a:1,b:2}",
-    "mapping_type": lambda _: "names and values, as {a:1,b:2}",
+    "dict_type": lambda _: "names and values, such as {a:1,b:2}",
+    "mapping_type": lambda _: "names and values, such as {a:1,b:2}",
     "too_short": lambda ctx: f"a list of {ctx['min_length']} or more",
     "too_long": lambda ctx: f"a list of at most {ctx['max_length']}",
     "path_type": lambda _: "the path of a file that exists",
@@ -103,6 +103,7 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _message(error: Exception, known_names: Iterable[str]) -> str | None:
+    """The message for an error, by its class; None if the error is of another kind."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, MissingConfigException):
@@ -118,6 +119,7 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
+    """The message for a file that can't be read or written."""
     # The error is in a yaml file of the user's, which most of these errors name.
     if isinstance(error, YAMLError):
         return f"a yaml file can't be read: {' '.join(str(error).split())}"
@@ -129,7 +131,8 @@ def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
     # A file of another folder, such as a yaml of the user's, or a limit on open files.
-    path, outputs = Path(str(error.filename or "")).absolute(), outputs_folder()
+    path = Path(str(error.filename or "")).absolute()
+    outputs = outputs_folder()
     is_of_outputs = error.filename and (
         path in (outputs, *outputs.parents) or outputs in path.parents
     )
@@ -164,6 +167,7 @@ def _not_an_override(error: OverrideParseException) -> str:
 
 
 def _unknown_option(error: MissingConfigException) -> str:
+    """The message for an option that does not exist, with the allowed ones."""
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     options = [*(error.options or ())]
     allowed = f"allowed: {', '.join(options)}" if options else "--help lists all"
@@ -183,6 +187,7 @@ def _unknown_config(name: str) -> str:
 def _hydra_message(
     error: CompactHydraException | OmegaConfBaseException, known_names: Iterable[str]
 ) -> str:
+    """The message for an error of Hydra or OmegaConf."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         return _not_an_override(error)
@@ -198,7 +203,7 @@ def _hydra_message(
 
 
 def _own_reason(error: BaseException | None) -> UsageError | None:
-    """The error of a resolver of ours, which OmegaConf wraps twice; None if there is none."""
+    """The error of one of our resolvers, which OmegaConf wraps twice; None if there is none."""
     while error and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
     return error
@@ -206,7 +211,8 @@ def _own_reason(error: BaseException | None) -> UsageError | None:
 
 def _interpolation_message(error: OmegaConfBaseException) -> str:
     """The message for a value such as ${nope}: the setting, the value, and the reason."""
-    text, node = first_line(error), getattr(error, "child_node", None)
+    text = first_line(error)
+    node = getattr(error, "child_node", None)
     raw = node._value() if isinstance(node, Node) else None
     where = f"{error.full_key or 'the configuration'}" + ("" if raw is None else f"={raw}")
     if own := _own_reason(error):
@@ -237,7 +243,7 @@ def _hydra_sentence(text: str) -> str:
 def unknown_setting(override: str, known_names: Iterable[str], allowed: str = "") -> str:
     """The message for an override of a setting that no option has.
 
-    allowed: words on the settings that the job's option has; empty: they are not known.
+    allowed: words on the settings that the job's option has; empty if they are not known.
     """
     name = override.partition("=")[0]
     hint = setting_hint(name, known_names) or allowed
@@ -330,9 +336,9 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
     """
     # The value null was given to an option that needs an object.
     if thing is None:
-        return f"{setting}=null: allowed: one option, as null is no {kind}"
+        return f"{setting}=null: allowed: one option, as null does not implement {kind}"
     cls = type(thing)
-    text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
+    text = f"{setting}: {cls.__module__}.{cls.__qualname__} does not implement {kind}"
     lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))
     return f"{text}: it lacks {', '.join(lacking)}" if lacking else text
 

@@ -1,4 +1,4 @@
-"""The store of a loader gives way to samples that no store can hold."""
+"""Leave out the store of a loader if no store can hold the samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choose_store(job: Job, overrides: Sequence[str]) -> Job:
 
 
 def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
-    """A line that tells why the job's loader reads the samples and not its store.
+    """A line that says why the job's loader reads the samples and not its store.
 
     choices: group -> option.
     """

@@ -1,4 +1,4 @@
-"""Hints at the setting, option or command that was probably meant by a wrong name."""
+"""Suggest the setting, option or command that a wrong name probably meant."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def same_setting(last: str, known: Iterable[str]) -> str:
-    """The known setting with a synonym of `last` as the last part of its name; else empty."""
+    """The known setting with a synonym of `last` as the last part of its name; empty if there is
+    none."""
     by_last = {each.rpartition(".")[2]: each for each in known}
     for words in SAME:
         if last in words:
@@ -154,7 +155,7 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
     if name in FLAG_WORDS:
         return f"{flag}: no such flag; {FLAG_WORDS[name]}"
     if name in {setting.name for setting in settings()} or options_of(name):
-        # `--batch_size 64`, as other programs spell it: argparse has left the value apart.
+        # `--batch_size 64`, as other programs spell it: argparse has split the value off.
         position = list(arguments).index(flag) if flag in arguments else len(arguments)
         following = [*arguments[position + 1 : position + 2]] if not equals else [value]
         value = next((each for each in following if not re.search(r"^-|=", each)), "…")

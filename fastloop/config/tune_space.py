@@ -1,4 +1,4 @@
-"""The settings of `fastloop tune`, from conf/tune.yaml and the command line. One of them is the
+"""Read the settings of `fastloop tune` from conf/tune.yaml and the command line. One of them is the
 space: the values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ TRIED = "tried"
 
 @cache
 def tune_defaults() -> dict[str, Any]:
-    """The content of conf/tune.yaml."""
+    """Read the content of conf/tune.yaml."""
     values: Any = OmegaConf.to_container(OmegaConf.load(resource_folder("conf") / FILE))
     return values
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings of tune by name, and the other arguments, which belong to a job.
+    """Split the arguments into the settings of tune by name, and the others, which belong to a job.
 
     The last argument of a name wins; null stands for the default.
     """
@@ -59,7 +59,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]
 
 
 def read_space(text: str | None, arguments: Sequence[str]) -> Space:
-    """The space of `space=`, or the default one of conf/tune.yaml.
+    """Parse the space of `space=`, or return the default one of conf/tune.yaml.
 
     arguments: arguments of the command; their flags name folders of options.
     Raises ConfigError for a setting or value that can't be tried.
@@ -85,6 +85,7 @@ def read_space(text: str | None, arguments: Sequence[str]) -> Space:
 
 
 def _split(text: str) -> list[str]:
+    """Split the text of a space into `name=values`; raises ConfigError for anything else."""
     try:
         words = shlex.split(text)
     except ValueError as error:

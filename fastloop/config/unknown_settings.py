@@ -1,4 +1,4 @@
-"""Settings that no option has: found in the composed configuration, before torch is imported."""
+"""Find settings that no option has in the composed configuration, before torch is imported."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
 def _refuse_of_option(
     group: str, option: str, node: Mapping[str, Any], choices: Mapping[str, str]
 ) -> None:
+    """Raise ConfigError for a setting in the node that an option of conf/ does not have."""
     name, _, path = group.partition("@")
     # An option of the user's own files has settings that conf/ does not know.
     expected = option_values(name, option) if option in options_of(name) else {}

@@ -1,4 +1,4 @@
-"""User classes and functions as options: `<group>._target_=module.name`."""
+"""Use classes and functions of the user's as options: `<group>._target_=module.name`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overrides of a command line as a file that `experiment=` takes."""
+"""Write the overrides of a command line as a file that `experiment=` takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
     question: the comment in its first line, as in the files of experiments/.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    options, values = [], OmegaConf.create({})
+    options = []
+    values = OmegaConf.create({})
     for override in parsed:
         if override.is_delete() or override.is_sweep_override() or override.package:
             return None

@@ -24,8 +24,8 @@ DIFFERENCES, TIES = 0.03, 0.02
 """Rates of false claims that all looks together may make, of a difference and of a tie: 5 % in
 sum."""
 SPENDING_POWER = 2
-"""Exponent of the share of false claims that is spent until a round: above 1, a later round adds
-more to it than an earlier one."""
+"""Exponent of the share of false claims that is spent up to a round. With an exponent above 1,
+later rounds add more than earlier ones."""
 
 
 def most_trials(trials: int | Literal["auto"]) -> int:
@@ -39,14 +39,14 @@ def fewest_trials(trials: int | Literal["auto"]) -> int:
 
 
 def share_of_look(rounds: int) -> float:
-    """The share of all false claims that a test after so many rounds may make, if more rounds can
+    """The share of all false claims that a test after this many rounds may make, if more rounds can
     follow."""
     look = next((each for each in LOOKS if each >= rounds), MOST_ROUNDS)
     return _sum_until(look) - _sum_until(_look_before(look))
 
 
 def share_of_last_look(rounds: int) -> float:
-    """The share of a test after so many rounds when time is up, so that no look can follow.
+    """The share of a test after this many rounds when time is up, so that no look can follow.
 
     All shares that are left could be spent, as time does not depend on who is faster. But few
     rounds show little of noise that wanders, see experiments/auto_trials/README.md. So earlier

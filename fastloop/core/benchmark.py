@@ -65,7 +65,8 @@ class Setup:
     execution: Execution
     precision: str
     pair: ExtractPair = tuple
-    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/job_context.py."""
+    """Extracts (inputs, targets) from a batch that is not a pair itself, see
+    trial/job_context.py."""
 
 
 @runtime_checkable

@@ -38,7 +38,8 @@ def usable_cores() -> int:
 def available_cores() -> float:
     """CPU seconds per second that this process can get: like `usable_cores`, but a quota of 1.5
     stays 1.5."""
-    affinity, quota = count_affinity(), cpu_quota()
+    affinity = count_affinity()
+    quota = cpu_quota()
     return min(affinity, quota) if quota else affinity
 
 

@@ -21,7 +21,7 @@ class LadderRow:
     exposed_ms: Estimate
     """Milliseconds per batch by which this part makes the epoch longer."""
     share: Estimate
-    """The same as a share of the epoch."""
+    """`exposed_ms` as a share of the epoch."""
     hidden_ms: float | None
     """Milliseconds per batch of the rest of its work, which costs no time because the loop steps or
     another worker works meanwhile; None: unknown."""

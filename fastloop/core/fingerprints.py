@@ -23,7 +23,8 @@ def stable_repr(value: object) -> str:
 
 def edge_digest(path: Path) -> str:
     """Fingerprint of a file's size and of its first and last MiB; reads no more than these."""
-    size, digest = path.stat().st_size, hashlib.blake2b(digest_size=16)
+    size = path.stat().st_size
+    digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         digest.update(file.read(EDGE_BYTES))
         # In a file smaller than 2 MiB, some bytes are read twice, which does no harm.

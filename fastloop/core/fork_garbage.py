@@ -1,4 +1,4 @@
-"""Garbage at a fork: the parent frees its own, the fork never does."""
+"""Leave garbage to the parent of a fork: the fork never frees what it has inherited."""
 
 import gc
 import os

@@ -50,7 +50,8 @@ def group_samples(samples: Iterable[T], plan: Plan) -> Iterator[list[T]]:
 
 def num_batches(plan: Plan, num_samples: int) -> int:
     """Number of batches in an epoch."""
-    length, size = plan.order.length(num_samples), plan.loading.batch_size
+    length = plan.order.length(num_samples)
+    size = plan.loading.batch_size
     # -(-a // b) rounds up.
     return length // size if plan.loading.drop_last else -(-length // size)
 

@@ -35,7 +35,7 @@ class RankAnswer:
     resources: Resources | None
     """The resources that the process used; None if it was not monitored."""
     left_running: tuple[str, ...] = ()
-    """Commands that the rank has left running on this node, which were then ended."""
+    """Commands that the rank left running on this node, and that were then ended."""
 
 
 @runtime_checkable

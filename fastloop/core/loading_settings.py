@@ -25,13 +25,13 @@ class LoadingSetting:
     name: str = ""
     """The setting's name, which is also DataLoader's keyword argument."""
     default: Any = None
-    """The value if nothing is asked for; conf/config.yaml has it as well."""
+    """The value if the user gives none; conf/config.yaml has it as well."""
     every_loader: bool = False
-    """True if every loader honours the setting. If False, only those loaders honour it that name it
-    in `honours`."""
+    """True if every loader honours the setting. If False, only the loaders that name it in
+    `honours` do."""
     needs_workers: bool = False
-    """True if the setting means nothing without workers: a job without workers is unsupported if it
-    has another value than the default."""
+    """True if the setting has no effect without workers: a job without workers is unsupported if
+    its value differs from the default."""
     serves_prefetching: bool = False
     """True if a process that prefetches to the device (device_prefetch_by=process) uses it too."""
     is_tunable: bool = True
@@ -79,7 +79,7 @@ class LoadingSettings:
         return {name: getattr(self, name) for name in DECLARED}
 
     def without_workers(self) -> LoadingSettings:
-        """The settings without workers, and with the defaults of the settings that need workers."""
+        """The settings with no workers, and with the defaults of the settings that need workers."""
         of_workers = {each.name: each.default for each in DECLARED.values() if each.needs_workers}
         return replace(self, num_workers=0, **of_workers)
 
@@ -104,7 +104,7 @@ DATALOADER = tuple(each.name for each in DECLARED.values() if not each.every_loa
 
 
 def worker_settings(*, prefetches_by_process: bool) -> list[str]:
-    """Names of the settings that mean nothing without workers.
+    """Names of the settings that have no effect without workers.
 
     prefetches_by_process: a process prefetches batches to the device.
     """

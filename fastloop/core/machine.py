@@ -1,4 +1,4 @@
-"""Description of the machine and the software, recorded with each result."""
+"""Describe the machine and the software; the description is recorded with each result."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ def process_cpu_seconds() -> float:
 
 def cpu_seconds() -> float:
     """User and system time so far of this process and all its descendants, running and ended."""
-    current, total = psutil.Process(), 0.0
+    current = psutil.Process()
+    total = 0.0
     for process in (current, *current.children(recursive=True)):
         # A process that ends while it is asked is in its parent's children_user the next time.
         with contextlib.suppress(psutil.Error):
@@ -208,7 +209,8 @@ def _read_pressure(proc: Path) -> dict[Resource, float]:
 
 def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
     """The processes that this one may see, by their ids."""
-    hertz, found = os.sysconf("SC_CLK_TCK"), {}
+    hertz = os.sysconf("SC_CLK_TCK")
+    found = {}
     names = os.listdir(proc) if proc.exists() else ()
     for name in filter(str.isdigit, names):
         try:
@@ -243,7 +245,8 @@ def _printable_name(name: str) -> str:
 def seconds_spent(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> dict[int, float]:
-    """CPU seconds between two readings of each process that lives, and of its ended children."""
+    """CPU seconds between two readings of each process that is still alive, and of its ended
+    children."""
     # When a child ends, its parent's counter of ended children grows by all that the child ever
     # used. The part before the first reading, which that reading knows, is subtracted again.
     ended_s: defaultdict[int, float] = defaultdict(float)
@@ -265,7 +268,7 @@ def seconds_spent(
 def _living_ancestor(
     pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> int:
-    """The nearest ancestor that lives at the second reading; 0 if none does."""
+    """The nearest ancestor that is alive at the second reading; 0 if there is none."""
     # Equal start times: the id may have been given to another process meanwhile.
     while pid in before:
         pid = before[pid].parent
@@ -279,7 +282,8 @@ def process_tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, times in processes.items():
         children.setdefault(times.parent, []).append(pid)
-    found, waiting = set(), [root] if root in processes else []
+    found = set()
+    waiting = [root] if root in processes else []
     while waiting:
         pid = waiting.pop()
         found.add(pid)

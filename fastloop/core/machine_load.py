@@ -1,10 +1,10 @@
-"""The load that other programs put on the machine while something is measured: was it quiet?
+"""Measure the load that other programs put on the machine during a measurement: was it quiet?
 
 The difference of two readings of the system's counters, before and after, is the CPU time that all
-programs took in between. The time of this command's own processes is subtracted, also of those that
-ended meanwhile: Linux adds the time of an ended child to the parent that waited for it (proc(5):
-cutime). Kernel threads count as nobody's: much of their work is done for the program that reads
-files.
+programs took in between. The time of this command's own processes is subtracted, including those
+that ended in between: Linux adds the time of an ended child to the parent that waited for it
+(proc(5): cutime). Kernel threads are attributed to no program: much of their work is done for the
+one that reads files.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LoadSummary:
     """CPU time of other programs per second, the median over the stretches; None if it is
     unknown."""
     most_other_cores: float | None
-    """The same, the highest of all stretches."""
+    """The highest value of `other_cores` of all stretches."""
     stolen_cores: float = 0.0
     """CPU time per second that the host of a virtual machine gave to others, the highest of all
     stretches."""
@@ -111,7 +111,8 @@ class LoadSummary:
                 f"processes use, or each of the {stretches} was shorter than {LEAST_SECONDS} s."
             )
         during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
-        most, cores = f"{self.most_other_cores:.2f}", _count_cores(self.cores)
+        most = f"{self.most_other_cores:.2f}"
+        cores = _count_cores(self.cores)
         stolen = ""
         if self.stolen_cores >= LEAST_NAMED_SHARE * self.cores:
             taken = f"{self.stolen_cores:.2f}"
@@ -122,7 +123,7 @@ class LoadSummary:
                 f"other processes used at most {most} of {cores} during {during}.{stolen}"
             )
         names = ", ".join(self.busiest)
-        # A machine may be busy for want of memory alone, with hardly any CPU time of others.
+        # A machine may be busy only because memory is short, with hardly any CPU time of others.
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:
             share = show_fine_percent(self.memory_pressure)

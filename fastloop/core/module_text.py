@@ -53,7 +53,7 @@ def read_module_text(path: str) -> ModuleText:
             tree = ast.parse(Path(path).read_bytes(), Path(path).name)
     except SyntaxError as error:
         raise WrongCodeError(error_line(error)) from None
-    # The import tells what is wrong with a file that can't be read, or that holds null bytes.
+    # The import reports what is wrong with a file that can't be read, or that holds null bytes.
     except (OSError, ValueError):
         return ModuleText(names={}, is_open=True, is_dynamic=True)
     visitor = _NameVisitor(tree)

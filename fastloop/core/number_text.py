@@ -102,7 +102,7 @@ def show_fine_percent(share: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Seconds as `45 s`, `1 min 20 s` or `2 h 5 min`: two units, of which the second may be 0."""
+    """Seconds as `45 s`, `1 min 20 s` or `2 h 5 min`: at most two units."""
     whole = round(seconds)
     if whole < MINUTE_S:
         return f"{whole} s"

@@ -38,7 +38,7 @@ class HasInstallCheck(Protocol):
 
 
 def check_libraries(loader: Loader) -> None:
-    """Raise Unsupported if a library is missing that the loader or its store needs."""
+    """Raise Unsupported if a library that the loader or its store needs is missing."""
     for option in (loader, loader.store):
         if isinstance(option, HasInstallCheck):
             option.check_installed()

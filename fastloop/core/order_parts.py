@@ -78,15 +78,16 @@ def rank_plan(plan: Plan, rank: int, world_size: int) -> Plan:
 
 
 def order_of_all_ranks(plan: Plan) -> Order:
-    """The order of which this rank's is a share; with `batches=` it is an OrderPrefix."""
+    """The order of all ranks, which this rank has a share of; with `batches=` it is an
+    OrderPrefix."""
     return plan.order.order if isinstance(plan.order, OrderShard) else plan.order
 
 
 def without_prefix(order: Order) -> Order:
-    """The order of a whole epoch, of which an OrderPrefix is the beginning."""
+    """The order of the whole epoch; an OrderPrefix is its beginning."""
     return order.order if isinstance(order, OrderPrefix) else order
 
 
 def is_shuffled(plan: Plan) -> bool:
-    """True for order=random, which a library that shuffles by itself can take the place of."""
+    """True for order=random, which a library may replace by its own shuffle."""
     return isinstance(without_prefix(order_of_all_ranks(plan)), RandpermOrder)

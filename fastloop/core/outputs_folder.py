@@ -1,4 +1,4 @@
-"""The outputs folder, and the folders of sweeps in it: found, made, claimed and removed."""
+"""Find, make, claim and remove the outputs folder and the folders of sweeps in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nearest_existing(folder: Path) -> Path:
 def make_trial_file(folder: Path) -> None:
     """Make a file in the folder, or in the nearest parent that exists, and remove it.
 
-    Raises OSError if that fails, also on read-only mounts and if a quota is used up, which
+    Raises OSError if that fails, even on read-only mounts and if a quota is used up, which
     permissions do not show.
     """
     tempfile.TemporaryFile(dir=nearest_existing(folder)).close()
@@ -88,7 +88,8 @@ def remove_unused(sweep_folder: Path) -> None:
 
     The outputs folder is the last parent considered.
     """
-    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    top = outputs_folder()
+    sweep_folder = sweep_folder.absolute()
     if top not in sweep_folder.parents or not sweep_folder.is_dir():
         return
     hydra_file = sweep_folder / "multirun.yaml"

@@ -84,10 +84,10 @@ def pair_p_values(
     logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
     there are more jobs, the p value is the larger p value of two tests. The first raises a pair's
     variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
-    variance that all pairs share.
-    allows_serial: successive trials of a job may be correlated. The p values are averaged over the
-    possible correlations, see core/serial_noise.py. trials_per_round: each of the logs is the mean
-    of so many successive trials, which wander less than the trials.
+    variance that all pairs share. allows_serial: successive trials of a job may be correlated. The
+    p values are averaged over the possible correlations, see core/serial_noise.py.
+    trials_per_round: each of the logs is the mean of this many successive trials, which wander less
+    than the trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)
@@ -101,7 +101,8 @@ def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
     *_, jobs, rounds = logs.shape
     first, second = pairs(jobs)
     differences = logs[..., second, :] - logs[..., first, :]
-    mean, own = differences.mean(axis=-1) - distance_from, differences.var(axis=-1, ddof=1)
+    mean = differences.mean(axis=-1) - distance_from
+    own = differences.var(axis=-1, ddof=1)
     # With two jobs, no other job tells anything about the noise; the paired t test is exact.
     if jobs == 2:
         return _two_sided(mean, own, rounds, rounds - 1)
@@ -194,7 +195,8 @@ def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
     difference of two jobs is the sum of their variances.
     """
     ordered = np.sort(of_jobs, axis=-1)
-    others, largest = ordered[..., :-1].mean(axis=-1), ordered[..., -1]
+    others = ordered[..., :-1].mean(axis=-1)
+    largest = ordered[..., -1]
     # One noisy job would raise the campaign's variance so far that it hides the differences of all
     # others: its variance is capped. Without the noisiest job, tests would tell equal two-mode jobs
     # apart in 5.2 % of campaigns.
@@ -267,7 +269,8 @@ def _two_sided(
     """
     from scipy.special import stdtr
 
-    error, distance = np.sqrt(variance / rounds), np.abs(mean)
+    error = np.sqrt(variance / rounds)
+    distance = np.abs(mean)
     # Times without any noise would divide by zero; simulated and mocked times have none.
     exact = error <= 1e-12 * distance
     statistic = distance / np.where(exact, 1, error)

@@ -33,7 +33,7 @@ def without_passwords(text: str) -> str:
 def without_address_users(text: str) -> str:
     """A file's text without users and passwords of addresses.
 
-    Unlike in a message, other words stay as they are, also one that is a password by chance: the
+    Unlike in a message, other words stay as they are, even one that happens to be a password: the
     file has to be read again. So a password counts only in an address, and not in a name such as
     `store@loader.store`.
     """
@@ -55,7 +55,7 @@ def _secrets_of_environment() -> list[str]:
     secrets = {os.environ.get(name, "") for name in SECRETS}
     for name in ADDRESSES:
         # The user ends at the last @, unlike in ADDRESS_USER: a password may contain a slash, or an
-        # @ that nobody encoded.
+        # @ that was not encoded.
         user, found, _ = os.environ.get(name, "").partition("://")[2].rpartition("@")
         if found and ":" in user:
             secrets |= {user, user.partition(":")[2]}

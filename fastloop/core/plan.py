@@ -1,4 +1,4 @@
-"""The plan of a job's epochs, and the Protocols of the loaders that deliver by it."""
+"""The plan of a job's epochs, and the Protocols of the loaders that follow it."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ class HasRowsCaveat(Protocol):
     """A loader that adds a caveat to its figures."""
 
     def rows_caveat(self, num_samples: int) -> str:
-        """A line about figures with so many samples; empty without a caveat."""
+        """A line about figures with this many samples; empty without a caveat."""
         ...
 
 
 def without_store(loader: Loader) -> Loader | None:
-    """The loader with the store null, which reads the dataset's samples; None if it has no store,
-    or needs it."""
+    """The loader with a null store, which reads the dataset's samples; None if it has no store, or
+    needs one."""
     reads_samples = traits_of(LoaderTraits, loader).reads_samples
-    # A loader of the user's own may be any class, which can't be made anew with another store.
+    # A user's own loader may be any class, which can't be made anew with another store.
     if loader.store is None or not reads_samples or not is_dataclass(loader):
         return None
     copied: Any = loader
@@ -172,7 +172,7 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message that names a loader which has the setting, a function of samples."""
+    """The end of a message: it names a loader that has the setting, a function of samples."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None

@@ -1,4 +1,4 @@
-"""Ranks of jobs; jobs tie if their trials show no sure difference."""
+"""Rank jobs by their times; jobs tie if no difference between them is proven."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastloop.core.pair_tests import (
 from fastloop.core.stats import MINIMUM_EFFECT, are_positive, log_interval, median
 
 FEWEST_FOR_RANKING = 3
-"""Jobs with fewer trials have no ranks: two trials hardly show the noise of a difference."""
+"""Jobs with fewer trials have no ranks: two trials say too little about noise."""
 NO_RANK = "-"
 """Printed in place of a rank if there is no other job, or too few trials for ranks."""
 ROUNDS_OF_NO_RANKING = 5
@@ -47,8 +47,8 @@ class Ranking:
     """The reason for missing ranks and the number of trials needed, in one line; empty with
     ranks."""
     needed: str
-    """About how many trials of each job would tell the jobs of rank 1 (without ranks: all jobs)
-    apart, in words; empty if one job is first."""
+    """In words, about how many trials of each job would separate the jobs of rank 1 (without ranks:
+    all jobs); empty if one job is first."""
     order: tuple[str, ...]
     """All names by median seconds, fastest first; names without values last."""
     enough_trials: int = 0
@@ -59,8 +59,8 @@ class Ranking:
     """The jobs that are neither surely slower than the first nor surely as fast, in the order of
     the medians."""
     share: float | None = None
-    """The share of all false claims that this ranking may make with trials=auto, see
-    core/auto_trials.py; None with a fixed number of trials."""
+    """Fraction of the 5 % rate of false claims that the tests of this ranking may spend
+    (trials=auto, see core/auto_trials.py); None: all of it."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
@@ -108,11 +108,12 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
-    """The ranking by tests that may make this share of the 5 % of false claims; None: all."""
+    """The ranking; its tests may spend this fraction of the 5 % rate of false claims. None: all of
+    it."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
     if reason := _why_undetermined(lists):
-        needed = _describe_needed(lists)
+        needed, _ = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
         return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order, share=share)
     # Noise multiplies times. In logarithms it is added, and a ratio of two jobs is a difference.
@@ -121,8 +122,7 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None
     equal = _find_equal(logs, share)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
-    needed = _describe_needed(first) if len(first) > 1 else ""
-    enough = _count_needed(np.log(first)) if len(first) > 1 else 0
+    needed, enough = _describe_needed(first) if len(first) > 1 else ("", 0)
     undecided = [name for name in order[1:] if order[0] not in faster[name] and name not in equal]
     return Ranking(
         ranks=ranks,
@@ -173,8 +173,8 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
     lists = np.stack(list(logs.values()))
-    significant = significant_pairs(lists) if share is None else significant_at_look(lists, share)
-    first, second = (indices[significant] for indices in pairs(len(names)))
+    is_apart = significant_pairs(lists) if share is None else significant_at_look(lists, share)
+    first, second = (indices[is_apart] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
     # `logs` is in the order of the medians, so the first job of a pair is the faster one.
     for quick, slow in zip(first, second, strict=True):
@@ -209,32 +209,27 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
     return f"{fewest} to {most} trials per job" if fewest < most else f"{most} trials"
 
 
-def _describe_needed(lists: list[Sequence[float]]) -> str:
-    """Say how many trials of each job would tell the first job from the last.
+def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
+    """Words about how many trials of each job would separate the first job from the last, and the
+    number; 0 if it is not known.
 
     lists: the values of each job, fastest first.
     """
     if not are_positive(*lists):
-        return ""
+        return "", 0
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if len(lists) > 1 and fewest == most == 1:
-        return f"trials={FEWEST_FOR_RANKING} or more ranks them"
+        return f"trials={FEWEST_FOR_RANKING} or more ranks them", 0
     if len(lists) < 2 or fewest < 2:
-        return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
+        return f"run the same number of each, {FEWEST_FOR_RANKING} or more", 0
     # Trials are paired by round, so only the rounds that all jobs have count.
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
-    is_large = seen >= math.log1p(MINIMUM_EFFECT)
+    smallest = math.log1p(MINIMUM_EFFECT)
     # exp overflows above 709, so the exponent is limited.
     times = f"the difference seen ({significant(math.exp(min(seen, 700)))} times)"
-    difference = times if is_large else "a difference of 2 %"
-    trials = _count_needed(logs)
+    difference = times if seen >= smallest else "a difference of 2 %"
+    trials = trials_needed(logs, max(seen, smallest))
     # Jobs that have fewer trials than others have to catch up.
     least = most if fewest < most else FEWEST_FOR_RANKING
-    return f"about {max(trials, least):,} of each would tell {difference} apart"
-
-
-def _count_needed(logs: np.ndarray) -> int:
-    """About how many trials of each job would tell the first job from the last one."""
-    seen = abs(float(np.median(logs[-1] - logs[0])))
-    return trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))
+    return f"about {max(trials, least):,} of each would tell {difference} apart", trials

@@ -140,8 +140,8 @@ class Measurement:
     cached_before: float | None = None
     """Share of the files' pages in memory before the page cache was set to the requested state."""
     cached_fraction: float | None = None
-    """The same share right before the window; None if the system or the dataset does not report
-    it."""
+    """Share of the files' pages in memory right before the window; None if the system or the
+    dataset does not report it."""
     rank_seconds: list[float] = field(default_factory=list)
     """`seconds` of each rank; empty for one process. start_ns and stop_ns are the slowest
     rank's."""
@@ -169,7 +169,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """The epochs that a trial has asked of its loader, which its shadow asks for once more."""
+    """The epochs that a trial has asked its loader for, and that its shadow asks for again."""
 
     compares_data: bool = True
     """True if a whole epoch was compared with the dataset before the windows, and one after."""

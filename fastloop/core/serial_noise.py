@@ -1,6 +1,6 @@
-"""Noise of a job's trials that wanders: tests and intervals for trials that resemble each other.
+"""Tests and intervals for trials with serially correlated noise, which resemble each other.
 
-A job's trials are taken for a first-order autoregressive process of an unknown correlation. For a
+A job's trials are modelled as a first-order autoregressive process of an unknown correlation. For a
 known one, `independent_series` turns them into independent trials, for which the usual tests are
 exact. `correlation_weights` tells how probable each correlation is, and p values are averaged with
 these weights (Zellner and Tiao 1964, Bayesian analysis of the regression model with autocorrelated
@@ -19,10 +19,10 @@ import numpy as np
 CORRELATIONS = tuple(tenth / 10 for tenth in range(10))
 """Correlations of successive trials that are thought possible."""
 PRIOR = (0.56, 0.06, 0.06, 0.06, 0.06, 0.05, 0.05, 0.04, 0.03, 0.03)
-"""How probable each of them is before anything was measured. Measured trials, each less the median
-of its round, are independent: the 141 cells of a round of the suite are e^61 times as probable with
-a correlation of 0 as with one of 0.9. The others have weights at which at most 5 % of sweeps make a
-false claim with correlations up to 0.6. See experiments/auto_trials/README.md."""
+"""The probability of each of them before anything is measured. Measured trials, each less the
+median of its round, are independent: the 141 cells of a round of the suite are e^61 times as
+probable with a correlation of 0 as with one of 0.9. The others have weights at which at most 5 % of
+sweeps make a false claim with correlations up to 0.6. See experiments/auto_trials/README.md."""
 NO_NOISE = 1e-20
 """Sums of squared logarithms below this one are rounding errors."""
 
@@ -42,9 +42,9 @@ class _Whitening(NamedTuple):
 def independent_series(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
     """(correlations, ..., rounds): for each of `CORRELATIONS`, trials that would be independent.
 
-    logs: (..., rounds), each the mean of so many successive trials. Each result has the mean that
-    is estimated best with that correlation, and the variance with which this mean is known, as of
-    so many independent trials.
+    logs: (..., rounds), each the mean of `trials_per_round` successive trials. Each result has the
+    best estimate of the mean with that correlation, and the variance that this estimate has, as if
+    so many trials were independent.
     """
     maps = _whitening(logs.shape[-1], trials_per_round).to_independent
     return np.stack([logs @ each.T for each in maps])
@@ -53,9 +53,9 @@ def independent_series(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarra
 def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
     """(correlations, ...): probability of each of `CORRELATIONS`, one for all jobs of a campaign.
 
-    logs: (..., jobs, rounds), two rounds or more, each the mean of so many successive trials. The
-    level and the scale of each job's noise are integrated out of the likelihood; the prior is
-    `PRIOR`.
+    logs: (..., jobs, rounds), two rounds or more, each the mean of `trials_per_round` successive
+    trials. The level and the scale of each job's noise are integrated out of the likelihood; the
+    prior is `PRIOR`.
     """
     *_, jobs, rounds = logs.shape
     maps = _whitening(rounds, trials_per_round)
@@ -77,13 +77,14 @@ def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarr
 def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int = 1) -> float:
     """Factor by which an interval of the mean is wider than Student's, as trials may be correlated.
 
-    differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of so
-    many successive trials. tail: probability beyond each end of the interval.
+    differences: (rounds,), logarithms of the ratio of two jobs, three or more, each the mean of
+    `trials_per_round` successive trials. tail: probability beyond each end of the interval.
     """
     from scipy.optimize import root_scalar
     from scipy.special import stdtr, stdtrit
 
-    freedom, spread = len(differences) - 1, differences.std(ddof=1)
+    freedom = len(differences) - 1
+    spread = differences.std(ddof=1)
     if spread**2 < NO_NOISE:
         return 1.0
     # The distribution of the mean is a mixture: Student's distribution for each correlation, with
@@ -102,7 +103,7 @@ def interval_growth(differences: np.ndarray, tail: float, trials_per_round: int 
 
 
 def correlation_of_means(correlation: float, trials: int) -> float:
-    """The correlation of the means of adjacent groups of so many successive trials.
+    """The correlation of the means of adjacent groups of `trials` successive trials.
 
     >>> round(correlation_of_means(0.9, trials=8), 2)
     0.59

@@ -1,4 +1,4 @@
-"""Division of an epoch's indices among ranks."""
+"""Divide an epoch's indices among ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guess at the name that a wrong one probably meant, as messages tell it."""
+"""Guess which name a wrong one was meant to be, for messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 
 def closest_name(name: str, names: Iterable[str]) -> str:
-    """The one of the names that is most similar to `name`, whatever its case; empty if none is."""
+    """The name in the list that is most similar to `name`, ignoring case; empty if none is
+    similar."""
     # Imported here: most commands have no wrong name.
     import difflib
 
-    # Of names that differ in their case alone, the one that is written first counts.
+    # Of names that differ only in case, the first one counts.
     by_lower: dict[str, str] = {}
     for each in names:
         by_lower.setdefault(each.lower(), each)

@@ -41,12 +41,20 @@ def source_fingerprint(thing: object) -> str:
     return fingerprint(*texts) if texts else ""
 
 
+def user_class_of(option: object) -> list[str]:
+    """The class of the user's own dataset or store, because several classes of a module have the
+    same name_of; empty for fastloop's own."""
+    kind = type(option)
+    is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
+    return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []
+
+
 @cache
 def code_version() -> str:
     """Fingerprint of the names and texts of all .py, .c and .h files in fastloop's folder.
 
     An installed wheel has the native core as compiled only, which is not read; nor are yaml files,
-    of which each job has the settings.
+    whose settings each job has.
     """
     sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
     return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
@@ -73,7 +81,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _module_of(target: str) -> str:
-    """The imported module of a dotted name, which may go on with a class and a method of it."""
+    """The imported module of a dotted name, which may continue with a class and its method."""
     name = target.rpartition(".")[0]
     while name and name not in sys.modules:
         name = name.rpartition(".")[0]
@@ -94,7 +102,7 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
 
 @cache
 def is_own(path: Path) -> bool:
-    """True for a file of the user's: neither installed, nor Python's, nor fastloop's."""
+    """True for a user's own file: neither installed, nor Python's, nor fastloop's."""
     # The names of folders show libraries, too: a .pth file or PYTHONPATH may add the libraries
     # of another environment, which site does not list.
     if INSTALLED_IN & {*path.parts}:

@@ -30,7 +30,7 @@ process_cpu_ns = time.process_time_ns
 
 
 def other_threads_cpu_ns() -> int:
-    """User and system time of all threads of this process but the calling one."""
+    """User and system time of all threads of this process except the calling one."""
     return time.process_time_ns() - time.thread_time_ns()
 
 
@@ -71,8 +71,8 @@ def core_delay_ns() -> int:
 
 
 def slowdown_by_load() -> float:
-    """Factor by which waiting for a core has prolonged the work of the calling thread so far; 1 if
-    the system does not count that."""
+    """Factor by which waiting for a core has slowed down the calling thread so far; 1 if the system
+    does not measure that."""
     with suppress(OSError):
         spent = read_schedule("/proc/thread-self")
         return spent.runnable_ns / max(1, spent.cpu_ns)
@@ -178,7 +178,8 @@ class Spans:
 
     def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, with a span for the wait before each; the first includes iter()."""
-        spans, start = self.records.setdefault(name, []), now_ns()
+        spans = self.records.setdefault(name, [])
+        start = now_ns()
         for item in items:
             spans.append((start, now_ns()))
             yield item

@@ -20,7 +20,7 @@ mean = statistics.fmean
 median = statistics.median
 
 MINIMUM_EFFECT = 0.02
-"""Jobs that differ by less share a rank: such a gain is no reason to change a loader."""
+"""Jobs that differ by less share a rank: such a gain is not worth changing a loader for."""
 FEWEST_FOR_INTERVAL = 3
 RESAMPLES = 10_000
 BOUNDS = (2.5, 97.5)
@@ -167,16 +167,16 @@ def log_interval(
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
     share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is
-    wide enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the
-    values are correlated in time.
-    trials_per_round: each value is the mean of so many successive trials.
+    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is wide
+    enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the values
+    are correlated in time. trials_per_round: each value is the mean of this many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
     # outermost values by a multiple of the gap to their neighbours. The plain bootstrap draws
     # observed values only: its intervals jump with n, and cover 94 % at n=5 but 88 % at n=7.
-    count, knots = len(values), np.sort(values)
+    count = len(values)
+    knots = np.sort(values)
     tails = TAILS_OF_FEW.get(count, TAIL) * (knots[[0, -1]] - knots[[1, -2]])
     knots = np.concatenate([knots[:1] + tails[:1], knots, knots[-1:] + tails[1:]])
     shares = (np.arange(1, count + 1) - POSITION) / (count + 1 - 2 * POSITION)

@@ -25,7 +25,8 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """The text as one line that is safe to print, such as a message with words of a file of others.
+    """The text as one line that is safe to print, such as a message that quotes someone else's
+    file.
 
     >>> printable_line("a\\nb\\033")
     'a b?'

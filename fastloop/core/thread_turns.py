@@ -10,4 +10,4 @@ CONFIRMED = 5
 batch may be slow because a file was opened, or because the machine was busy."""
 TURN = 11
 """Batches of a turn, after which the loop's time for a batch and that of the threads are compared.
-After the first comparison the leading way has turns of 44 batches, after the second of 176, ..."""
+After the first comparison the leading way has turns of 44 batches, after the second 176, ..."""

@@ -1,4 +1,4 @@
-"""Limits on time that work asks about: nothing is interrupted, see stall_alarm.py for that."""
+"""Time limits that code checks by itself: nothing is interrupted, see stall_limit.py for that."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Deadline:
 
 
 def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadline:
-    """The deadline so many seconds after a time, by default from now on; None: no deadline."""
+    """The deadline this many seconds after a time, by default after now; None: no deadline."""
     if seconds is None:
         return Deadline()
     return Deadline(end_ns=(now_ns() if begun_ns is None else begun_ns) + 1e9 * seconds)

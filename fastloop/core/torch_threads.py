@@ -30,7 +30,8 @@ def keep_to_one_torch_thread() -> None:
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Run torch's operations of the calling thread on that thread alone inside the context."""
-    before, set_ = torch.get_num_threads(), _setter()
+    before = torch.get_num_threads()
+    set_ = _setter()
     set_(1)
     try:
         yield
@@ -55,7 +56,8 @@ def _setter() -> Callable[[int], None]:
             setter = ctypes.PyDLL(library).omp_set_num_threads
         except (OSError, AttributeError):
             continue
-        setter.argtypes, setter.restype = [ctypes.c_int], None
+        setter.argtypes = [ctypes.c_int]
+        setter.restype = None
         # A process may hold several OpenMP libraries. The right one is the one that torch obeys.
         setter(before + 1)
         is_torchs = torch.get_num_threads() == before + 1

@@ -1,7 +1,7 @@
 """Traits: optional attributes of options, declared as a ClassVar or a property of the same name.
 
 An option without the attribute has the default below, which is right for an option that implements
-nothing but its Protocol. Code outside the options asks for traits, never for an option's class.
+only its Protocol. Code outside the options asks for traits, never for an option's class.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LoaderTraits:
     """True if the loader reads shards as streams. It draws order=random itself, from the samples in
     a buffer, and follows no other order than order=sequential."""
     is_users: bool = False
-    """True if the loader is code of the user's, so that its kind of work is unknown."""
+    """True if the loader is the user's own code, so that its kind of work is unknown."""
     unknown_files: str = ""
     """The reason why the loader may read other files than those of its store or dataset; empty if
     it does not."""

@@ -83,7 +83,7 @@ def read_bytes(tree: Tree) -> int:
 
 
 def stack_leaves(structure: Any, samples: Iterable[Sequence[torch.Tensor]]) -> Tree:
-    """The batch of samples, of which each is given by its leaves. structure: of a sample's tree."""
+    """The batch of samples, each given by its leaves. structure: that of a sample's tree."""
     leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
     return pytree.tree_unflatten(leaves, structure)
 
@@ -98,7 +98,7 @@ def _parts(leaf: Any) -> Tree | None:
     if is_tensor_collection(leaf):
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
-    # These are arrays, and data.ragged.JaggedTensor, which has a dtype as well.
+    # These are arrays, and data.ragged.RaggedTensor, which has a dtype as well.
     if isinstance(leaf, PLAIN) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)

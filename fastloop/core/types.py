@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from fastloop.core.passwords import without_passwords
-from fastloop.core.text import shorten_words
+from fastloop.core.text import printable, shorten_words
 
 # --help imports this module, and must not wait for the import of torch.
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class FailureKind(StrEnum):
     UNSUPPORTED = "unsupported"
     """The job can't run on this machine or with these settings."""
     INVALID = "invalid"
-    """The loader delivered other data than the dataset's."""
+    """The loader delivered data that is not the dataset's."""
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
@@ -90,12 +90,12 @@ class Invalid(Exception):  # noqa: N818 - a verdict on a job too
 
 
 class UnevenBatches(Invalid):
-    """Batches that are no trees of tensors of one length, or that differ in shape, as padded ones
+    """Batches that are not trees of tensors of one length, or that differ in shape, as padded ones
     do."""
 
 
 class UnclearCount(Invalid):
-    """A batch of which it is not clear how many samples it has."""
+    """A batch whose number of samples is not clear."""
 
 
 class BadData(Exception):  # noqa: N818 - "BadDataError" says the same twice
@@ -107,15 +107,15 @@ class SamplesDiffer(BadData):
 
 
 class LengthsDiffer(SamplesDiffer):
-    """Samples that differ in the first dimension of their leaves alone, as padding allows."""
+    """Samples that differ only in the first dimension of their leaves, as padding allows."""
 
 
 class UnusableLeaves(BadData):
-    """Samples that hold something else than tensors, arrays and numbers, such as text."""
+    """Samples that hold something other than tensors, arrays and numbers, such as text."""
 
 
 class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is
-    """Work was stopped at its time limit; the message names the place in the code."""
+    """Work that was stopped at its time limit; the message names the place in the code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +155,9 @@ class UsageError(Exception):
     values."""
 
     def __str__(self) -> str:
-        """The message, without the rest of words that fill a screen, such as a value of 10 KB."""
-        return shorten_words(super().__str__())
+        """The message for a terminal, without the rest of words that fill a screen, such as a value
+        of 10 KB."""
+        return printable(shorten_words(super().__str__()))
 
 
 class MachineBusy(Exception):  # noqa: N818 - a state of the machine

@@ -168,7 +168,7 @@ class UserFunction:
             return partial(target, **self.kwargs) if self.kwargs else target
         function = call(self.target, self.kwargs)
         if not callable(function):
-            raise BadData(f"{self.target}: it returns {type(function).__name__}, no function")
+            raise BadData(f"{self.target}: it returns {type(function).__name__}, not a function")
         return function
 
     def _makes_the_function(self) -> bool:

@@ -1,8 +1,8 @@
 """The user's modules as text: whether a dotted name exists, and which arguments it takes.
 
-A module of the user's imports torch as a rule, which takes seconds and may have other effects;
-reading its text takes milliseconds. What the text does not show for certain is left to the import:
-bindings under `if` or `try`, decorators, metaclasses, several bases, names that code may change.
+A user's module usually imports torch, which takes seconds and may have other effects; reading its
+text takes milliseconds. What the text does not show for certain is left to the import: bindings
+under `if` or `try`, decorators, metaclasses, several bases, names that code may change.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from fastloop.core.similar_names import closest_name, suggest
 from fastloop.core.user_code import Parameters
 
 SHOWN_NAMES = 8
-"""Most names that a message lists."""
+"""Maximum number of names that a message lists."""
 TORCH_BASES = ("Dataset", "IterableDataset")
 """Classes of torch whose constructor takes no arguments."""
 MOST_STEPS = 8
-"""Most modules and classes that are looked at in turn, each of which leads to the next."""
+"""Maximum number of modules and classes that are followed from one to the next."""
 NOTHING = Parameters(names=(), required=frozenset(), takes_any=False)
 ANYTHING = Parameters(names=(), required=frozenset(), takes_any=True)
 
@@ -54,7 +54,7 @@ def read_parameters(path: str) -> Parameters | None:
     except WrongCodeError:
         raise
     # Finders of other packages, deeply nested text, a folder that may not be read: an error that is
-    # no verdict on the user's code says nothing about the import.
+    # not about the user's code says nothing about the import.
     except Exception:
         return None
 
@@ -214,7 +214,7 @@ def _of_base(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
         return None
     if base.id == "object" and base.id not in module.names:
         return NOTHING
-    # A base that is a function is none.
+    # A function is not a base.
     node = module.names.get(base.id)
     is_function = isinstance(node, ast.FunctionDef)
     return None if node is None or is_function else _parameters_of(module, base.id, depth + 1)
@@ -267,8 +267,8 @@ def _is_dataclass_decorator(module: _Module, decorator: ast.expr) -> bool:
 
 
 def _has_plain_fields(module: _Module, node: ast.ClassDef) -> bool:
-    """True if the class only has fields, functions and other variables, none of them twice, and no
-    field's type is a second name of ClassVar or KW_ONLY."""
+    """True if the class has only fields, functions and other variables, none of them twice, and no
+    field's type is an alias of ClassVar or KW_ONLY."""
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
     functions = [each for each in node.body if isinstance(each, Function)]
     variables = [each for each in node.body if isinstance(each, ast.Assign)]

@@ -38,9 +38,9 @@ def _column(pyarrow: Any, leaf: torch.Tensor, option: str, alternative: str) -> 
     try:
         values = pyarrow.array(array.reshape(-1))
     except (NotImplementedError, ValueError, TypeError) as error:
-        raise Unsupported(f"{option} holds no {array.dtype}; {alternative} does") from error
+        raise Unsupported(f"{option} can't hold {array.dtype}; {alternative} can") from error
     if array.ndim == 1:
         return values
     if not length:
-        raise Unsupported(f"{option} holds no empty rows; {alternative} does")
+        raise Unsupported(f"{option} can't hold empty rows; {alternative} can")
     return pyarrow.FixedSizeListArray.from_arrays(values, length)

@@ -1,4 +1,4 @@
-"""Numbers of samples of batches of texts and lists, and of batches padded to several widths."""
+"""Count the samples of batches of texts and lists, and of batches padded to several widths."""
 
 from __future__ import annotations
 
@@ -143,11 +143,11 @@ class SampleCounter:
         return self._find_sure(batch, counts)
 
     def _find_sure(self, batch: Tree, counts: Counts) -> set[int]:
-        """The only number, if a column tells it; else none."""
+        """The only number, if a column tells it; None otherwise."""
         if len(counts) != 1:
             return set()
         ((count, paths),) = counts.items()
-        # Columns of several lengths, as of a text and its offsets, look like a list of samples.
+        # Columns of several lengths, such as a text and its offsets, look like a list of samples.
         if _are_lists_of_samples(batch, paths):
             return set()
         return {count} if paths or self._size is None else set()

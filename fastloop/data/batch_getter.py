@@ -1,4 +1,4 @@
-"""Batches by their indices, for libraries that have threads but don't gather rows themselves."""
+"""Gather batches by index, for libraries that have threads but don't gather rows themselves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def batch_getter(
     Unsupported for rows that are neither arrays nor tensors, and for a collate of such a dataset.
     """
     if store is None:
-        samples, make_batch = prepared.dataset.open(), _sample_collate(prepared, collate)
+        samples = prepared.dataset.open()
+        make_batch = _sample_collate(prepared, collate)
         return lambda indices: make_batch(fetch_samples(samples, indices.tolist()))
     # np.take copies whole rows, and releases the GIL meanwhile.
     rows = store.open(prepared.folder)

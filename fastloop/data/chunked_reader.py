@@ -1,4 +1,4 @@
-"""Reading of all samples of a dataset, chunk by chunk; errors if samples differ."""
+"""Read all samples of a dataset, chunk by chunk; samples that differ are errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastloop.core import stats
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.stall_alarm import note_progress
+from fastloop.core.stall_limit import note_progress
 from fastloop.core.time_limits import within
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import (
@@ -39,8 +39,8 @@ from fastloop.data.dataset_samples import fetch_samples, is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import (
     LISTS_OF_NUMBERS,
-    JaggedTensor,
-    collate_jagged,
+    RaggedTensor,
+    collate_ragged,
     difference_error,
     is_ragged,
 )
@@ -49,7 +49,7 @@ from fastloop.processes.parent_death import tie_worker_to_parent
 CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk, which bounds the memory of writing."""
 MOST_ROWS = 1024
-"""Most samples of a chunk, however small they are."""
+"""Maximum number of samples in a chunk, however small they are."""
 PROBED_SAMPLES = 64
 """Samples that are decoded to find out how long decoding takes."""
 PROBE_S = 2.0
@@ -60,7 +60,7 @@ SLOW_SAMPLE_S = 20e-6
 """Decoding that takes longer per sample is spread over several processes. Measured: processes slow
 down decoding that takes 3 us per sample, and speed up decoding that takes 49 us."""
 SLOW_TOTAL_S = 2.0
-"""Processes are not started for less decoding than this in total: it would not pay."""
+"""Processes are not started for less decoding than this in total: they would not pay off."""
 
 PYTHON_DTYPES = {bool: "bool", int: "int64", float: "float64"}
 """dtypes to which default_collate converts Python's numbers."""
@@ -112,10 +112,11 @@ class ChunkedReader:
 
 
 def forecast_reading_s(samples: Samples) -> float:
-    """About the seconds in which `ChunkedReader.chunks` reads all samples, by the first ones.
+    """About how many seconds `ChunkedReader.chunks` takes to read all samples, judging by the first
+    ones.
 
-    It is rather too short: what is expected to last too long is refused. If there is time for the
-    first sample only, its time is all that is known.
+    The forecast errs on the short side, because work that is expected to take too long is refused.
+    If there is time for the first sample only, its time is all that is known.
     """
     # Without samples, reading them fails at once.
     if not len(samples):
@@ -124,7 +125,7 @@ def forecast_reading_s(samples: Samples) -> float:
     if not others_s:
         return first_s
     # A dataset may open its file when it is asked for its first sample, so that one counts once. A
-    # few slow ones among the others, as of a busy disk, raise the mean.
+    # few slow ones among the others, for example from a busy disk, raise the mean.
     sample_s = min(stats.mean(others_s), stats.median(others_s))
     rest_s = sample_s * (len(samples) - 1)
     return first_s + rest_s / max(1, _decoding_processes(samples, sample_s))
@@ -247,7 +248,7 @@ class Chunk:
     """Consecutive samples, collated to one batch."""
 
     batch: Tree
-    """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves if
+    """The decoded samples, collated by torch's default_collate, or with RaggedTensor leaves if
     samples differ in length; None if no sample could be decoded."""
     broken: list[tuple[int, str]]
     """Index and reason of each sample that could not be decoded."""
@@ -273,7 +274,7 @@ def collate_chunk(
         raise BadData(f"{next(iter(missing.values()))}; {remedy}")
     decoded = [(index, sample) for index, sample, _ in items if index not in missing]
     broken = list(missing.items())
-    collate = collate_jagged if ragged else default_collate
+    collate = collate_ragged if ragged else default_collate
     try:
         batch = collate([sample for _, sample in decoded]) if decoded else None
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
@@ -294,8 +295,8 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
     """Collate each of (index, fetched, error) items by itself.
 
     fetched: the argument that a DataLoader passes to `collate` for that index alone. A sample is
-    broken if `collate` makes nothing of it. Raises BadData if `collate` fails for a sample that is
-    not None, or returns no batch of one sample, and if samples differ.
+    broken if `collate` leaves it out. Raises BadData if `collate` fails for a sample that is not
+    None, or returns anything but a batch of one sample, and if samples differ.
     """
     batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
     whole = [(index, batch) for index, batch in batches.items() if batch is not None]
@@ -346,7 +347,7 @@ def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
     columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
     joined = [torch.cat(column) for column in columns]
     # tree_leaves also opens containers that are leaves to optree, such as dataclasses, and optree
-    # can't put their parts back. The gate needs nothing but the leaves, in this order.
+    # can't put their parts back. The gate needs only the leaves, in this order.
     return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
 
 
@@ -357,7 +358,7 @@ def _missing(index: int, error: str) -> str:
 def _check_leaves(batch: Tree) -> None:
     leaves = [] if batch is None else optree.tree_leaves(batch)
     others = {
-        type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor | JaggedTensor)
+        type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor | RaggedTensor)
     }
     if others:
         names = ", ".join(sorted(others))

@@ -42,16 +42,18 @@ class CropColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write these images' crops to `out`; raises BadData that names the file."""
-        keys, rows = random_bits(indices, self.seed), self.spec.view_tensor(out)
+        keys = random_bits(indices, self.seed)
+        rows = self.spec.view_tensor(out)
         for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
             row.copy_(self.samples.make(index, key)[0])
 
 
 def crop_columns(dataset: CroppedDataset) -> list[Any]:
     """The columns of the crops and of their labels."""
-    # The native decoder has Pillow's pixels, bit by bit. With another decoder its crops would be
-    # other samples than those that the job asks for.
-    samples, cropping = dataset.open(), dataset.cropping
+    # The native decoder has Pillow's pixels, bit by bit. With another decoder, its crops would not
+    # be the samples that the job asks for.
+    samples = dataset.open()
+    cropping = dataset.cropping
     images = samples.images
     if not (has_jpeg() and traits_of(DecoderTraits, dataset.decoder).is_reference):
         return [CropColumn(samples), images.labels]

@@ -1,5 +1,5 @@
-"""A measurement: the CPU time that a random crop from one column of images saves, compared with one
-from another column."""
+"""Measure the CPU time that a random crop from one column of images saves, compared with one from
+another column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fastloop.fastloader.columns.pixel_format import pixel_format
 SIDE, FLIP = 224, 0.5
 """The crops of the usual training on ImageNet."""
 MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
-"""Images that are tried, random crops of each, and measurements of each crop."""
+"""Maximum number of images that are tried, number of random crops of each, and number of
+measurements of each crop."""
 BUDGET_NS = 1_000_000_000
 """CPU time after which no further image is tried."""
 
@@ -27,7 +28,8 @@ def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | No
     None if none of the images that are tried can be decoded.
     """
     source, stored = _crops_of(before), _crops_of(after)
-    begin_ns, saved_ns = cpu_ns(), []
+    begin_ns = cpu_ns()
+    saved_ns = []
     for index in spread_indices(len(before), MOST_IMAGES):
         try:
             # The first crop of each also reads the file into memory, so it is not counted.
@@ -60,7 +62,8 @@ def _gain_ns(source: CroppedImages, stored: CroppedImages, index: int, seed: int
 
 
 def _crop_ns(column: CroppedImages, index: int, seed: int) -> int:
-    out, indices = np.empty((1, column.spec.nbytes), np.uint8), np.array([index])
+    out = np.empty((1, column.spec.nbytes), np.uint8)
+    indices = np.array([index])
     start = cpu_ns()
     column.with_seed(seed).fill(indices, out)
     return cpu_ns() - start

@@ -149,15 +149,15 @@ def crop_dataset(dataset: Dataset, transform: Transform) -> Dataset:
 
 
 def crops_at_random(dataset: Dataset) -> bool:
-    """True for a dataset of which a store would repeat one random crop of each image."""
+    """True for a dataset whose store would repeat one random crop of each image."""
     return isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
 
 
 def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Plan]:
     """The data and the plan of a loader that is to deliver new random crops in each epoch.
 
-    The crops have the plan's seed and are read by their numbers. Data and plan of other samples are
-    unchanged.
+    The crops have the plan's seed and are read by their numbers. The data and the plan are
+    unchanged for other samples.
     """
     dataset = prepared.dataset
     if not isinstance(dataset, CroppedDataset) or not dataset.cropping.is_random:

@@ -1,4 +1,4 @@
-"""Cropping of images: pixels of a part of an image become the floats of a sample."""
+"""Crop images: the pixels of a part of an image become the floats of a sample."""
 
 from __future__ import annotations
 

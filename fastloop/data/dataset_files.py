@@ -17,7 +17,7 @@ MARKER = ".fastloop-data"
 def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) -> None:
     """Generate a path below the root by calling `make` if it is missing, one process at a time.
 
-    own_data: the settings for data of the user's own, named in the message. Raises BadData, naming
+    own_data: the settings for the user's own data, named in the message. Raises BadData, naming
     dataset.root, if the root holds other files or can't be written.
     """
     try:
@@ -45,8 +45,8 @@ def _claim(root: Path, own_data: str) -> None:
 
 
 def own_path(path: str | None, option: str, content: str, setting: str = "dataset.path") -> Path:
-    """The path of the user's own files that the setting names; raises Unsupported without one,
-    BadData if there is nothing at it.
+    """The path of the user's own files that the setting names; raises Unsupported if it is not set,
+    and BadData if nothing is there.
 
     content: a description of the files, for the messages.
     """

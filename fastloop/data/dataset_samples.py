@@ -44,8 +44,8 @@ def fetch_samples(samples: Samples, indices: list[int]) -> Any:
 def returns_batches(samples: Samples) -> bool:
     """True if the Dataset's `__getitems__` returns a batch, such as `self.data[indices]`, instead
     of the list of samples that torch documents."""
-    # Two samples are enough to tell. A batch of them is either no sequence of two, or its two
-    # items, such as (images, labels), have other trees or dimensions than samples.
+    # Two samples are enough to tell. A batch of them is either not a sequence of two, or its two
+    # items, such as (images, labels), differ from samples in their trees or dimensions.
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
         return False

@@ -1,4 +1,4 @@
-"""Agreement of image decoders: the difference of a dataset's pixels from Pillow's in a few samples.
+"""Compare image decoders: how far a dataset's pixels differ from Pillow's in a few samples.
 
 Datasets with different pixels are different data, but their jobs are still ranked together if
 only the decoder differs and the compared samples agree within the tolerance; a caveat says so.
@@ -43,7 +43,7 @@ class PillowDecoder:
 
 
 def decoder_equivalence_id(dataset: Dataset, *facts: object) -> str:
-    """Equal for datasets that have the same facts and differ in nothing but the decoder."""
+    """Equal for datasets that have the same facts and differ only in the decoder."""
     return fingerprint(_with_pillow(dataset), source_fingerprint(dataset), *facts)
 
 
@@ -58,7 +58,8 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     # Crops are normalized and resized, so the images that they are cut from are compared instead.
     if isinstance(dataset, CroppedDataset):
         dataset = dataset.dataset
-    samples, references = dataset.open(), _with_pillow(dataset).open()
+    samples = dataset.open()
+    references = _with_pillow(dataset).open()
     spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
     compared = set(spread) - broken
     try:

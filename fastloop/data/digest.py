@@ -6,7 +6,7 @@ twice changes it.
 
 The canonical form of floats is their exact bits; if the dataset has a uint8_scale, it is the
 integers from which they were decoded, as x/255 and x*(1/255) differ in 126 of 256 values in
-float32. Samples that differ in length are a JaggedTensor without padding. Each is hashed together
+float32. Samples that differ in length are a RaggedTensor without padding. Each is hashed together
 with its length, so that a truncated sample, or one with padding inside, has another hash.
 """
 
@@ -27,7 +27,7 @@ from fastloop.core.fingerprints import fingerprint
 from fastloop.core.seeds import GOLDEN_GAMMA
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Leaves, Tree, UnevenBatches
-from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
+from fastloop.data.ragged import VARIES, RaggedTensor, remove_padding
 
 HELD_BATCHES = 8
 """Each batch is looked at again after this many further batches. This detects a loader that reuses
@@ -55,12 +55,13 @@ class Digest:
 
 
 def leaves_of(batch: Tree) -> Leaves:
-    """dtype and shape of each leaf, without the batch dimension; raises Invalid for no batch."""
+    """dtype and shape of each leaf, without the batch dimension; raises Invalid for anything but a
+    batch."""
     leaves = tree_leaves(batch)
     invalid = [
         leaf
         for leaf in leaves
-        if not isinstance(leaf, torch.Tensor | JaggedTensor) or not leaf.ndim
+        if not isinstance(leaf, torch.Tensor | RaggedTensor) or not leaf.ndim
     ]
     if invalid or len({len(leaf) for leaf in leaves}) != 1:
         kinds = Counter(
@@ -91,12 +92,15 @@ def digest(
     """Digest of an epoch; each batch is read at delivery and again after the next eight.
 
     expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
-    at_most: number of samples of the epoch; None: unknown.
-    observe: called with the (batch, 16) uint8 hashes of each batch.
-    Raises Invalid if a batch changes after its delivery, if the leaves of batches differ or are no
-    tensors of one length, and as soon as there are more than `at_most` samples.
+    at_most: number of samples of the epoch; None: unknown. observe: called with the (batch, 16)
+    uint8 hashes of each batch. Raises Invalid if a batch changes after its delivery, if the leaves
+    of batches differ or are not tensors of one length, and as soon as there are more than `at_most`
+    samples.
     """
-    count, total, leaves, last = 0, 0, (), ""
+    count = 0
+    total = 0
+    leaves = ()
+    last = ""
     for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
         if observe is not None:
             observe(hashes)
@@ -118,12 +122,15 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
     # An iterable with a length ends. Others are looked at whenever their number has doubled, so
     # that all of these looks together take no longer than two of the last.
     check_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
-    parts, count, leaves = [], 0, ()
+    parts = []
+    count = 0
+    leaves = ()
     for leaves, hashes in _hash_batches(batches, uint8_scale):  # noqa: B007
         parts.append(hashes)
         count += len(hashes)
         if count >= check_at:
-            parts, check_at = [np.concatenate(parts)], 2 * count
+            parts = [np.concatenate(parts)]
+            check_at = 2 * count
             # Half of a hash distinguishes samples well enough to count them.
             distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
             if count > ENDLESS_REPEATS * distinct:
@@ -159,7 +166,7 @@ def hash_sum(hashes: np.ndarray) -> int:
 
 
 def describe_difference(expected: Digest, actual: Digest) -> str | None:
-    """Description of the difference between two digests; None if they are of the same data."""
+    """Describe the difference between two digests; None if they are of the same data."""
     if not actual.count and expected.count:
         return "it yields nothing"
     if actual.leaves != expected.leaves:
@@ -192,7 +199,9 @@ class _Delivered:
     """A batch with a copy of its canonical bytes at delivery."""
 
     def __init__(self, batch: Tree, uint8_scale: float | None, expected: Leaves) -> None:
-        self._batch, self._scale, self._expected = batch, uint8_scale, expected
+        self._batch = batch
+        self._scale = uint8_scale
+        self._expected = expected
         tree = remove_padding(batch, expected)
         self.leaves = leaves_of(tree)
         self._columns = [column.copy() for column in canonical_columns(tree, uint8_scale)]
@@ -232,7 +241,7 @@ def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
 
 
 def canonical_columns(batch: Tree, uint8_scale: float | None) -> list[Any]:
-    """Canonical bytes of each leaf: (batch, bytes) uint8; for a JaggedTensor a list with the length
+    """Canonical bytes of each leaf: (batch, bytes) uint8; for a RaggedTensor a list with the length
     and bytes of each sample."""
     return [_canonical(leaf, uint8_scale) for leaf in tree_leaves(batch)]
 
@@ -246,10 +255,10 @@ def hash_columns(columns: list[Any]) -> np.ndarray:
 
 
 def _canonical(
-    leaf: torch.Tensor | JaggedTensor, uint8_scale: float | None
+    leaf: torch.Tensor | RaggedTensor, uint8_scale: float | None
 ) -> np.ndarray | list[bytes]:
     """Canonical bytes of a leaf, see `canonical_columns`."""
-    if isinstance(leaf, JaggedTensor):
+    if isinstance(leaf, RaggedTensor):
         return _canonical_each(leaf, uint8_scale)
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
@@ -276,7 +285,7 @@ def _to_int16(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int16)
 
 
-def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
+def _canonical_each(leaf: RaggedTensor, uint8_scale: float | None) -> list[bytes]:
     lengths = leaf.lengths.tolist()
     # If all samples are empty, the values have no rows, and the width of a row is unknown.
     rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)

@@ -36,7 +36,8 @@ class ImageFileColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Decode these images, one by one, into `out`; raises BadData that names the file."""
-        images, rows = self.images, self.spec.view_tensor(out)
+        images = self.images
+        rows = self.spec.view_tensor(out)
         for index, row in zip(indices.tolist(), rows, strict=True):
             path = images.path(index)
             pixels = torch.from_numpy(decode_file(path, images.decoder, images.size))

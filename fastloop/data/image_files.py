@@ -21,7 +21,7 @@ from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
-"""A fingerprint of a folder covers the contents of at most so many of its files."""
+"""Maximum number of files whose contents are part of a folder's fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ def images_fingerprint(
     Raises Unsupported if the decoder's library is not installed.
     """
     # If every file were read, each command would take as long as an epoch.
-    library, names = decoder.library(), list(names)
+    library = decoder.library()
+    names = list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
     # -(-a // b) rounds up, so that at most READ_FILES are read; without files the step is 1.
     read = names[:: -(-len(names) // READ_FILES) or 1]

@@ -10,7 +10,7 @@ from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppableDataset
 
 SIZED_FILES = 16
-"""About the number of images that are read to name their sizes in an error message."""
+"""Approximate number of images that are read to name their sizes in an error message."""
 SHOWN_SIZES = 3
 """Number of different sizes that an error message shows."""
 MOST_SIDE = 224
@@ -41,7 +41,8 @@ def add_remedy(line: str, dataset: Dataset) -> str:
 
 def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
     """The different (height, width) of images that can be read, spread evenly over the dataset."""
-    samples, sizes = dataset.open(), dict[tuple[int, int], None]()
+    samples = dataset.open()
+    sizes = dict[tuple[int, int], None]()
     step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))
     for index in range(0, len(samples), step):
         with suppress(BadData):

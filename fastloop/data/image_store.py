@@ -75,7 +75,9 @@ class _ImageWriter:
         """Write column `number`: values and offsets."""
         work = partial(_encode_image, images, self.encode)
         results = map_ahead(work, range(len(images)), self.num_threads, AHEAD)
-        offsets, tally, nothing = [0], self.tally, np.empty(0, np.uint8)
+        offsets = [0]
+        tally = self.tally
+        nothing = np.empty(0, np.uint8)
         with (
             (folder / f"{number}.npy").open("wb") as file,
             closing(results),
@@ -104,7 +106,8 @@ def write_image_store(
 
     num_threads: number of threads that encode; 0: one for each core.
     """
-    encode, columns = open_encoding(images), read_encoded_source(source)
+    encode = open_encoding(images)
+    columns = read_encoded_source(source)
     writer = _ImageWriter(encode, num_threads or usable_cores())
     with hold_lock(folder):
         if folder.exists():
@@ -115,7 +118,8 @@ def write_image_store(
             beside.mkdir()
             start_ns, cpu_start_ns = now_ns(), process_cpu_ns()
             _write_columns(beside, columns, writer)
-            end_ns, cpu_end_ns, tally = now_ns(), process_cpu_ns(), writer.tally
+            end_ns, cpu_end_ns = now_ns(), process_cpu_ns()
+            tally = writer.tally
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),

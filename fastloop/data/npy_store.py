@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.types import BadData, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
-from fastloop.data.ragged import STORES_RAGGED, JaggedTensor
+from fastloop.data.ragged import STORES_RAGGED, RaggedTensor
 from fastloop.data.store_leaves import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
@@ -30,7 +30,7 @@ FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
 """Names for messages: of this format, and of one that also holds the dtypes that numpy lacks."""
 
 OFFSETS, TEXT = "offsets.npy", "text.npy"
-"""Ends of the names of files with offsets, of leaves that are no texts, and of texts."""
+"""Suffixes of files with offsets: of leaves that are not texts, and of texts."""
 CHECKED_ROWS = 1 << 20
 """Number of offsets that are checked at a time."""
 IMAGES = "images.json"
@@ -101,7 +101,7 @@ def _read_structure(path: Path) -> pytree.TreeSpec:
         return pytree.treespec_loads(text)
     # torch's parser documents no errors, and raises whatever the broken text leads to.
     except Exception as error:
-        raise BadData(f"{path}: no structure of a store: {error_line(error)}") from error
+        raise BadData(f"{path}: not the structure of a store: {error_line(error)}") from error
 
 
 def write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -112,7 +112,7 @@ def write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> N
 
 
 def store_folder(root: Any) -> Path:
-    """The absolute path of a store's folder; raises TypeError or ValueError if `root` is no
+    """The absolute path of a store's folder; raises TypeError or ValueError if `root` is not a
     path."""
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
@@ -151,7 +151,7 @@ def spread_indices(count: int, number: int = COMPARED) -> list[int]:
 
 
 def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: bool) -> None:
-    """Write chunks with JaggedTensor leaves; leaves of equal lengths become plain arrays.
+    """Write chunks with RaggedTensor leaves; leaves of equal lengths become plain arrays.
 
     samples: the source of the chunks; its `texts` says which leaves are texts. Raises SamplesDiffer
     if other leaves differ in length and `ragged` is False.
@@ -181,9 +181,9 @@ def open_ragged(folder: Path, tree: Tree) -> Tree:
     return structure.unflatten(opened)
 
 
-def select_rows(leaf: Any, like: Any, indices: list[int]) -> torch.Tensor | JaggedTensor:
+def select_rows(leaf: Any, like: Any, indices: list[int]) -> torch.Tensor | RaggedTensor:
     """Rows of a leaf of a store, in the form of `like`, the same leaf of a batch of the dataset."""
-    if not isinstance(like, JaggedTensor):
+    if not isinstance(like, RaggedTensor):
         plain = leaf.values if isinstance(leaf, RaggedRows) else leaf
         return torch.from_numpy(plain[indices])
     if isinstance(leaf, RaggedRows):
@@ -191,7 +191,7 @@ def select_rows(leaf: Any, like: Any, indices: list[int]) -> torch.Tensor | Jagg
         rows = [torch.from_numpy(np.array(leaf.values[start:end])) for start, end in spans]
     else:
         rows = [torch.from_numpy(np.atleast_1d(leaf[index])) for index in indices]
-    return JaggedTensor(torch.cat(rows), torch.tensor([len(row) for row in rows]))
+    return RaggedTensor(torch.cat(rows), torch.tensor([len(row) for row in rows]))
 
 
 @dataclass
@@ -204,17 +204,18 @@ class _LeafFile:
     count: int = 0
     last: np.ndarray | None = None
 
-    def append(self, leaf: torch.Tensor | JaggedTensor) -> None:
+    def append(self, leaf: torch.Tensor | RaggedTensor) -> None:
         """Write the leaf's rows."""
         values = leaf
-        if isinstance(leaf, JaggedTensor):
+        if isinstance(leaf, RaggedTensor):
             self.lengths.append(leaf.lengths.numpy())
             values = leaf.values
         array = np.ascontiguousarray(array_of(values, FORMAT_NAME, "nothing"))  # pyright: ignore[reportArgumentType]
         if self.last is None:
             write_header(self.file, array, array.shape)
         self.file.write(array.data)
-        self.count, self.last = self.count + len(array), array[:0]
+        self.count += len(array)
+        self.last = array[:0]
 
     def finish(self, is_text: bool, ragged: bool) -> None:
         """Write the header, and the offsets if lengths differ."""

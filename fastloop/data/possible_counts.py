@@ -1,4 +1,4 @@
-"""The numbers of samples that a batch may have, by the columns or lists that tell them."""
+"""Find the numbers of samples that a batch may have, from its columns or lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_counts(batch: Tree) -> Counts:
 
 
 def _find(node: Any, path: PartPath) -> Counts | None:
-    """As `find_counts` for a part of a batch; None for a part that says nothing, as a text."""
+    """As `find_counts` for a part of a batch; None for a part that says nothing, such as a text."""
     # The rows of a packed sequence are those of all steps; the first step has one per sample.
     if isinstance(node, PackedSequence):
         return {int(node.batch_sizes[0]): frozenset({path})}

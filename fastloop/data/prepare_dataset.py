@@ -1,4 +1,4 @@
-"""Preparation of a dataset: its same-data reference, written once, and its store if it has one."""
+"""Prepare a dataset: write its same-data reference once, and its store if it has one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fastloop.core.protocols import (
     Store,
     StreamingDataset,
 )
-from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.stall_alarm import Stalled, limit_stalls
+from fastloop.core.source_fingerprint import source_fingerprint, user_class_of
+from fastloop.core.stall_limit import Stalled, limit_stalls
 from fastloop.core.types import (
     BadData,
     SamplesDiffer,
@@ -40,7 +40,7 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.prepare_store import check_storable, prepare_store, user_class_of
+from fastloop.data.prepare_store import check_storable, prepare_store
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
@@ -71,8 +71,8 @@ class DataRequest:
         return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
 
     def forecast_s(self) -> float:
-        """About the seconds that reading all samples for the reference takes, by the first ones; 0
-        if there is a reference, or for a stream, whose length nobody knows."""
+        """About how many seconds it takes to read all samples for the reference, judging by the
+        first ones; 0 if there is a reference, and for a stream, whose length is unknown."""
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
             return 0.0
@@ -227,7 +227,8 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
 
     Two such datasets are comparable if their first epochs have the same samples.
     """
-    classes, scale = ClassCounter(), dataset.uint8_scale
+    classes = ClassCounter()
+    scale = dataset.uint8_scale
     with stream.batches() as batches:
         hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
     digest = reference_digest(hashes, leaves)

@@ -1,4 +1,4 @@
-"""Preparation of a store: the samples of a dataset, written once in the store's format."""
+"""Prepare a store: write the samples of a dataset once, in the store's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastloop.core.fingerprints import fingerprint, stable_repr
 from fastloop.core.optional_libraries import HasInstallCheck
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, OverlappingDataset, Store
-from fastloop.core.source_fingerprint import source_fingerprint
+from fastloop.core.source_fingerprint import source_fingerprint, user_class_of
 from fastloop.core.types import BadData, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.ragged import is_ragged
@@ -36,7 +36,7 @@ def prepare_store(
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise BadData(f"loader.store.root={store.root}: it is no folder") from None
+        raise BadData(f"loader.store.root={store.root}: it is not a folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
     # Stores with other settings have their own folders, as one sweep may measure several.
@@ -104,14 +104,6 @@ def _write_store(
     return {"code": code}
 
 
-def user_class_of(option: Any) -> list[str]:
-    """The class of the user's own dataset or store, because several classes of a module have the
-    same name_of; empty for fastloop's own."""
-    kind = type(option)
-    is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
-    return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []
-
-
 def _settings(store: Any) -> list[tuple[str, Any]]:
     """The store's settings except its root."""
     if not dataclasses.is_dataclass(store):
@@ -127,7 +119,7 @@ def check_storable(dataset: Dataset, store: Store | None) -> None:
         return
     reason = ""
     if is_ragged(dataset):
-        reason = f"rows are of one length, those of {dataset.label} are not"
+        reason = f"it holds samples of one length, and those of {dataset.label} differ"
     elif isinstance(dataset, OverlappingDataset):
         reason = dataset.overlap()
     if reason:

@@ -28,7 +28,7 @@ STORES_RAGGED = "ragged=True stores them with offsets"
 
 
 @dataclass(frozen=True)
-class JaggedTensor:
+class RaggedTensor:
     """A leaf of several samples, concatenated, with the shape (batch, VARIES, …)."""
 
     values: torch.Tensor
@@ -100,19 +100,19 @@ def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tenso
     )
 
 
-def collate_jagged(samples: Sequence[Tree]) -> Tree:
-    """A batch in which each leaf that has a dimension is a JaggedTensor.
+def collate_ragged(samples: Sequence[Tree]) -> Tree:
+    """A batch in which each leaf that has a dimension is a RaggedTensor.
 
     Raises ValueError if trees or dtypes differ, or no leaf has a dimension.
     """
     batch = collate_by_leaf(samples, _join)
-    if not any(isinstance(leaf, JaggedTensor) for leaf in optree.tree_leaves(batch)):
+    if not any(isinstance(leaf, RaggedTensor) for leaf in optree.tree_leaves(batch)):
         raise ValueError(f"no leaf of the samples has a dimension; {LISTS_OF_NUMBERS}")
     return batch
 
 
 def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
-    """The list of the leaves of a batch, with a JaggedTensor for each that varies in its first
+    """The list of the leaves of a batch, with a RaggedTensor for each that varies in its first
     dimension; the batch itself, as it is, if no leaf varies or it has another number of leaves.
 
     leaves: dtype and shape of each leaf of a sample. Raises Invalid if a leaf that varies is not
@@ -132,8 +132,8 @@ def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -
 
 
 def longest_lengths(batch: Tree) -> np.ndarray:
-    """Length of each sample's longest leaf in a batch with JaggedTensor leaves: (batch,) int64."""
-    leaves = [leaf for leaf in optree.tree_leaves(batch) if isinstance(leaf, JaggedTensor)]
+    """Length of each sample's longest leaf in a batch with RaggedTensor leaves: (batch,) int64."""
+    leaves = [leaf for leaf in optree.tree_leaves(batch) if isinstance(leaf, RaggedTensor)]
     return torch.stack([leaf.lengths for leaf in leaves]).amax(dim=0).numpy()
 
 
@@ -143,21 +143,22 @@ def _collate_column(column: list[Any], collate: Callable[[list[torch.Tensor]], A
     return collate([torch.as_tensor(leaf) for leaf in column])
 
 
-def _join(tensors: list[torch.Tensor]) -> JaggedTensor:
+def _join(tensors: list[torch.Tensor]) -> RaggedTensor:
     # torch.cat would convert other dtypes silently.
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError("the samples have different dtypes")
-    return JaggedTensor(torch.cat(tensors), torch.tensor([len(tensor) for tensor in tensors]))
+    return RaggedTensor(torch.cat(tensors), torch.tensor([len(tensor) for tensor in tensors]))
 
 
-def _without_padding(padded: Any, lengths: Any) -> JaggedTensor:
+def _without_padding(padded: Any, lengths: Any) -> RaggedTensor:
     tensors = isinstance(padded, torch.Tensor) and isinstance(lengths, torch.Tensor)
     if not tensors or lengths.dtype != torch.int64 or padded.shape[:1] != lengths.shape:
         raise Invalid("a leaf of variable length must be (padded, int64 lengths)")
     if padded.ndim < 2:
         raise Invalid("a leaf of variable length has no dimension to pad")
     padded, lengths = padded.detach().cpu(), lengths.cpu()
-    low, high, width = int(lengths.min()), int(lengths.max()), padded.shape[1]
+    low, high = int(lengths.min()), int(lengths.max())
+    width = padded.shape[1]
     if low < 0 or high > width:
         raise Invalid(f"the lengths of a batch are {low} to {high}, but it is padded to {width}")
-    return JaggedTensor(padded[torch.arange(width) < lengths[:, None]], lengths)
+    return RaggedTensor(padded[torch.arange(width) < lengths[:, None]], lengths)

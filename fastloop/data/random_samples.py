@@ -1,5 +1,5 @@
-"""Random samples, such as augmented ones: made repeatable for the same-data check, and refused for
-a store, which would repeat one draw of each in every epoch."""
+"""Make random samples, such as augmented ones, repeatable for the same-data check, and refuse them
+for a store, which would repeat one draw of each in every epoch."""
 
 from __future__ import annotations
 

@@ -37,9 +37,13 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     """Write the hashes and lengths of all samples into the folder, and return facts about them."""
     # One array is allocated in advance. A small array kept for each chunk would fragment the heap
     # into holes that are too small for the next chunk: a GiB of holes for a store of 4 GiB.
-    count, ragged = len(source.samples), is_ragged(source.dataset)
-    hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
-    done, nbytes, kind = 0, 0, None
+    count = len(source.samples)
+    ragged = is_ragged(source.dataset)
+    hashes = np.zeros((count, 16), np.uint8)
+    lengths = np.zeros(count if ragged else 0, np.int64)
+    done = 0
+    nbytes = 0
+    kind = None
     broken: list[tuple[int, str]] = []
     classes = ClassCounter()
     for chunk in source.chunks("hashing for the same-data gate"):
@@ -61,7 +65,8 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     if ragged:
         np.save(folder / LENGTHS, lengths)
     mean_nbytes = max(1, round(nbytes / (count - len(broken))))
-    scale, skipped = source.dataset.uint8_scale, {index for index, _ in broken}
+    scale = source.dataset.uint8_scale
+    skipped = {index for index, _ in broken}
     return {
         "num_samples": count,
         "leaves": leaves,
@@ -106,7 +111,8 @@ class ClassCounter:
     """Counts classes, as the largest label + 1 of all batches."""
 
     def __init__(self) -> None:
-        self._lowest, self._count = 0, 0
+        self._lowest = 0
+        self._count = 0
 
     def update(self, batch: Tree) -> None:
         """Include the labels of a batch, if it has two leaves and one of them are labels."""
@@ -119,7 +125,8 @@ class ClassCounter:
         candidates = leaves[1:] if isinstance(batch, tuple | list) else leaves[::-1]
         for labels in [leaf for leaf in candidates if _are_labels(leaf)][:1]:
             low, high = map(int, labels.aminmax())
-            self._lowest, self._count = min(self._lowest, low), max(self._count, high + 1)
+            self._lowest = min(self._lowest, low)
+            self._count = max(self._count, high + 1)
 
     @property
     def count(self) -> int | None:

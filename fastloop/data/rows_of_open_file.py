@@ -53,7 +53,8 @@ class BatchRows:
         # If a process forks after it has opened the file, both would share the position in the
         # file, and the library's state.
         if self._reader is None or self._process != os.getpid():
-            self._reader, self._process = self._open_reader(), os.getpid()
+            self._reader = self._open_reader()
+            self._process = os.getpid()
         return self._reader.read(indices)
 
     def __reduce__(self) -> tuple[type[BatchRows], tuple[Callable[[], BatchReader], int]]:

@@ -1,5 +1,5 @@
-"""Same-data check of crops: does each place of an epoch have the crop that the seed, the epoch and
-the sample's index determine?
+"""Same-data check of crops: is each crop of an epoch the one that the seed, the epoch and the
+sample's index determine?
 
 The bits of a crop depend on the library that resizes, so that hashes can't be compared. Instead the
 labels of all samples are compared, and the pixels of some samples, which are drawn at random so

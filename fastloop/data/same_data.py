@@ -28,7 +28,7 @@ from fastloop.data.digest import (
     reference_digest,
     sample_hashes,
 )
-from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.data.ragged import collate_ragged, is_ragged
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.reference import reference_hashes
 from fastloop.processes.rank_group import all_gather
@@ -86,7 +86,8 @@ def _gather_digests(
 ) -> list[Digest]:
     """Digest of the samples delivered by each rank; all ranks raise Invalid if one of them
     fails."""
-    answer, error = None, ""
+    answer = None
+    error = ""
     try:
         answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
     except Invalid as reason:
@@ -108,7 +109,7 @@ def _merge_ranks(ranks: list[Digest]) -> Digest:
 def _subtract_padding(
     ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
 ) -> Digest:
-    """The digest without the samples with which a user's loader has padded the last ranks.
+    """The digest without the samples that a user's loader has padded the last ranks with.
 
     hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
     """
@@ -168,7 +169,8 @@ def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray
 
 
 def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
-    """Number of samples that all ranks deliver in some epochs, without padding of ranks."""
+    """Number of samples that all ranks deliver in some epochs, not counting the padding of
+    ranks."""
     if not plan.loading.drop_last and not prepared.broken:
         return epochs * order_of_all_ranks(plan).length(prepared.num_samples)
     positions = np.unique(_positions_of_ranks(prepared, plan))
@@ -207,8 +209,9 @@ def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
         return f": its first epoch delivered other samples; if they are random, {remedy}"
-    samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
-    collate = collate_jagged if is_ragged(prepared.dataset) else default_collate
+    samples = prepared.dataset.open()
+    hashes = reference_hashes(prepared)
+    collate = collate_ragged if is_ragged(prepared.dataset) else default_collate
     by_user = plan.collate and traits_of(CollateTraits, plan.collate).defines_samples
     if plan.collate and by_user:
         collate = plan.collate.collate

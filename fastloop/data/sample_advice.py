@@ -32,6 +32,6 @@ def advise(error: BadData, dataset: Dataset) -> str:
 
 
 def _name_setting(dataset: Dataset) -> str:
-    """The setting that names a Dataset of the user's, or the name of another dataset."""
+    """The setting that names the user's own Dataset, or the name of another dataset."""
     target = getattr(dataset, "target", None)
     return f"dataset={target}" if target else f"dataset {dataset.label}"

@@ -43,7 +43,8 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
 
     order=random is also satisfied by any other shuffle that is new in every epoch.
     """
-    order, expected = without_prefix(order_of_all_ranks(plan)), _PlannedPlaces(prepared, plan)
+    order = without_prefix(order_of_all_ranks(plan))
+    expected = _PlannedPlaces(prepared, plan)
     wrong = [epoch for epoch in places if not expected.equals(places[epoch], epoch)]
     if not wrong:
         return
@@ -120,7 +121,8 @@ def _distance(places: np.ndarray, num_samples: int) -> float:
         return 0.0
     # Two independent uniform places among n are (n + 1) / (3 n) of the whole length apart on
     # average, hence the factor.
-    now, before = np.arange(count) / (count - 1), places / max(1, num_samples - 1)
+    now = np.arange(count) / (count - 1)
+    before = places / max(1, num_samples - 1)
     return float(np.abs(now - before).mean() * 3 * count / (count + 1))
 
 

@@ -75,7 +75,7 @@ def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
 def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
     """The facts in a folder's seal; None unless it is intact and has the expected fingerprint.
 
-    expected: the fingerprint; None if any is.
+    expected: the fingerprint; None: any.
     """
     try:
         facts = json.loads((folder / SEAL).read_text())

@@ -23,7 +23,7 @@ def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
         return leaf.numpy()
     except TypeError as error:
         kind = str(leaf.dtype).removeprefix("torch.")
-        raise Unsupported(f"{option} holds no {kind}; {alternative} does") from error
+        raise Unsupported(f"{option} can't hold {kind}; {alternative} can") from error
 
 
 def structure_text(structure: pytree.TreeSpec, option: str) -> str:
@@ -37,7 +37,8 @@ def structure_text(structure: pytree.TreeSpec, option: str) -> str:
         text = pytree.treespec_dumps(structure)
         same = pytree.treespec_loads(text) == structure
     except (NotImplementedError, TypeError, ValueError):
-        same, text = False, ""
+        same = False
+        text = ""
     if not same:
         allowed = "tuples, lists and dicts with string or integer keys"
         remedy = "loader=raw and FastLoader(dataset) take any"

@@ -13,12 +13,13 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fastloop.core.types import BadData, Tree
+from fastloop.core.types import BadData, Tree, Unsupported
 from fastloop.core.user_code import is_iterable
 from fastloop.data.chunked_reader import MOST_ROWS, collate_chunk, collate_chunks, rows_per_chunk
 from fastloop.fastloader.columns.column import ColumnList
 
 TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
+LEFT_OUT = 'strings="leave_out" drops those in dicts, lists and tuples'
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,17 @@ StoreSource = TreeSource | SampleSource | StreamSource
 def open_source(
     dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
 ) -> StoreSource:
-    """The dataset as a source; raises ValueError if it is none, or a tree of several lengths."""
-    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
-    # subclass may have another __getitem__.
-    if type(dataset) is TensorDataset:
-        dataset = ColumnList(dataset.tensors)
-    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
-    # lists of columns.
-    if type(dataset) is not list and _is_tree(dataset):
-        tree = list(dataset) if type(dataset) is ColumnList else dataset
+    """The dataset as a source.
+
+    Raises ValueError if it can't be one, or is a tree with several lengths or a leaf that has none,
+    and Unsupported for a tree with arrays that no tensor can hold, such as texts.
+    """
+    tree = _columns_of(dataset)
+    # A plain list may be a tree of tensors, too, but is taken for a list of samples.
+    if type(dataset) is not list and _is_tree(tree):
+        _check_leaves(tree)
         return TreeSource(tree, _length(tree))
-    if not is_iterable(dataset) or type(dataset) is ColumnList:
+    if not is_iterable(dataset) or tree is not dataset:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
         raise ValueError(f"dataset={type(dataset).__name__}: {allowed}")
     # IterableDataset inherits a __getitem__ from Dataset, which only raises.
@@ -139,15 +140,38 @@ def open_source(
     )
 
 
+def _columns_of(dataset: Any) -> Any:
+    """The tree of a list of columns, or of a TensorDataset; any other dataset as it is."""
+    # A TensorDataset is written without reading sample by sample. A subclass may have another
+    # __getitem__.
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors)
+    return list(dataset) if type(dataset) is ColumnList else dataset
+
+
 def _is_tree(dataset: Any) -> bool:
     leaves = pytree.tree_leaves(dataset)
     return bool(leaves) and all(isinstance(leaf, torch.Tensor | np.ndarray) for leaf in leaves)
 
 
+def _check_leaves(tree: Tree) -> None:
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        name = f"dataset{pytree.keystr(path)}"
+        if not leaf.ndim:
+            raise ValueError(f"{name} has no dimension; allowed: leaves with a row for each sample")
+        if isinstance(leaf, np.ndarray):
+            try:
+                torch.as_tensor(np.empty(0, leaf.dtype))
+            except TypeError as error:
+                allowed = "allowed: numbers and bools; samples of a Dataset may have texts"
+                raise Unsupported(f"{name} is an array of {leaf.dtype}: {allowed}") from error
+
+
 def _length(tree: Tree) -> int:
     lengths = {len(leaf) for leaf in pytree.tree_leaves(tree)}
     if len(lengths) != 1:
-        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(lengths)}")
+        shown = " and ".join(map(str, sorted(lengths)))
+        raise ValueError(f"dataset: leaves of {shown} rows; allowed: leaves of one length")
     return lengths.pop()
 
 
@@ -160,17 +184,18 @@ def _collate(numbered: list[tuple[int, Tree]], may_differ: bool) -> Tree:
 def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     """The sample with its texts as uint8 tensors, or without them.
 
-    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text in the first
-    sample if it is None.
+    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text that is left
+    in the first sample.
     """
-    if strings == "leave_out":
-        return _without_texts(sample)
     if strings == "keep":
         return pytree.tree_map(_encode_text, sample)
+    allowed = TEXTS_ALLOWED
+    if strings == "leave_out":
+        sample, allowed = _without_texts(sample), LEFT_OUT
     # Texts are searched for in the first sample only, because a search in each would take time.
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):
-            raise BadData(f"sample{pytree.keystr(path)} is a text: {TEXTS_ALLOWED}")
+            raise BadData(f"sample{pytree.keystr(path)} is a text: {allowed}")
     return sample
 
 

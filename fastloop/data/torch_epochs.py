@@ -171,7 +171,8 @@ def check_stream(loader: str, plan: Plan, world_size: int) -> None:
 
     loader: its name. world_size: number of ranks that will share the plan.
     """
-    order, loading = order_of_all_ranks(plan), plan.loading
+    order = order_of_all_ranks(plan)
+    loading = plan.loading
     if isinstance(order, OrderPrefix):
         raise Unsupported(f"batches: loader={loader} shuffles the samples itself")
     if name_of(order) not in ("random", "sequential"):

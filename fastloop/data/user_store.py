@@ -28,7 +28,7 @@ from fastloop.data.npy_store import (
     write_npy,
     write_ragged,
 )
-from fastloop.data.ragged import STORES_RAGGED, JaggedTensor, difference_error
+from fastloop.data.ragged import STORES_RAGGED, RaggedTensor, difference_error
 from fastloop.data.random_samples import refuse_random
 from fastloop.data.store_leaves import bytes_of
 from fastloop.data.store_sources import (
@@ -79,10 +79,10 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     Returns the absolute path of the folder or, with `images`, `StoredImages`, which has the path,
     the cost of writing and the savings of reading.
 
-    An existing store is kept if it holds the same data: the same number of samples, of which 16,
-    spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
-    over, FileExistsError is raised unless overwrite=True. A folder that is not a store is never
-    replaced.
+    An existing store is kept if it holds the same data: the same number of samples, with 16 of
+    them, spread evenly, equal bit by bit. If it holds other data, or the dataset can only be
+    iterated over, FileExistsError is raised unless overwrite=True. A folder that is not a store is
+    never replaced.
 
     Args:
         dataset: a map-style Dataset or an iterable of samples of one shape, which torch's
@@ -195,8 +195,8 @@ def _holds(folder: Path, source: TreeSource | SampleSource) -> bool:
     )
 
 
-def _leaf_bits(leaf: torch.Tensor | JaggedTensor) -> tuple[object, ...]:
-    if isinstance(leaf, JaggedTensor):
+def _leaf_bits(leaf: torch.Tensor | RaggedTensor) -> tuple[object, ...]:
+    if isinstance(leaf, RaggedTensor):
         return *_leaf_bits(leaf.values), *_leaf_bits(leaf.lengths)
     return leaf.dtype, leaf.shape, bytes(bytes_of(leaf))
 
@@ -204,7 +204,7 @@ def _leaf_bits(leaf: torch.Tensor | JaggedTensor) -> tuple[object, ...]:
 def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
     """Write the source to a folder beside this one, which then replaces this one.
 
-    ragged: leaves that are no texts may differ in length, too. Raises ValueError if there are no
+    ragged: leaves that are not texts may differ in length, too. Raises ValueError if there are no
     samples.
     """
     chunks = _check_alike(_with_bar(source))
@@ -231,7 +231,8 @@ def _with_bar(source: StoreSource) -> Iterator[Tree]:
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
     """Yield the chunks; raises SamplesDiffer if their trees, dtypes or shapes differ."""
     # Collating a chunk compares its samples with each other, but not with another chunk's.
-    first, done = None, 0
+    first = None
+    done = 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)
         kinds = structure, tuple((str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves)

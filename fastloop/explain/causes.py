@@ -22,7 +22,7 @@ or a network. Samples that compute are above it, even if several processes share
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
-"""Least number of workers that is proposed for samples that wait."""
+"""Minimum number of workers that is proposed for samples that wait."""
 
 
 def find_causes(
@@ -92,7 +92,8 @@ def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause
 
 
 def _quota(surroundings: Surroundings) -> Cause:
-    quota, visible = surroundings.quota, surroundings.visible_cores
+    quota = surroundings.quota
+    visible = surroundings.visible_cores
     if quota is None or quota >= visible:
         return Cause(name=CauseName.QUOTA, is_found=False, text="there is none")
     text = describe_quota(quota, surroundings.throttled, visible)
@@ -102,7 +103,8 @@ def _quota(surroundings: Surroundings) -> Cause:
 
 
 def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
-    name, share = CauseName.COLD_FILES, surroundings.in_memory
+    name = CauseName.COLD_FILES
+    share = surroundings.in_memory
     if job.cache == "cold":
         return _by_gain(name, what_ifs, _is_change("cache=warm"), "cache=cold evicts them")
     if share is None:

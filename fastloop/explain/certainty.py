@@ -1,4 +1,5 @@
-"""Certainty about differences between interleaved passes, as draws of the times of the passes.
+"""Measure the certainty of differences between interleaved passes, by draws of the times of the
+passes.
 
 On the logarithmic scale a time is the level of its pass, plus a shock that all passes of its round
 share, plus noise. Median polish (Tukey 1977) finds levels and shocks; the residuals are the noise.
@@ -99,50 +100,54 @@ def find_levels(seconds: np.ndarray) -> Levels:
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise ValueError(f"times have to be positive: {seconds.tolist()}")
     rounds, passes = seconds.shape
-    levels, shocks, rest = _polish(np.log(seconds))
+    levels, shocks, residuals = _polish(np.log(seconds))
     logs = levels + np.median(shocks)
     # With a single round or a single pass, levels and shocks account for all times. No residual is
     # left that would show the noise, so it is assumed.
     if rounds == 1 or passes == 1:
         errors = np.full(passes, NOISE_OF_ONE)
         return Levels(logs=logs, errors=errors, freedom=FREEDOM_OF_ONE, noise=NOISE_OF_ONE)
-    calibration, freedom = _calibrate(rounds, passes), EFFICIENCY * (rounds - 1) * (passes - 1)
+    calibration = _calibrate(rounds, passes)
+    freedom = EFFICIENCY * (rounds - 1) * (passes - 1)
     prior = PRIOR_FREEDOM * PRIOR_NOISE**2
     # The mean of the observed variance and the prior's, weighted by their degrees of freedom.
-    pooled = freedom * _mean_square(rest) / calibration.pooled + prior
-    pooled /= freedom + PRIOR_FREEDOM
-    own = OWN_WEIGHT * _mean_squares(rest) / calibration.own
+    pooled_variance = freedom * _common_mean_square(residuals) / calibration.pooled + prior
+    pooled_variance /= freedom + PRIOR_FREEDOM
+    own_variances = OWN_WEIGHT * _mean_square_by_pass(residuals) / calibration.own
     return Levels(
         logs=logs,
-        errors=np.sqrt(calibration.level * np.maximum(pooled, own)),
+        errors=np.sqrt(calibration.level * np.maximum(pooled_variance, own_variances)),
         freedom=freedom + PRIOR_FREEDOM,
-        noise=math.sqrt(pooled),
+        noise=math.sqrt(pooled_variance),
     )
 
 
 def _polish(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Levels by pass, shocks by round, and residuals of (..., round, pass) logarithms."""
-    rest = logs.copy()
-    levels, shocks = np.zeros(logs.shape[:-2] + logs.shape[-1:]), np.zeros(logs.shape[:-1])
+    residuals = logs.copy()
+    levels = np.zeros(logs.shape[:-2] + logs.shape[-1:])
+    shocks = np.zeros(logs.shape[:-1])
     for _ in range(POLISHES):
-        middles = np.median(rest, axis=-2)
-        levels, rest = levels + middles, rest - middles[..., None, :]
-        middles = np.median(rest, axis=-1)
-        shocks, rest = shocks + middles, rest - middles[..., None]
-    return levels, shocks, rest
+        middles = np.median(residuals, axis=-2)
+        levels = levels + middles
+        residuals = residuals - middles[..., None, :]
+        middles = np.median(residuals, axis=-1)
+        shocks = shocks + middles
+        residuals = residuals - middles[..., None]
+    return levels, shocks, residuals
 
 
-def _mean_square(rest: np.ndarray) -> np.ndarray:
+def _common_mean_square(residuals: np.ndarray) -> np.ndarray:
     """Mean square of the smaller residuals of all passes."""
-    squares = np.sort(rest.reshape(*rest.shape[:-2], -1) ** 2)
+    squares = np.sort(residuals.reshape(*residuals.shape[:-2], -1) ** 2)
     return squares[..., : math.ceil(KEPT_RESIDUALS * squares.shape[-1])].mean(axis=-1)
 
 
-def _mean_squares(rest: np.ndarray) -> np.ndarray:
+def _mean_square_by_pass(residuals: np.ndarray) -> np.ndarray:
     """Mean square of the residuals by pass; from three rounds on without the greatest one."""
-    squares = np.sort(rest**2, axis=-2)
+    squares = np.sort(residuals**2, axis=-2)
     # With two rounds, a single residual would be left without the greatest one.
-    kept = squares[..., :-1, :] if rest.shape[-2] > 2 else squares
+    kept = squares[..., :-1, :] if residuals.shape[-2] > 2 else squares
     return kept.mean(axis=-2)
 
 
@@ -151,13 +156,13 @@ def _calibrate(rounds: int, passes: int) -> _Calibration:
     # The values are simulated, because the distribution of residuals after a median polish and a
     # cut has no closed form.
     shape = (CALIBRATIONS, rounds, passes)
-    levels, _, rest = _polish(np.random.default_rng(0).standard_normal(shape))
+    levels, _, residuals = _polish(np.random.default_rng(0).standard_normal(shape))
     # All figures are differences or ratios of passes, which an error that all levels share leaves
     # as they are. Removing the mean takes one degree of freedom.
     levels -= levels.mean(axis=1, keepdims=True)
     return _Calibration(
-        pooled=float(_mean_square(rest).mean()),
-        own=float(_mean_squares(rest).mean()),
+        pooled=float(_common_mean_square(residuals).mean()),
+        own=float(_mean_square_by_pass(residuals).mean()),
         level=float(levels.var() * passes / (passes - 1)),
     )
 

@@ -200,7 +200,8 @@ def _measure(
     present = whole_epochs.time_batches()
     times = time_single_batches(whole_epochs)
     explained = whole_epochs.cut(present)
-    serial, work_s = None, None
+    serial = None
+    work_s = None
     if not uses_dataloader(whole_epochs.job):
         # Such a loader can't be taken apart: the work of its parts is unknown.
         work_s = {}

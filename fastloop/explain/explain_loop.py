@@ -137,7 +137,7 @@ def explain_loop(
         device: the device of the step: "auto", "cpu", "cuda" or "mps".
         seconds: time after which no round begins beyond the third.
 
-    Raises TypeError for a loader that can be iterated over only once and for a step that is no
+    Raises TypeError for a loader that can be iterated over only once and for a step that is not a
     function; ValueError for a loader without batches, another device, and a number below its least
     value.
 
@@ -150,7 +150,8 @@ def explain_loop(
         allowed = "allowed is a function of a batch, as in fastloop.explain(loader, step)"
         raise TypeError(f"step=None: {allowed}")
     check_step(step)
-    epochs, target = _repeatable(loader), _resolve(device)
+    epochs = _repeatable(loader)
+    target = _resolve(device)
     first = _run_first_epoch(epochs, step, target)
     loop = first.loop
     # The batches of a whole epoch were counted; len() is only asked for the rest of a cut one.
@@ -160,8 +161,8 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {} for any loader but a DataLoader, because its hidden work is unknown; None for a DataLoader
-    # without workers, because it overlaps nothing with the steps.
+    # {} for any loader except a DataLoader, because its hidden work is unknown; None for a
+    # DataLoader without workers, because it overlaps nothing with the steps.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
@@ -232,11 +233,15 @@ def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _F
     It warms the loop up, and gives the batches that passes without the loader use.
     """
     opened_ns = now_ns()
-    host, count, first_batch_s, is_whole = [], 0, 0.0, True
+    host = []
+    count = 0
+    first_batch_s = 0.0
+    is_whole = True
     begun_ns = opened_ns
     for batch in epochs(0):
         if not count:
-            first_batch_s, begun_ns = seconds_between(opened_ns, now_ns()), now_ns()
+            first_batch_s = seconds_between(opened_ns, now_ns())
+            begun_ns = now_ns()
         if len(host) < MOST_READY and seconds_between(begun_ns, now_ns()) <= READY_S:
             host.append(batch)
         _check_output(step(batch))
@@ -244,7 +249,8 @@ def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _F
         if count > FEWEST_BATCHES and seconds_between(begun_ns, now_ns()) > WINDOW_S:
             # The batch that passed the limit is not counted. If it were the last one of the epoch,
             # later passes of that many batches would run whole epochs, and end their workers, too.
-            count, is_whole = count - 1, False
+            count -= 1
+            is_whole = False
             break
     synchronize(device)
     if not count:
@@ -286,7 +292,9 @@ def _run_rounds(
     watch: LoadWatch,
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader without steps, in each round."""
-    timed, without_steps_s, deadline = [], [], deadline_after(seconds)
+    timed = []
+    without_steps_s = []
+    deadline = deadline_after(seconds)
     # None is the loader without steps. Epochs 0 and 1 have been used by _run_first_epoch.
     keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:

@@ -30,11 +30,11 @@ WINDOW_S = 0.5
 LONGEST_EPOCH_S = 5.0
 """The longest epoch that passes run as a whole if it can't be cut."""
 FEWEST_BATCHES = 4
-"""Least number of batches in an epoch that is cut."""
+"""Minimum number of batches in an epoch that is cut."""
 LEAST_PASS_S = 5.0
-"""Least time limit of a pass, so that a slow start of its process does not end it."""
+"""Minimum time limit of a pass, so that a slow start of its process does not end it."""
 FEWEST_ROUNDS = 3
-"""Rounds that are run however long they take."""
+"""Number of rounds that are run however long they take."""
 MOST_SECONDS = 60.0
 """No further round begins after this time, or after `seconds` if that is given."""
 MORE_UNTIL_S = 20.0

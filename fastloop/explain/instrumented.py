@@ -71,7 +71,8 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
 
 
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
-    marks, asked = StepMarks(context.device), []
+    marks = StepMarks(context.device)
+    asked = []
     deliver = _mark_before(context.step_delivery(), context.device, asked)
     deliver = watch_calls(deliver, Part.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
@@ -81,7 +82,8 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
         # The two clocks are read together, while the device is idle. This pair of readings converts
         # times of the device to times of the host.
         synchronize(context.device)
-        zero, start_ns = mark(context.device), now_ns()
+        zero = mark(context.device)
+        start_ns = now_ns()
         for batch in watch_epoch(loader.epochs(0), log, Part.GAP):
             consume(batch)
         synchronize(context.device)
@@ -117,7 +119,8 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
     def at_ns(each: Any) -> int:
         return zero_ns + round(ms_between(zero, each) * 1e6)
 
-    lane, events = LaneKey(LaneKind.DEVICE, device=str(marks.device)), []
+    lane = LaneKey(LaneKind.DEVICE, device=str(marks.device))
+    events = []
     bounds = zip(asked, marks.starts, marks.stops, strict=True)
     for batch, (asked_ns, start_ns, stop_ns) in enumerate(tuple(map(at_ns, e)) for e in bounds):
         events.append(Event(os.getpid(), lane, Part.COPY, asked_ns, start_ns, batch))
@@ -130,7 +133,8 @@ def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     # Placing the first batch before the loop may have recorded events, too.
     loop = [event for event in events if event.lane == LOOP_LANE and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
-    process_id, lane = loop[0].process_id, LOOP_LANE
+    process_id = loop[0].process_id
+    lane = LOOP_LANE
     return [
         Event(process_id, lane, Part.GAP, start_ns, first_ns, UNKNOWN),
         Event(process_id, lane, Part.GAP, last_ns, stop_ns, UNKNOWN),

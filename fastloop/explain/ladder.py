@@ -78,7 +78,8 @@ def _build_rows(
     work_s: Mapping[Part, float] | None,
 ) -> list[LadderRow]:
     """A row for each part, from the draws of its share of an epoch."""
-    batch_ms, sure = 1e3 * epoch_s / batches, _find_sure_greatest(shares)
+    batch_ms = 1e3 * epoch_s / batches
+    sure = _find_sure_greatest(shares)
     rows = []
     for rung, draws in shares.items():
         exposed = estimate_from(draws * batch_ms)
@@ -112,7 +113,7 @@ def _limit_by_loader(
     """
     # Steps and loading that share the cores take at most as long as one after the other: no part of
     # loading adds more to an epoch than all of loading takes alone. The difference of two long
-    # steps is noisier than that, and no evidence against it.
+    # steps is noisier than that, and is not evidence against it.
     if not shares:
         return seconds
     error = max(noise, _spread(shares)) / len(shares) ** 0.5
@@ -264,8 +265,8 @@ def _limit(start_s: T, added_s: T) -> Any:
 def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray]) -> Estimate:
     """Share of the epoch that is neither in next(), nor in the step or the loop's other work.
 
-    The job overlaps nothing, so this is the time by which its steps are slower than steps that
-    follow one another without loads between them.
+    The job overlaps nothing, so this is how much slower its steps are than steps that follow one
+    another without loads between them.
     """
     last = list(rounds[0])[-1]
     starting, _ = _starting_rungs(rounds[0])
@@ -277,7 +278,7 @@ def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray
 
 
 def _find_sure_greatest(shares: Mapping[Part, np.ndarray]) -> dict[Part, float]:
-    """For each part but the step, the share of draws in which it is the greatest."""
+    """For each part except the step, the share of draws in which it is the greatest."""
     rungs = [rung for rung in shares if rung is not Part.STEP]
     places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
     return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}

@@ -137,9 +137,11 @@ def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLo
     """The loader with ready batches, and with ready samples, instead of its dataset."""
     # The ready samples are those of the sampler's first batches, because a sampler may choose some
     # samples more often than others.
-    sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
+    sampler = cast("Any", loader.batch_sampler)
+    dataset = cast("Any", loader.dataset)
     indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
-    start_ns, made = now_ns(), []
+    start_ns = now_ns()
+    made = []
     for index in indices:
         made += fetch_samples(dataset, [index])
         if seconds_between(start_ns, now_ns()) > READY_S:

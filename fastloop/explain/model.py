@@ -57,7 +57,7 @@ class Machinery:
     other_cores: float = 0.0
     """Number of cores that other programs keep busy."""
     start_s: float = 0.0
-    """Time from the epoch's begin until a worker begins its first batch."""
+    """Time from the start of the epoch until a worker begins its first batch."""
     crowded_power: float = CROWDED_POWER
     """How much work in several threads suffers if cores are short."""
 
@@ -79,7 +79,8 @@ class _Actor:
     remaining_s: float = 0.0
 
     def begin(self, batch: int, phases: Sequence[Phase]) -> None:
-        self.batch, self.left = batch, [phase for phase in phases if phase.seconds > DONE_S]
+        self.batch = batch
+        self.left = [phase for phase in phases if phase.seconds > DONE_S]
         self.remaining_s = self.left[0].seconds if self.left else 0.0
 
     def advance(self, seconds: float) -> None:
@@ -119,7 +120,9 @@ class _Simulation:
         steps: Sequence[Sequence[Phase]],
         machinery: Machinery,
     ) -> None:
-        self.loads, self.steps, self.machinery = loads, steps, machinery
+        self.loads = loads
+        self.steps = steps
+        self.machinery = machinery
         self.loop = _Actor()
         self.workers = [_Actor() for _ in range(machinery.workers)]
         # Worker w makes the batches w, w + workers, and so on.
@@ -133,7 +136,7 @@ class _Simulation:
         while True:
             self._hand_out()
             busy = [actor for actor in (self.loop, *self.workers) if actor.left]
-            # Nobody can go on: the last step has ended.
+            # Nothing can go on: the last step has ended.
             if not busy:
                 return now_s
             # Speeds are constant until the first of the present phases ends.
@@ -208,6 +211,7 @@ def _slow_down_threads(
         return by_cores
     # A phase that keeps 1.5 cores busy works in two threads for half of its time, and in one thread
     # for the other half.
-    share, threads = min(1.0, phase.cores - 1), min(max(2.0, phase.cores), machinery.cores)
+    share = min(1.0, phase.cores - 1)
+    threads = min(max(2.0, phase.cores), machinery.cores)
     crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
     return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)

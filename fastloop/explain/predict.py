@@ -15,7 +15,7 @@ FASTLOADER_AHEAD = 2
 """Batches that each thread of FastLoader makes ahead, if they are not large. The native core limits
 bytes instead, which is about as many batches."""
 MOST_BEGINNINGS = 8
-"""A short epoch is simulated from up to so many different first batches."""
+"""Maximum number of different first batches from which a short epoch is simulated."""
 HandOff = tuple[EpochTimes, EpochTimes]
 """Times of one round: with ready batches from workers, and with ready batches in the loop."""
 
@@ -30,7 +30,7 @@ class Measured:
     """Times of single batches with the job's own number of torch's threads; without workers, if the
     loader can do without them."""
     one_thread: BatchTimes
-    """The same with torch_threads=1, as in a worker."""
+    """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
     """For each number of workers, a pair of passes in each round."""
     kept: float
@@ -44,6 +44,10 @@ class Measured:
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
 
+    def with_threads_of(self, job: Job) -> BatchTimes:
+        """Times of single batches with the job's number of torch's threads."""
+        return self.one_thread if job.torch_threads == 1 else self.own_threads
+
 
 def predict_seconds(
     job: Job,
@@ -54,11 +58,11 @@ def predict_seconds(
 ) -> float:
     """Seconds of a whole epoch of the job by the model alone.
 
-    kept: share of the measured work of loading that is left. added_step_s: seconds by which each
-    step is longer. cores: number of cores; None: the cores of this process.
+    kept: share of the measured work of loading that is left. added_step_s: seconds that each step
+    takes longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     workers = job.loading.num_workers
     # torch sets the threads of a worker to one.
     times = measured.one_thread if workers else threads
@@ -77,7 +81,8 @@ def predict_seconds(
     prefetch = job.loading.batches_ahead
     # A thread loads ahead of the loop: one worker that shares the interpreter's lock with the loop.
     if job.device_prefetch and not workers:
-        workers, prefetch = 1, job.device_prefetch
+        workers = 1
+        prefetch = job.device_prefetch
         loads, steps = _with_lock(loads), _with_lock(steps)
     machinery = Machinery(workers=workers, prefetch=prefetch, cores=cores, start_s=start_s)
     return _epoch(loads, steps, machinery, measured.batches)
@@ -87,7 +92,7 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     """Seconds of a whole epoch with a loader in which a thread gathers rows ahead, as fast as
     memory permits."""
     cores = available_cores()
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     # Gathering the rows of a batch is taken to last as long as copying a batch.
     loads = [[Phase(seconds=measured.one_thread.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
@@ -100,7 +105,7 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
     cores = available_cores()
     # All CPU time of reading is taken to need the interpreter's lock. Code that releases it, as
     # most decoders do, is faster than predicted.
-    threads = measured.one_thread if job.torch_threads == 1 else measured.own_threads
+    threads = measured.with_threads_of(job)
     loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
     machinery = Machinery(workers=num_threads, prefetch=FASTLOADER_AHEAD, cores=cores)

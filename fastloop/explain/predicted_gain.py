@@ -34,14 +34,14 @@ STORE_LOADER = "np_memmap"
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
 """Settings of a job; the model can predict changes of these alone."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
-"""The same for the settings inside of `loading`."""
+"""Settings inside of `loading` that the model follows in the same way."""
 RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
 BEYOND = 1.645
 """Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
 MOST_DIFFERENT = 0.3
-"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
-nothing of a further pass."""
+"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean says
+nothing about a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Prediction:
 def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
     """Share of an epoch that the job saves, with its interval; None if no measurement tells
     it."""
-    # If the files are warm already, this change is none.
+    # If the files are warm already, this changes nothing.
     if present.cache != "warm" and job == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
     effect = find_effect(job, present, measured)

@@ -167,7 +167,7 @@ def measure_for_model(
 
 def _share_without_samples(ladder: Round) -> float:
     """Share of loading that is left if samples come from a store: collate, and transform."""
-    # The loader was not taken apart, so no part of its work is known that a store would save.
+    # The loader was not taken apart, so it is not known which part of its work a store would save.
     if Part.COLLATE not in ladder:
         return 1.0
     below = ladder[Part.TRANSFORM] if Part.TRANSFORM in ladder else ladder[Part.COLLATE]

@@ -1,4 +1,4 @@
-"""The changes of a job that are worth predicting, and those that the user names."""
+"""Propose changes of a job that are worth predicting, and read those that the user names."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
 
 def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
     """Changes of prefetching and pinning."""
-    loading, has_device = job.loading, torch.accelerator.is_available()
+    loading = job.loading
+    has_device = torch.accelerator.is_available()
     if loading.num_workers and loading.prefetch_factor != DEEP_PREFETCH:
         yield (f"prefetch_factor={DEEP_PREFETCH}",)
     if has_device and not loading.pin_memory:

@@ -129,7 +129,8 @@ def share_seconds(batch: Tree) -> float:
 def take_batches(context: JobContext) -> list[Tree]:
     """Host batches of full size, as the loader delivers them, to be repeated."""
     with context.open_loader() as loader:
-        start_ns, batches = now_ns(), []
+        start_ns = now_ns()
+        batches = []
         for batch in islice(loader.epochs(context.job.epochs), MOST_READY):
             batches.append(batch)
             if seconds_between(start_ns, now_ns()) > READY_S:
@@ -143,7 +144,8 @@ def open_rung(
     context: JobContext, rung: Part, host: list[Tree]
 ) -> Iterator[tuple[ReopenableLoader, Consumer]]:
     """The loader of a rung, and the function that delivers its batches to the step."""
-    job, deliver = context.job, context.step_delivery()
+    job = context.job
+    deliver = context.step_delivery()
     if rung is Part.STEP:
         resident = [deliver(batch) for batch in host]
         open_ = partial(_open_repeated, resident, context)
@@ -175,7 +177,9 @@ def _substitute(
     context: JobContext, rung: Part, host: list[Tree]
 ) -> Callable[[], AbstractContextManager[Epochs]] | None:
     """A function that opens the loader of the rung; None: the job's own loader as it is."""
-    job, plan, prepared = context.job, context.plan, context.prepared
+    job = context.job
+    plan = context.plan
+    prepared = context.prepared
     rungs = rungs_of(job, prepared)
     # The last rung is the job itself.
     if rung is rungs[-1]:
@@ -204,7 +208,8 @@ def _substitute(
 
 def _samples(context: JobContext) -> Any:
     """Samples as the job's loader reads them."""
-    job, prepared = context.job, context.prepared
+    job = context.job
+    prepared = context.prepared
     if job.loader.store is not None:
         return Rows(partial(job.loader.store.open, prepared.folder))
     if context.plan.collate is not None and context.plan.collate.takes == "uint8":
@@ -214,13 +219,15 @@ def _samples(context: JobContext) -> Any:
 
 def _some_indices(context: JobContext) -> list[int]:
     """The indices of the first batches of an epoch."""
-    plan, count = context.plan, MOST_READY * context.plan.loading.batch_size
+    plan = context.plan
+    count = MOST_READY * context.plan.loading.batch_size
     indices = epoch_indices(plan.order, context.prepared.num_samples, plan.seed, 0)
     return indices[:count].tolist()
 
 
 def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
-    start_ns, made = now_ns(), []
+    start_ns = now_ns()
+    made = []
     for index in indices:
         made += fetch_samples(samples, [index])
         if seconds_between(start_ns, now_ns()) > READY_S:

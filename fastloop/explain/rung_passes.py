@@ -30,12 +30,13 @@ FEWEST_TIMED = 3
 """At most MOST_TIMED batches are timed one by one. After TIMED_S no further batch is timed, unless
 there are fewer than FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Seconds for which batches run untimed, and seconds for which they are timed after that. Short
+"""Seconds during which batches run untimed, and seconds during which they are then timed. Short
 epochs are repeated until LEAST_TIMED_S is reached."""
 CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
-"""The end of an epoch; None may be a batch, as of a collate_fn that leaves out broken samples."""
+"""The end of an epoch; None may be a batch, for example of a collate_fn that leaves out broken
+samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,8 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
     opened_ns = now_ns()
     with context.open_loader() as loader:
         batches = iter(loader.epochs(job.epochs))
-        first, deliver = next(batches), context.step_delivery()
+        first = next(batches)
+        deliver = context.step_delivery()
         deliver(first)
         synchronize(context.device)
         times = BatchTimes(
@@ -277,7 +279,8 @@ def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTim
 
 def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
     """Nanoseconds of the wait for each batch, the first one with iter(), and for the end."""
-    waits, asked_ns = [], now_ns()
+    waits = []
+    asked_ns = now_ns()
     iterator = iter(batches)
     while True:
         batch: Any = next(iterator, END)

@@ -40,7 +40,7 @@ PHRASES = {
 LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
 LEAST_LIKELY = 0.05
-"""A part is named as perhaps the greatest only if that is at least this certain."""
+"""A part is named as perhaps the greatest only if it is at least this certain."""
 MORE = "more rounds (trials=) or a quieter machine tell more"
 
 
@@ -55,7 +55,8 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
         unsure = _describe_unsure(ladder, name, phrases)
         return Verdict(word=Part.UNATTRIBUTED, sentences=tuple(unsure))
     if ladder.wait_share.value < WORTH_IMPROVING:
-        word, sentences = Part.STEP, [_describe_step(ladder, name)]
+        word = Part.STEP
+        sentences = [_describe_step(ladder, name)]
     else:
         word, reason = _find_cause(ladder, phrases)
         sentences = [_describe_waits(ladder, name), reason]
@@ -158,7 +159,8 @@ def _describe_waits(ladder: Ladder, name: str) -> str:
 def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> list[str]:
     """Sentences on a job that may or may not wait: that there is no answer yet, the best guess with
     its bounds, and the part to look at."""
-    wait, epoch = ladder.wait_share, _show_seconds(ladder.epoch_s.value)
+    wait = ladder.wait_share
+    epoch = _show_seconds(ladder.epoch_s.value)
     noise = _describe_noise(ladder)
     answer = f"No answer yet: {noise[0].lower()}{noise[1:]}"
     likely, most = show_percent(max(0.0, wait.value)), show_percent(max(0.0, wait.high))

@@ -1,4 +1,4 @@
-"""Memory of batches, which is reused when nobody holds its batch any more."""
+"""Memory of batches, reused once nothing refers to its batch any more."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MIN_POOLED_BYTES = 1 << 20
 """The least size taken from the pool. The C library gives memory of this size back to the system at
 once, and each page that is touched for the first time costs as much as writing it."""
 FREE_BYTES = 128 << 20
-"""Most free memory that is kept for later batches."""
+"""Maximum free memory that is kept for later batches, in bytes."""
 
 
 def open_pool() -> Any:
     """The native core's pool of batch memory and idle threads; several epochs may share it.
 
-    When the pool ends, memory that nobody holds goes back to the system.
+    When the pool ends, memory that nothing refers to goes back to the system.
     """
     core = load_core()
     assert core is not None

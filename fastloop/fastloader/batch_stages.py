@@ -46,7 +46,7 @@ class StagedGroup(NamedTuple):
     """The result of the last of these stages; that of the last one of all is the batches."""
 
     def after(self, made: Any, group: Group | None = None) -> StagedGroup:
-        """The group after another stage, which has made `made`, perhaps of other indices."""
+        """The group after another stage, which has made `made`, perhaps for other indices."""
         indices = self.group if group is None else group
         return StagedGroup(indices, self.number, self.num_done + 1, made)
 
@@ -75,10 +75,11 @@ Results = Generator[StagedGroup, None, None]
 
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
-    """The group after all of these stages, of which it has passed the first `num_done`."""
+    """The group after all of these stages; it has already passed the first `num_done`."""
     # A sample of another loader may iterate over this one: the number of its batch is kept.
     current = current_batch()
-    outside, current.number = current.number, staged.number
+    outside = current.number
+    current.number = staged.number
     try:
         for stage in stages[staged.num_done :]:
             staged = stage(staged)
@@ -168,8 +169,8 @@ def _pins_itself(node: Any) -> bool:
 def _pin_leaf(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf if leaf.is_pinned() else leaf.pin_memory()
-    # A class of the user may have a pin_memory(), and a mapping may be no dict: DataLoader's
-    # function knows both.
+    # A user's class may have a pin_memory(), and a mapping need not be a dict: DataLoader's
+    # function handles both.
     return pin_memory(leaf)
 
 
@@ -215,9 +216,12 @@ class DividedGather:
     """
 
     def __init__(self, source: ColumnSource, staged: StagedGroup, go_on: Stage) -> None:
-        self._source, self._go_on = source, go_on
-        self._staged, self._group = staged, staged.group
-        self._lock, self._rows = threading.Lock(), None
+        self._source = source
+        self._go_on = go_on
+        self._staged = staged
+        self._group = staged.group
+        self._lock = threading.Lock()
+        self._rows = None
         self._failures: dict[int, FailedBatch] = {}
         self._num_left = 0
 

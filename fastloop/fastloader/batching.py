@@ -13,10 +13,10 @@ import torch
 ARRAYS = (torch.Tensor, np.ndarray, list)
 """Samplers that are read at once."""
 MOST_INDICES = 4096
-"""The most indices of a piece of a sampler, unless one batch has more: endless and lazy samplers
-are read this far ahead, and no further."""
+"""Maximum number of indices in a piece of a sampler, unless one batch has more: endless and lazy
+samplers are read this far ahead, and no further."""
 MOST_BATCHES = 64
-"""The most batches of a group."""
+"""Maximum number of batches in a group."""
 
 Groups = Iterator[list[np.ndarray]]
 """The groups of an epoch: each is a list of the batches that are made together, as indices."""
@@ -74,7 +74,8 @@ def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) ->
         yield check_indices(np.asarray(sampler), num_samples)
         return
     # The first piece is one batch, so that the first batch is ready soon.
-    indices, size = iter(sampler), batch_size
+    indices = iter(sampler)
+    size = batch_size
     while len(piece := _next_indices(indices, size)):
         yield check_indices(piece, num_samples)
         size = max(batch_size, min(2 * size, MOST_INDICES - MOST_INDICES % batch_size))
@@ -107,7 +108,8 @@ def cut_batches(
             indices = np.concatenate(pending).astype(np.int64, copy=False)
             whole = count - count % batch_size
             yield _slices(indices[:whole], batch_size)
-            pending, count = [indices[whole:]], count - whole
+            pending = [indices[whole:]]
+            count -= whole
     if count and not drop_last:
         yield iter([np.concatenate(pending).astype(np.int64, copy=False)])
 
@@ -122,16 +124,20 @@ def group_batches(batches: Iterable[np.ndarray], max_rows: int) -> Iterator[list
     The first ones have few batches, so that the epoch's first batch is ready soon.
     """
     group: list[np.ndarray] = []
-    count, most = 0, 1
+    count = 0
+    most = 1
     for batch in batches:
         if group and count + len(batch) > max_rows:
             yield group
-            group, count = [], 0
+            group = []
+            count = 0
         group.append(batch)
         count += len(batch)
         if len(group) >= most or count >= max_rows:
             yield group
-            group, count, most = [], 0, min(2 * most, MOST_BATCHES)
+            group = []
+            count = 0
+            most = min(2 * most, MOST_BATCHES)
     if group:
         yield group
 

@@ -66,16 +66,19 @@ class Blocks:
         """
         count = -(-num_samples // self.block_size)
         blocks = torch.randperm(count, generator=generator, device="cpu")
-        sequence, ends = BlockSequence(blocks, self.block_size, num_samples), blocks[:0]
+        sequence = BlockSequence(blocks, self.block_size, num_samples)
+        ends = blocks[:0]
         if world_size > 1:
             blocks, ends = sequence.stretch(rank, world_size)
             # The table is drawn before, from the generator that all ranks share.
             generator = _rank_generator(generator, rank, world_size)
         # Sliced one by one: split() would create the tensors of all slices at once.
-        step, starts = self.blocks_together, range(0, len(blocks), self.blocks_together)
+        step = self.blocks_together
+        starts = range(0, len(blocks), self.blocks_together)
         slices = (sequence.rows(blocks[start : start + step]) for start in starts)
         # Blocks that have less than a batch can't be rounded to whole batches.
-        rest, size = blocks[:0], batch_size if step * self.block_size >= batch_size else 1
+        rest = blocks[:0]
+        size = batch_size if step * self.block_size >= batch_size else 1
         for new_rows in chain(slices, [ends]):
             rows = torch.cat([rest, new_rows])
             whole = len(rows) - len(rows) % size
@@ -124,11 +127,13 @@ class BlockSequence:
             return self.blocks, self.blocks
         length = -(-count // world_size)
         begin = rank * length % count
-        end, again = min(begin + length, count), max(0, begin + length - count)
+        end = min(begin + length, count)
+        again = max(0, begin + length - count)
         first, last = self._slot(begin - 1) + 1, self._slot(end)
         ends = [(begin, self._start(first)), (self._start(last), end)]
         if first > last:  # the stretch lies inside of one block
-            first, ends = last, [(begin, end)]
+            first = last
+            ends = [(begin, end)]
         parts = [self._between(*places) for places in [*ends, (0, again)]]
         return self.blocks[first:last], torch.cat(parts)
 

@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 
 AHEAD_BYTES = 64 << 20
 NUMBER_NBYTES = 32
-"""About the bytes of a number of Python."""
+"""Approximate bytes of a Python number."""
 MOST_PARTS, MOST_ITEMS = 512, 32
-"""An estimate looks at so many parts of a batch, and at so many items of a list that is longer than
-that, or has only texts and numbers: counting all of 8,000 texts would take as long as reading
-them."""
+"""Maximum numbers of parts of a batch that an estimate looks at, and of items of a list that is
+longer than that or has only texts and numbers: counting all of 8,000 texts would take as long as
+reading them."""
 SMALL = frozenset((str, bytes, int, float))
 """Types of the items of such a list."""
 RECHECK_S = 1.0
@@ -44,7 +44,7 @@ def count_nbytes(batches: Any) -> int | None:
 
 def _leaf_nbytes(leaf: Any) -> int | None:
     """The bytes of a leaf; None for one of another kind."""
-    # Tensors come last: to ask whether something is one takes longer than the rest.
+    # Tensors come last: checking for one takes longer than all other checks.
     if isinstance(leaf, bytes | str):
         return len(leaf)
     if isinstance(leaf, int | float | np.generic):
@@ -56,17 +56,19 @@ def _leaf_nbytes(leaf: Any) -> int | None:
 
 
 def estimate_nbytes(batches: Any) -> int:
-    """About the bytes of batches, found in less than a millisecond.
+    """The approximate number of bytes of batches, found in less than a millisecond.
 
     All parts of a level count before those of the level below, so that a large tensor beside many
     small parts is not left out. Of a long list, or of more parts than an estimate looks at, only
-    some count, each for its neighbours too; parts of other kinds than those of count_nbytes are
+    some count, each for its neighbours too; parts of kinds that count_nbytes does not count are
     left out.
 
     >>> estimate_nbytes((["four"] * 1000, object()))
     4000
     """
-    total, num_left, level = 0.0, MOST_PARTS, [(batches, 1.0)]
+    total = 0.0
+    num_left = MOST_PARTS
+    level = [(batches, 1.0)]
     while level:
         nodes = []
         for part, weight in level:
@@ -91,7 +93,8 @@ def _choose_parts(
     if not nodes or not most:
         return []
     looked_at = nodes[:: -(-len(nodes) // most)]
-    share, chosen = most // len(looked_at), []
+    share = most // len(looked_at)
+    chosen = []
     for items, weight in looked_at:
         # Types are looked at much faster than sizes.
         is_long = len(items) > share or (len(items) > MOST_ITEMS and {*map(type, items)} <= SMALL)
@@ -114,7 +117,7 @@ def _list_items(part: Any) -> Sequence[Any] | None:
 
 @dataclass
 class UsualSize:
-    """The size of a usual batch of a loader, by its batches so far."""
+    """The size of a loader's usual batch, judging by its batches so far."""
 
     nbytes: float = 0.0
     """0.0 until a batch has shown it."""
@@ -128,13 +131,14 @@ class BytesAhead:
     """A limit on the results that threads make ahead: a thread waits until it may make another.
 
     Results that are ready count with their own size, and those that are being made with a usual
-    one. If they have more than AHEAD_BYTES together, nothing new is begun but the next `least`
+    one. If they have more than AHEAD_BYTES together, nothing new is begun except the next `least`
     items. So a few large results among small ones do not stop the threads, and results that grow
     have at most AHEAD_BYTES, besides what the threads are making when they begin to grow.
     """
 
     def __init__(self, least: int, usual: UsualSize) -> None:
-        self._least, self._usual = least, usual
+        self._least = least
+        self._usual = usual
         # Its lock is reentrant, as the collector may end the epoch in a thread that holds it.
         self._changed = Condition()
         self._num_received = self._num_making = self._ready_nbytes = 0
@@ -157,9 +161,10 @@ class BytesAhead:
         return nbytes <= AHEAD_BYTES
 
     def finish(self, result: Any) -> int:
-        """Note that an item has been made, and return about the bytes of its result."""
+        """Note that an item has been made, and return the approximate number of bytes of its
+        result."""
         nbytes = 0
-        # An estimate is no reason for which a batch may fail: a user's class may raise anything.
+        # A batch must not fail because of an estimate: a user's class may raise anything.
         with suppress(Exception):
             nbytes = estimate_nbytes(result)
         with self._changed:
@@ -170,7 +175,7 @@ class BytesAhead:
         return nbytes
 
     def receive(self, nbytes: int) -> None:
-        """Note that the loop has got a result of this size."""
+        """Note that the loop has received a result of this size."""
         with self._changed:
             self._num_received += 1
             self._ready_nbytes -= nbytes

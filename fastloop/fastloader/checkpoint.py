@@ -54,7 +54,8 @@ class Position:
         if self.state is None:
             return None
         state: State = self.state | {"delivered": int(self.state["delivered"])}
-        streamed, pending = state.pop(STREAMED, {}), state.pop(PENDING, None)
+        streamed = state.pop(STREAMED, {})
+        pending = state.pop(PENDING, None)
         if pending is not None:
             state["drawn_from"] = pending()
         return state | streamed.get(state["delivered"], {})
@@ -69,13 +70,17 @@ class Position:
         epoch = index(epoch)
         # Scripts call set_epoch before each epoch, including the one that they resume.
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
-            self.epoch, self.state, self.is_loaded = epoch, None, False
+            self.epoch = epoch
+            self.state = None
+            self.is_loaded = False
 
     def load(self, state: State) -> None:
         """Let the next iteration continue this state."""
         # Some formats of checkpoints return arrays or tensors for numbers.
         numbers = {name: index(state[name]) for name in ("epoch", "delivered")}
-        self.state, self.is_loaded, self.epoch = {**state, **numbers}, True, numbers["epoch"]
+        self.state = {**state, **numbers}
+        self.is_loaded = True
+        self.epoch = numbers["epoch"]
 
     def read_loaded(self, name: str) -> Any:
         """A number drawn by the state that the next iteration continues; None without such a
@@ -91,7 +96,8 @@ class Position:
 
     def advance(self, state: State) -> None:
         """Let the next iteration be the epoch after this state's."""
-        self.is_loaded, self.epoch = False, state["epoch"] + 1
+        self.is_loaded = False
+        self.epoch = state["epoch"] + 1
 
     def finish(self, state: State) -> None:
         """Forget this state, as its epoch has been delivered, unless another one has begun."""
@@ -178,7 +184,8 @@ class RandomSources:
             return number
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(drawn["torch"])
-            number, drawn["torch"] = draw_seed(None), torch.get_rng_state()
+            number = draw_seed(None)
+            drawn["torch"] = torch.get_rng_state()
         return number
 
     def restore(self, states: States | None) -> AbstractContextManager[None]:
@@ -193,7 +200,8 @@ class RandomSources:
         loader.
         """
         samplers = list(sampler_chain(self.sampler)) if "samplers" in states else []
-        is_generated, count = self.generator is not None, len(states.get("samplers", []))
+        is_generated = self.generator is not None
+        count = len(states.get("samplers", []))
         if ("generator" in states) != is_generated or len(samplers) != count:
             raise ValueError(
                 "this state was saved with a generator or samplers that this loader lacks, or "
@@ -203,7 +211,8 @@ class RandomSources:
 
     @contextmanager
     def _restore(self, states: States) -> Iterator[None]:
-        samplers, saved = self._check(states), states.get("samplers", [])
+        samplers = self._check(states)
+        saved = states.get("samplers", [])
         if self.generator is not None:
             self.generator.set_state(states["generator"])
         for sampler, state in zip(samplers, saved, strict=True):
@@ -243,7 +252,8 @@ def check_settings(state: States, order: EpochOrder) -> None:
     if "_num_yielded" in state or "_snapshot" in state:
         advice = "finish its epoch with that, or begin the next one with set_epoch"
         raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
-    given, settings = state.get("settings"), order_settings(order)
+    given = state.get("settings")
+    settings = order_settings(order)
     saved = given if isinstance(given, Mapping) else {}
     for name, value in settings.items():
         if name not in saved:

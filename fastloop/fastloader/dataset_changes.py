@@ -1,5 +1,5 @@
-"""Whether a dataset is still as a loader has opened it: a program may change it between two epochs,
-and DataLoader then delivers the changed one.
+"""Check whether a dataset is still as a loader opened it: a program may change it between two
+epochs, and DataLoader then delivers the changed one.
 
 A Dataset that is read through its own `__getitem__` needs no watch. One that is read natively was
 asked once for its memory, or its files.
@@ -28,7 +28,7 @@ class DatasetColumn(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DatasetWatch:
-    """A dataset, and how it was when a loader opened it."""
+    """A dataset, and the facts about it when a loader opened it."""
 
     dataset: Any
     columns: Sequence[DatasetColumn]
@@ -66,7 +66,7 @@ def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
         tensors = [each for each in dataset.tensors if isinstance(each, torch.Tensor)]
         others = [type(each) for each in dataset.tensors if not isinstance(each, torch.Tensor)]
         facts = (*map(_describe_tensor, tensors), *others)
-        # detach() keeps the memory, also if the program assigns to .data.
+        # detach() keeps the memory even if the program assigns to .data.
         return facts, [tensor.detach() for tensor in tensors]
     if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "_indices"):
         table = dataset.data

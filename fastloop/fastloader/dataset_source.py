@@ -1,4 +1,4 @@
-"""Sources of samples that are read one by one, such as torch's map-style Datasets, and collated."""
+"""Sources of samples that are read one by one and collated, such as torch's map-style Datasets."""
 
 from __future__ import annotations
 
@@ -80,8 +80,11 @@ class DatasetSource:
             raise refuse_stop("the reading", indices) from error
 
     def _read_each(self, dataset: Any, indices: list[int]) -> list[Any]:
-        # The loop calls nothing of its own but `begin`: a call takes as long as a cheap sample.
-        begin, samples, index = self.begin, [], 0
+        # The loop calls nothing but `begin` and the dataset: a call takes as long as a cheap
+        # sample.
+        begin = self.begin
+        samples = []
+        index = 0
         try:
             for index in indices:
                 if begin is not None:

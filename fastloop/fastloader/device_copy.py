@@ -5,10 +5,10 @@ reused by torch's allocator only after all copies from it are complete. For othe
 copying call returns only after CUDA has taken the bytes.
 
 Copies to a CUDA device run on a stream of their own. Two races between streams lead to occasional
-wrong values. A step may read a batch before its copy is complete: an event, for which the
-consumer's stream waits, prevents that. Or a copy may overwrite memory that a step is still reading,
-because torch's allocator knows only the stream on which the memory was allocated: record_stream
-prevents that. See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams.
+wrong values. A step may read a batch before its copy is complete: an event that the consumer's
+stream waits for prevents that. Or a copy may overwrite memory that a step is still reading, because
+torch's allocator knows only the stream on which the memory was allocated: record_stream prevents
+that. See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class DeviceCopies:
     """The host-to-device copies of one epoch, for which each thread has its own stream."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._thread = device, threading.local()
+        self._device = device
+        self._thread = threading.local()
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """The context of the calling thread's stream, in which copy() is called."""

@@ -51,7 +51,7 @@ def describe_samples(indices: Sequence[int]) -> str:
 def refuse_stop(part: str, indices: Sequence[int]) -> RuntimeError:
     """The error that replaces a StopIteration, which this part of a loader has raised for these
     samples."""
-    advice = "next(iterator, None) raises none"
+    advice = "next(iterator, None) doesn't raise it"
     return RuntimeError(f"{part} of {describe_samples(indices)} raised StopIteration; {advice}")
 
 

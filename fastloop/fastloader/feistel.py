@@ -1,4 +1,4 @@
-"""A random permutation of any number of samples, each index of which is computed on demand.
+"""A random permutation of any number of samples, with each index computed on demand.
 
 torch.randperm of 10^7 samples takes 40 MB and has to finish before the first batch can be made; of
 10^9 samples it takes 8 GB. Here the position in the epoch is encrypted: as a row and a column of a

@@ -78,7 +78,7 @@ def _memory(thing: object) -> int:
 
 def _find_kept_normal() -> int | None:
     """The place, in the memory of a RandomState, of the flag and of the normal number that numpy
-    keeps for the next call of randn(); None if there is none to be found."""
+    keeps for the next call of randn(); None if it can't be found."""
     state = np.random.RandomState(0)
     state.standard_normal()
     number = state.get_state()[4]  # pyright: ignore[reportArgumentType]
@@ -135,8 +135,9 @@ def _rewind_random(watched: tuple[bytes, float | None]) -> None:
     random.setstate((random.getstate()[0], (*words, place), watched[1]))
 
 
-# Other interpreters than CPython, and future versions of it and of numpy, may keep these elsewhere.
-_reads_memory, _kept_normal = _is_readable(), _find_kept_normal()
+# Interpreters other than CPython, and future versions of it and of numpy, may keep these elsewhere.
+_reads_memory = _is_readable()
+_kept_normal = _find_kept_normal()
 
 GENERATORS = {
     "torch": GlobalGenerator(_seed_torch, _save_torch, _restore_torch, _watch_torch, _rewind_torch),

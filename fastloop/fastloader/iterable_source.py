@@ -29,7 +29,7 @@ class IterableSource:
     iterable: Any
     collate_fn: Callable[[Any], Tree]
     workers: WorkerProcesses | None
-    """Processes that read it, each its share; None: the loop or a thread does."""
+    """Processes that each read a share of it; None: the loop or a thread reads it."""
 
     @property
     def num_samples(self) -> int | None:
@@ -112,13 +112,14 @@ class IterableSource:
         If the iterable has no state of its own, the samples of delivered batches are read again,
         and passed over.
         """
-        size, first = order.batch_size or 1, int(state["delivered"])
+        size = order.batch_size or 1
+        first = int(state["delivered"])
         skipped = self._restore(state, first)
         if state.get(HAS_ENDED):
             return
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
-            # A batch that is skipped is read, too, as only this advances the iterable. Each sample
+            # A skipped batch is read, too, because only reading advances the iterable. Each sample
             # has the seed of its number in the epoch.
             group = try_batch(list, islice(samples, size))
             has_failed = isinstance(group, FailedBatch)
@@ -184,7 +185,7 @@ class StreamBatches:
 
 
 def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarray]]:
-    """Endless groups of one batch each, of the numbers of its samples."""
+    """Endless groups of one batch each, with the numbers of its samples."""
     size = order.batch_size or 1
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 
@@ -195,7 +196,9 @@ class _SeededSamples:
     def __init__(
         self, iterable: Any, begin: Begin, first: int, opened: Iterator[Any] | None
     ) -> None:
-        self._iterable, self._begin, self._number = iterable, begin, first
+        self._iterable = iterable
+        self._begin = begin
+        self._number = first
         self._samples = opened
 
     def __iter__(self) -> Iterator[Any]:

@@ -60,7 +60,8 @@ def use_direct_reads(
     """
     if not len(indices):
         return None
-    piece_nbytes, max_nbytes = len(indices) * source.row_nbytes, _max_nbytes()
+    piece_nbytes = len(indices) * source.row_nbytes
+    max_nbytes = _max_nbytes()
     # A piece in the source's own order is read batch by batch, and never in memory as a whole.
     if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
         return None
@@ -88,7 +89,9 @@ class DirectColumn:
     underlying column converts."""
 
     def __init__(self, column: ArrayColumn | ConvertedColumn, region: FileRegion) -> None:
-        self.spec, self._column, self._region = column.spec, column, region
+        self.spec = column.spec
+        self._column = column
+        self._region = region
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -99,7 +102,8 @@ class DirectColumn:
 
         Raises OSError that names the file if it has become shorter.
         """
-        spec, order = underlying_rows(self._column).spec, np.argsort(indices)
+        spec = underlying_rows(self._column).spec
+        order = np.argsort(indices)
         ends = np.flatnonzero(np.diff(indices[order]) != 1) + 1
         for places in np.split(order, ends):
             offset = self._region.offset + int(indices[places[0]]) * spec.nbytes
@@ -125,7 +129,8 @@ class DirectFile:
     """A file that is open for as long as this object lives."""
 
     def __init__(self, region: FileRegion) -> None:
-        self._path, self._thread = region.path, threading.local()
+        self._path = region.path
+        self._thread = threading.local()
         self._descriptor = _open_descriptor(region.path)
         weakref.finalize(self, os.close, self._descriptor)
         if FileIdentity.of(os.fstat(self._descriptor)) != region.identity:
@@ -138,7 +143,8 @@ class DirectFile:
         """
         # The rows may begin anywhere, a direct read only at a page: it begins before and ends after
         # them.
-        before, done = offset % PAGE, 0
+        before = offset % PAGE
+        done = 0
         pages = self._pages(-(-(before + size) // PAGE) * PAGE)
         while done < before + size:
             count = os.preadv(self._descriptor, [pages[done:].data], offset - before + done)

@@ -21,7 +21,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
-from fastloop.fastloader.epoch_engines import open_reading
+from fastloop.fastloader.epoch_engines import settings_in_use
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_attributes import EpochBatches, EpochIndices, collation
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
@@ -36,6 +36,7 @@ from fastloop.fastloader.native_stream import PieceTimes
 from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
+from fastloop.fastloader.reading import open_reading
 from fastloop.fastloader.recognise_image_folders import log_once
 from fastloop.fastloader.thread_access import CollateFn
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
@@ -56,7 +57,7 @@ DEFAULTED = (
 values that the loader uses if None is given."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
 read_values = attrgetter(*SETTING_ATTRIBUTES)
-"""The values of a loader's settings as they are now, in the sequence of SETTINGS."""
+"""The values of a loader's settings as they are now, in the order of SETTINGS."""
 REOPENING_SETTINGS = frozenset(
     (
         *WORKER_SETTINGS,
@@ -185,7 +186,7 @@ class FastLoader(Generic[T_co]):
         except (ValueError, TypeError) as error:
             raise error.with_traceback(None) from None
         self._open(settings)
-        warn_of_settings(settings, self._reading.settings_in_use(self._epochs.engine))
+        warn_of_settings(settings, settings_in_use(self._reading, self._epochs.engine))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch.
@@ -334,13 +335,15 @@ class FastLoader(Generic[T_co]):
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
-            settings, reading = self._settings, self._reading
-            # batch_size=None, and a sampler of lists, say how the source is read. A dataset that
-            # was made longer or shorter is another one.
-            if not reading.is_of(settings):
+            settings = self._settings
+            reading = self._reading
+            # batch_size=None, and a sampler of lists, say how the source is read. A dataset whose
+            # length has changed has to be opened again.
+            if not reading.is_for(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)
-            self._last_epochs, self._reading = last, reading
+            self._last_epochs = last
+            self._reading = reading
         return last
 
     def __getstate__(self) -> dict[str, Any]:
@@ -387,7 +390,8 @@ class FastLoader(Generic[T_co]):
         """Start an epoch. Its threads end with it, even if it is left early; those of the native
         core wait a second for the next epoch after a whole one."""
         self._follow_dataset()
-        epochs, position = self._epochs, self._position
+        epochs = self._epochs
+        position = self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
         # This comes last, so that the next iteration tries an epoch again that could not begin.

@@ -1,4 +1,4 @@
-"""Attributes of a FastLoader that DataLoader has, too: its samplers and its collate_fn."""
+"""Attributes that a FastLoader shares with DataLoader: its samplers and its collate_fn."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fastloop.fastloader.thread_access import CollateFn
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """The batch sampler of a loader that was given none: the batches of its next epoch.
+    """The batch sampler of a loader that was not given one: the batches of its next epoch.
 
     DataLoader has this attribute and `collate_fn`: accelerate's skip_first_batches, for one, builds
-    another loader of them.
+    another loader from them.
     """
 
     loader: Any
@@ -51,7 +51,7 @@ class EpochBatches:
 
 @dataclass(frozen=True)
 class EpochIndices:
-    """The sampler of a loader that was given none: the indices of its next epoch.
+    """The sampler of a loader that was not given one: the indices of its next epoch.
 
     DataLoader has this attribute, and programs divide by its length, the number of samples.
     """
@@ -68,7 +68,7 @@ class EpochIndices:
 
 @dataclass(frozen=True)
 class Collation:
-    """A collate_fn that makes a loader's batches of the samples of its `dataset`."""
+    """A collate_fn that makes a loader's batches from the samples of its `dataset`."""
 
     collate: Callable[[Any], Tree]
     transform: Callable[[Tree], Tree]

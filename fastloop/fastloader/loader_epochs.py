@@ -14,17 +14,15 @@ from typing import Any
 
 from fastloop.fastloader.checkpoint import PENDING, RandomSources, State, States, initial_state
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.epoch_engines import (
-    NativeEpochs,
-    PythonEpochs,
-    Reading,
-    choose_engine,
-)
+from fastloop.fastloader.epoch_engines import choose_engine
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
+from fastloop.fastloader.native_epochs import NativeEpochs
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
+from fastloop.fastloader.python_epochs import PythonEpochs
+from fastloop.fastloader.reading import Reading
 from fastloop.fastloader.running_epoch import SharedBatches, begin_later, give_length
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
@@ -130,7 +128,9 @@ class LoaderEpochs:
     ) -> Epoch:
         """The epoch that draws its numbers as DataLoader does, or has them from a loaded state."""
         state.pop(PENDING, None)
-        drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
+        drawn = state["drawn_from"]
+        order = self.order
+        epoch = state["epoch"]
         if not is_loaded:
             drawn |= self.sources.states()
         if draws.has_seed and ORDER_SEED not in drawn:
@@ -170,6 +170,5 @@ def open_epochs(settings: LoaderSettings, reading: Reading) -> LoaderEpochs:
     else:
         order = order_of_indices(settings, len(source))
     sources = RandomSources(settings.generator, settings.user_sampler)
-    return LoaderEpochs(
-        settings, order, sources, choose_engine(settings, reading, order), reading.moments
-    )
+    engine = choose_engine(settings, reading, order)
+    return LoaderEpochs(settings, order, sources, engine, reading.moments)

@@ -1,4 +1,4 @@
-"""FastLoader's settings, checked, and warnings about those of DataLoader that have no effect."""
+"""Check FastLoader's settings, and warn about those of DataLoader that have no effect."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ class LoaderSettings:
 
     @property
     def plain_seed(self) -> int | None:
-        """The seed as an int: mixing numpy's integers would overflow, and no checkpoint of plain
-        types holds them."""
+        """The seed as an int: mixing numpy's integers would overflow, and a checkpoint of plain
+        types can't hold them."""
         return None if self.seed is None else int(self.seed)
 
     @property
     def is_unbatched(self) -> bool:
-        """True: no batches are formed of samples."""
+        """True: samples are not formed into batches."""
         return self.batch_size is None
 
     @property
@@ -190,7 +190,8 @@ class LoaderSettings:
     def target(self) -> torch.device | None:
         """The device of the batches with its current index; None if they stay on the CPU.
 
-        Raises ValueError for a CUDA device that torch does not see, and for a name of no device.
+        Raises ValueError for a CUDA device that torch does not see, and for a name that is not a
+        device's.
         """
         device = self.device
         try:
@@ -219,7 +220,7 @@ def plain_number(number: Any) -> Any:
 
 
 def warn_of_settings(settings: LoaderSettings, used: Collection[str]) -> None:
-    """Warn about parameters of DataLoader that are given without an effect.
+    """Warn about given parameters of DataLoader that have no effect.
 
     used: those of NOT_USED that have an effect with this source.
     """

@@ -1,4 +1,4 @@
-"""The choice between the loop and threads, by the times of the batches that each has read."""
+"""Choose between the loop and threads by the times of the batches that each has read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.core.spans import process_cpu_ns
 from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.failed_batch import FailedBatch
-from fastloop.fastloader.reading_choice import Tuning
+from fastloop.fastloader.loader_tuning import Tuning
 
 LOCK_NS = 50_000
 """The cost of a sample that one of several threads reads: each call of torch or numpy lets another
@@ -24,14 +24,15 @@ WAITING_SHARE = 0.2
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
 """If they should have saved more time than this, fewer batches are enough."""
 FEWEST_COMPARED = 3
-"""Least number of batches of each way, of one epoch, that are compared."""
+"""Minimum number of batches of each way, from one epoch, that are compared."""
 FORGIVING = 64
-"""A batch that only a thread has failed to read is forgiven if threads have made so many since the
-one before: an error of a disk or a network may have passed, and few batches are read twice."""
+"""A batch that only a thread failed to read is forgiven if threads have made this many since the
+last such failure: an error of a disk or a network may have passed, and few batches are read
+twice."""
 MOST_EVIDENCE, DECIDED = 1.0, 1.9
-"""The logarithm of the ratio of the two times is evidence, of which a comparison gives at most
-MOST_EVIDENCE. A sum of more than DECIDED is final: after two comparisons if one way takes less than
-0.39 of the other's time. A turn in which one way takes longer by more than e ends at once."""
+"""The logarithm of the ratio of the two times is evidence; a comparison gives at most MOST_EVIDENCE
+of it. A sum of more than DECIDED is final: after two comparisons if one way takes less than 0.39 of
+the other's time. A turn in which one way takes longer by more than e ends at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,13 @@ class ReadTimes:
 
     @property
     def waits(self) -> bool:
-        """True if the samples wait. A thread that only has no core on a busy machine does not pause
-        for each sample."""
+        """True if the samples wait. A thread that merely lacks a core on a busy machine does not
+        pause for each sample."""
         uses_little = self.cpu_ns < WAITING_SHARE * self.reading_ns
         return uses_little and 2 * self.pauses >= self.num_samples
 
     def find_saving_ns(self, num_threads: int, num_cores: int) -> float:
-        """The time that so many threads would have saved, if they read as fast as the loop.
+        """The time that this many threads would have saved, if they read as fast as the loop.
 
         They read the next batches during the step, on the cores that it leaves to them, and all at
         once. Each hand-over of a batch costs time, and with several threads each sample.
@@ -110,7 +111,8 @@ def measure_reading(begun: ThreadClocks, reading_ns: int, num_samples: int) -> R
 
 @dataclass
 class Pace:
-    """The number of threads that save time if they read ahead, by the batches of a loader so far.
+    """The number of threads that save time by reading ahead, judging by the batches of a loader so
+    far.
 
     If samples are cheap, or the loop only traverses them, the loop reads faster itself. If threads
     should save time, they take turns with the loop until one of the two ways has proven faster:
@@ -129,7 +131,7 @@ class Pace:
     loop_ns: tuple[int, ...] = ()
     """Times from one batch to the next that the loop has read itself: the last ones."""
     threads_ns: tuple[int, ...] = ()
-    """The same for threads."""
+    """Times from one batch to the next that threads have read: the last ones."""
     num_comparisons: int = 0
     evidence: float = 0.0
     """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
@@ -161,7 +163,9 @@ class Pace:
         passed, so that threads go on.
         """
         if self.num_since_failure < FORGIVING:
-            self.needs_loop, self.num_threads, self.batches_left = True, 0, 0
+            self.needs_loop = True
+            self.num_threads = 0
+            self.batches_left = 0
         self.num_since_failure = 0
 
     def begin_epoch(self) -> None:
@@ -169,7 +173,7 @@ class Pace:
         self.loop_ns = self.threads_ns = ()
 
     def note(self, between_ns: int) -> None:
-        """Note the time from a batch to the next one, which was read in the way of this turn."""
+        """Note the time from a batch to the next one, which was read in this turn's way."""
         if self.num_threads:
             self.num_since_failure += 1
             self.threads_ns = (*self.threads_ns, between_ns)[-TURN:]
@@ -186,7 +190,9 @@ class Pace:
             return
         if is_leading:
             # If the loop leads, threads get their next turn once they should save time again.
-            self.num_threads, self.loop_ns, self.batches_left = 0, (), TURN
+            self.num_threads = 0
+            self.loop_ns = ()
+            self.batches_left = TURN
         else:
             self._compare()
 
@@ -206,13 +212,13 @@ class Pace:
     def _compare(self) -> None:
         self.evidence += min(MOST_EVIDENCE, max(-MOST_EVIDENCE, self._find_evidence()))
         self.num_comparisons += 1
-        # Without evidence, as of short epochs, threads read that should save time.
+        # Without evidence, for example after short epochs, threads read if they should save time.
         self.num_threads = self.turn_threads if self.evidence >= 0 else 0
         self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 
     def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
-        """Give the threads a turn if they should have saved time for some batches, of which this is
-        the last."""
+        """Give the threads a turn if they should have saved time for some batches, up to this
+        one."""
         if self.batches_left or self.num_threads or self.is_decided:
             return
         numbers = {1, tuning.num_threads}
@@ -225,4 +231,6 @@ class Pace:
         self.num_saving = self.num_saving + 1 if saved_ns > 0 else 0
         if self.num_saving >= (CONFIRMED_LONG if saved_ns > LONG_NS else CONFIRMED):
             self.num_threads = self.turn_threads = num_threads
-            self.num_saving, self.threads_ns, self.batches_left = 0, (), TURN
+            self.num_saving = 0
+            self.threads_ns = ()
+            self.batches_left = TURN

@@ -34,15 +34,15 @@ AHEAD_BYTES = 4 << 20
 cache when they are used."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
-"""The most blocks that are made ahead. Together they have 64 GiB, which holds any epoch that fits
-into memory."""
+"""Maximum number of blocks that are made ahead. Together they have 64 GiB, which holds any epoch
+that fits into memory."""
 MAX_BATCH_SIZE = 1 << 40
 """A number of samples that no epoch reaches; products with it fit into 64 bits."""
 MOST_LAZY_ROWS = 4096
 """Rows that are made ahead if a user's sampler is read as the epoch proceeds: the sampler may be
 slow, or endless."""
 MOST_PIECES = 1 << 16
-"""The most pieces of an epoch that are recorded."""
+"""Maximum number of pieces of an epoch that are recorded."""
 
 Piece = tuple[np.ndarray, np.ndarray | None]
 """Indices, and the int64 sizes of their batches if the batch size is not fixed."""
@@ -122,7 +122,8 @@ def read_order(order: Any, start: int, count: int) -> np.ndarray:
 
 def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
     """int64 indices of the order of one process, drawn piece by piece."""
-    opened, count = open_order(order, order.num_samples), order.num_samples
+    opened = open_order(order, order.num_samples)
+    count = order.num_samples
     for start in range(0, count, PIECE):
         yield read_order(opened, start, min(PIECE, count - start))
 
@@ -161,7 +162,7 @@ class StreamPlan:
 
     @cached_property
     def block_nbytes(self) -> int:
-        """About the number of bytes of a block."""
+        """Approximate number of bytes of a block."""
         # A block waits for all of its indices: blocks of a slow sampler are small.
         if not self.is_lazy:
             return BLOCK_BYTES
@@ -186,7 +187,8 @@ class PieceFeeder:
     """The pieces of an order, which the core asks for when it has less than a block of indices."""
 
     def __init__(self, pieces: Iterator[Piece], finish: Callable[[], None]) -> None:
-        self._pieces, self._finish = pieces, finish
+        self._pieces = pieces
+        self._finish = finish
         self._error: BaseException | None = None
 
     def __call__(self, stream: Any) -> None:
@@ -195,7 +197,8 @@ class PieceFeeder:
             piece = next(self._pieces, None)
         except BaseException as error:
             # Raised by end(), after the batches before it have been delivered.
-            piece, self._error = None, error
+            piece = None
+            self._error = error
         if piece is None:
             stream.finish()
         else:
@@ -255,7 +258,7 @@ class StreamCalls(NamedTuple):
     wrap: Callable[[Any], torch.Tensor]
     """DLPack capsule of a column of the batch -> tensor."""
     wrap_normally: Callable[[Any], torch.Tensor]
-    """The same in inference mode, in which tensors would be inference tensors."""
+    """As `wrap`, for inference mode, in which tensors would be inference tensors."""
     is_inference: Callable[[], bool]
     """True if the caller is in inference mode."""
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None
@@ -289,7 +292,8 @@ def open_stream(
     # NativeColumns exist only if there is a core.
     core = load_core()
     assert core is not None
-    feeder, end = None, delivery.finish
+    feeder = None
+    end = delivery.finish
     # The feeder's end() raises the error of a sampler after the batches before it.
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)

@@ -1,4 +1,4 @@
-"""The source of batches that is made of a user's argument to FastLoader.
+"""Make a source of batches from a user's argument to FastLoader.
 
 The argument is a tree of columns, a map-style Dataset, a list of samples, a table or an iterable.
 Tables of pandas, Arrow and Hugging Face become trees of their columns; none of these libraries is
@@ -37,7 +37,7 @@ from fastloop.fastloader.thread_access import CollateFn, UserCode, share, take_t
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64
-"""Items of a list that are looked at: it may hold millions."""
+"""Maximum number of items of a list that are looked at: it may hold millions."""
 
 SAME_AS_SAMPLES = {
     None: {"int64", "double", "bool"},
@@ -92,11 +92,12 @@ def open_source(settings: LoaderSettings) -> BatchSource | IterableSource:
     A TensorDataset is treated as its tensors, in batches that are lists, as default_collate makes
     them. Raises ValueError for anything else, and for a collate_fn if there is nothing to collate.
     """
-    source, collate_fn = settings.source, settings.collate_fn
+    source = settings.source
+    collate_fn = settings.collate_fn
     default = default_convert if settings.is_unbatched else default_collate
     if isinstance(source, IterableDataset):
         return IterableSource(source, collate_fn or default, settings.workers)
-    # A collate_fn of the user may take any items.
+    # A user's collate_fn may take any items.
     if collate_fn is None:
         check_samples(source)
     source = _columns_of_samples(settings) or read_source(source)
@@ -200,7 +201,7 @@ def read_source(source: Any) -> Any:
 
 
 def check_samples(source: Any) -> None:
-    """Raise ValueError for a list of columns or of Datasets: nobody can mean default_collate to
+    """Raise ValueError for a list of columns or of Datasets: default_collate can't be meant to
     collate these."""
     if type(source) is not list:
         return
@@ -225,10 +226,9 @@ def _is_mapping(source: Any) -> bool:
     """True for arrays by name that are not a dict, such as an h5py.File, a zarr group or an open
     .npz file."""
     is_leaf = pytree.tree_structure(source).is_leaf()
-    is_dataset_itself = isinstance(source, Dataset)
-    # A Dataset of the user may have keys() as well: it is read by index.
     has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
-    return is_leaf and has_keys and not is_dataset_itself
+    # A user's Dataset may have keys() as well: it is read by index.
+    return is_leaf and has_keys and not isinstance(source, Dataset)
 
 
 def columns_of_table(source: Any) -> Any:
@@ -261,7 +261,7 @@ def columns_of_hf_dataset(source: Any) -> Any:
 def _is_kept(column: Any, kept: set[str], is_scalar_only: bool) -> bool:
     kind = column.type
     # With the torch format, lists of a fixed size are dimensions of the samples. Without a format,
-    # they are lists of Python, of which default_collate makes something else than columns do.
+    # they are lists of Python, from which default_collate makes something other than columns do.
     while not is_scalar_only and hasattr(kind, "list_size"):
         kind = kind.value_type
     return str(kind) in kept and not column.null_count

@@ -49,8 +49,8 @@ from fastloop.fastloader.torch_draws import (
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
-"""The most samples for which torch.randperm's order is stored. If there are more, indices are
-computed on demand, see feistel.py."""
+"""Maximum number of samples for which torch.randperm's order is stored. If there are more, indices
+are computed on demand, see feistel.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
@@ -172,14 +172,15 @@ class LoaderOrder:
         """Return the number of batches of an epoch."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
-        count, size = self.num_samples, self.batch_size or 1
+        count = self.num_samples
+        size = self.batch_size or 1
         if self.sampler is not None:
             count = len(self.sampler)  # pyright: ignore[reportArgumentType]
         count = self.rank_share(count)
         return count // size if self.drop_last else -(-count // size)
 
     def rank_share(self, num_samples: int) -> int:
-        """Of this many samples, the number that each rank delivers."""
+        """The number of samples that each rank delivers, out of this many."""
         return -(-num_samples // self.world_size)
 
     def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:
@@ -248,7 +249,8 @@ class LoaderOrder:
 
     def _block_pieces(self, seed: int) -> Iterable[np.ndarray]:
         assert isinstance(self.shuffle, Blocks)
-        generator, size = self._epoch_generator(seed), self.batch_size or 1
+        generator = self._epoch_generator(seed)
+        size = self.batch_size or 1
         # Blocks are dealt out whole: every world_size-th row would spread each rank over all
         # blocks.
         return self.shuffle.pieces(self.num_samples, generator, self.rank, self.world_size, size)

@@ -87,7 +87,9 @@ class PacedGroups:
     """
 
     def __init__(self, batches: Iterator[Any], num_samples: int, lead: int) -> None:
-        self._batches, self._num_samples, self._lead = batches, num_samples, lead
+        self._batches = batches
+        self._num_samples = num_samples
+        self._lead = lead
         self._drawn: deque[list[np.ndarray]] = deque()
         self._count = 0
         self._is_ended = False

@@ -1,4 +1,4 @@
-"""Pickles a value around some of its objects, which are handed over in another way."""
+"""Pickle a value without some of its objects, which are handed over in another way."""
 
 from __future__ import annotations
 

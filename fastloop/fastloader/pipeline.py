@@ -1,4 +1,4 @@
-"""Batches of an epoch made in Python: a list of stages, done by threads and by the loop.
+"""Make the batches of an epoch in Python, by a list of stages that threads and the loop run.
 
 Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
 transforms draw from global generators, which threads would have to share, the loop does the stages
@@ -46,9 +46,9 @@ from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import Pace, measure_reading, read_clocks
 from fastloop.fastloader.process_reading import ProcessBatches
-from fastloop.fastloader.reading_choice import Tuning
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (
     GlobalDraws,
@@ -68,7 +68,7 @@ TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps from groups of indices to batches, of all epochs of a loader."""
+    """The steps from groups of indices to batches, for all epochs of a loader."""
 
     tuning: Tuning
     target: torch.device | None
@@ -133,7 +133,7 @@ class Pipeline:
         return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
-        # Nobody has asked for a thread, nor said that threads may read this Dataset.
+        # The user has neither asked for a thread nor said that threads may read this Dataset.
         is_shared = not isinstance(source, DatasetSource) or source.is_thread_safe
         return self.tuning.is_adaptive and not is_shared
 
@@ -195,7 +195,8 @@ class Work:
         # The first group of the loader shows which generators the samples draw from.
         if self.draws.shared is None:
             return self._find_and_map(groups)
-        num_threads, pace = self.tuning.num_threads, self.pace
+        num_threads = self.tuning.num_threads
+        pace = self.pace
         # The loop makes all batches itself if there are no threads, or if they can't draw.
         if num_threads and pace is not None and not self._shares_generators:
             # A thread that has proven faster may still fail.
@@ -213,7 +214,8 @@ class Work:
         return self.draws is not None and bool(self.draws.shared)
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
-        ahead, limit = self.tuning.prefetch_factor, None
+        ahead = self.tuning.prefetch_factor
+        limit = None
         if num_threads and self.usual is not None:
             # The threads that were asked for, or that there are cores for, make a batch each.
             limit = BytesAhead(max(1, self.tuning.num_threads), self.usual)
@@ -244,7 +246,9 @@ class Work:
         self, pace: Pace, groups: Iterator[StagedGroup]
     ) -> Generator[StagedGroup, None, bool]:
         """Groups that the loop's thread makes; returns True if some are left to threads."""
-        here, is_long, asked_ns = self._without_threads(), True, now_ns()
+        here = self._without_threads()
+        is_long = True
+        asked_ns = now_ns()
         for group in groups:
             # These clocks are only read if the batch before was long: that takes several
             # microseconds, as long as reading some batches.
@@ -253,17 +257,20 @@ class Work:
             staged = here._finish_globally(group)
             delivered_ns = now_ns()
             is_long = delivered_ns - begin_ns > HANDOVER_NS
-            read, step_begin_cpu_ns = None, 0
+            read = None
+            step_begin_cpu_ns = 0
             if begun is not None and is_long:
                 read = measure_reading(begun, delivered_ns - begin_ns, sum(map(len, group.group)))
                 # Counting takes longer than reading if batches are of many small parts.
                 if read.waits:
                     read = replace(read, nbytes=count_nbytes(staged.made))
-                delivered_ns, step_begin_cpu_ns = now_ns(), process_cpu_ns()
+                delivered_ns = now_ns()
+                step_begin_cpu_ns = process_cpu_ns()
             yield staged
             # Otherwise this frame would hold the batches while it makes the next ones.
             del staged, group
-            begin_ns, asked_ns = asked_ns, now_ns()
+            begin_ns = asked_ns
+            asked_ns = now_ns()
             if is_long or pace.batches_left:
                 # With the drawing of the indices, which is a part of the threads' times as well.
                 pace.note(asked_ns - begin_ns)
@@ -318,7 +325,8 @@ class Work:
     def _repeat_failed(self, first: StagedGroup, results: Results, pace: Pace) -> Results:
         """The rest of a turn from a group on that a thread has failed to make. The loop's thread
         makes each such group again, and all later ones if threads fail again, see note_failure."""
-        left, here = deque([first]), self._without_threads()
+        left = deque([first])
+        here = self._without_threads()
         del first
         # The thread ends before the loop reads: it is not known that two may do so at once.
         ended = try_batch(left.extend, results)
@@ -353,7 +361,8 @@ class Work:
         def divide(group: StagedGroup) -> list[Part]:
             return DividedGather(source, group, self._go_on).divide(num_threads)
 
-        num_threads, ahead = self.tuning.num_threads, self.tuning.prefetch_factor
+        num_threads = self.tuning.num_threads
+        ahead = self.tuning.prefetch_factor
         results = map_parts_ahead(divide, groups, num_threads, ahead, in_order=self.in_order)
         return results if self.draws is None else self._go_on_in_loop(results)
 

@@ -94,7 +94,8 @@ def _redirect_seeds() -> None:
         # changed: it looks up another name in torch.random. The name default_generator there keeps
         # torch's own generator, as programs pass it as generator=, which takes nothing else.
         for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
-            code, names = function.__code__, function.__code__.co_names
+            code = function.__code__
+            names = code.co_names
             if DEFAULT_NAME in names and function.__module__ == module.__name__:
                 renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
                 function.__code__ = code.replace(co_names=renamed)
@@ -110,7 +111,8 @@ class PrivateDraws(TorchFunctionMode):
 
     def __init__(self, make_seed: Callable[[], int]) -> None:
         super().__init__()
-        self._make_seed, self._generator = make_seed, torch.Generator("cpu")
+        self._make_seed = make_seed
+        self._generator = torch.Generator("cpu")
         self._is_seeded = False
 
     def __enter__(self) -> PrivateDraws:
@@ -142,7 +144,8 @@ class PrivateDraws(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
         # The user has passed a generator: it is used in every thread.
         if kwargs.get("generator") is not None:
             return func(*args, **kwargs)

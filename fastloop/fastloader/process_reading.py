@@ -1,4 +1,4 @@
-"""Reading of a map-style Dataset by processes, which pays if its code holds the interpreter's lock.
+"""Read a map-style Dataset by processes, which pays off if its code holds the interpreter's lock.
 
 This is the side of the loader: it starts and ends the processes, and asks each for batches. They
 run reader_process.py.
@@ -60,7 +60,7 @@ class Reader:
     lent: set[int] = field(default_factory=set)
     """Numbers of memories with a batch that the program has."""
     asked: list[int | None] = field(default_factory=list)
-    """The memory of each batch that it has yet to make, in that sequence; None: new memory."""
+    """The memory of each batch that it has yet to make, in that order; None: new memory."""
     left: list[int] = field(default_factory=list)
     """Numbers of memories that must not be used again, as forks may have their batches. The process
     hears of them with its next task."""
@@ -73,7 +73,8 @@ class Reader:
         """Ask for a batch; raises OSError if the process has ended."""
         memory = self.free.pop() if self.free else None
         self.asked.append(memory)
-        left, self.left = self.left, []
+        left = self.left
+        self.left = []
         self.connection.send(Task(draws, indices, memory, left))
 
     def receive(self) -> Tree | FailedBatch:
@@ -143,7 +144,9 @@ class ReaderPool:
     """Running processes; they end when it is closed or collected, or with the interpreter."""
 
     def __init__(self, readers: Sequence[Reader], timeout_s: float) -> None:
-        self.readers, self.timeout_s, self.pid = readers, timeout_s, os.getpid()
+        self.readers = readers
+        self.timeout_s = timeout_s
+        self.pid = os.getpid()
         self.close = weakref.finalize(self, _end, readers, self.pid)
 
     def ask(self, number: int, draws: SampleDraws, indices: np.ndarray) -> None:
@@ -234,7 +237,7 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
         reader.process.join(patience)
         for end in (reader.process.terminate, reader.process.kill):
             if reader.process.is_alive():
-                # Together the processes are waited for no longer than one.
+                # The wait for all processes together is no longer than the wait for one.
                 patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
@@ -248,7 +251,7 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
 class ProcessReading:
     """A loader's processes, which start with an epoch and end with it unless they persist.
 
-    Raises ValueError if the system has no such processes.
+    Raises ValueError if this system can't start them.
     """
 
     settings: WorkerProcesses
@@ -271,7 +274,8 @@ class ProcessReading:
 
     def start(self, source: DatasetSource, groups: Groups, draws: SampleDraws) -> ProcessBatches:
         """The batches of the groups, by processes that are started, unless some are idle."""
-        pool, self.idle = self.idle, None
+        pool = self.idle
+        self.idle = None
         # Processes of the parent can't be used in its fork.
         if pool is None or pool.pid != os.getpid():
             pool = _start_pool(self.settings, source, draws)
@@ -300,8 +304,11 @@ class ProcessBatches:
         groups: Groups,
         ahead: int,
     ) -> None:
-        self._reading, self._pool, self._draws = reading, pool, draws
-        self._groups, self._ahead = groups, ahead
+        self._reading = reading
+        self._pool = pool
+        self._draws = draws
+        self._groups = groups
+        self._ahead = ahead
         self._asked = self._received = 0
         self._in_order = reading.in_order
         self._indices: list[deque[np.ndarray]] = [deque() for _ in pool.readers]
@@ -410,7 +417,7 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
     here, there = context.Pipe()
     is_fork = context.get_start_method() == "fork"
     # A fork has copies of all of the parent's open connections, which it closes, see run_reader.
-    # Other start methods hand over nothing but pickled arguments.
+    # Other start methods hand over only pickled arguments.
     arguments = there, settings, (*others, here) if is_fork else ()
     process = context.Process(target=run_reader, args=arguments, daemon=True)
     try:
@@ -424,6 +431,7 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
 
 
 def _describe(context: Any, settings: ReaderSettings, error: Exception) -> str:
-    name, method = type(settings.code.dataset).__name__, context.get_start_method()
+    name = type(settings.code.dataset).__name__
+    method = context.get_start_method()
     problem = f"processes get {name}, collate_fn and worker_init_fn pickled by {method!r}"
     return f"{problem}, and that fails ({type(error).__name__}: {error})"

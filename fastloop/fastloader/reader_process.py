@@ -38,15 +38,15 @@ from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 from fastloop.fastloader.thread_access import UserCode, share
 
 PARENT_S = 5.0
-"""A process without work looks after this time whether its parent still lives."""
+"""A process without work checks after this time whether its parent is still alive."""
 SENDING_S = 0.01
 """A process that sends an error looks for tasks again after this time."""
 MOST_TEXT = 30_000
-"""The number of characters of a traceback that are sent: its last ones."""
+"""Number of characters at the end of a traceback that are sent."""
 
 
 class Task(NamedTuple):
-    """A batch that is to be made."""
+    """A batch to make."""
 
     draws: SampleDraws
     indices: np.ndarray
@@ -134,7 +134,7 @@ def run_reader(
 ) -> None:
     """Make batches until the parent has no more tasks, or is gone.
 
-    others: ends of the parent's connections, of which a fork has copies. While one is open, another
+    others: ends of the parent's connections that a fork has copies of. While one is open, another
     process would not notice that the parent is gone.
     """
     # Ctrl-C reaches the whole process group: the parent gets it too, and ends this process.
@@ -146,7 +146,8 @@ def run_reader(
         other.close()
     # torch gets one thread, as in DataLoader's workers, because several processes use the cores.
     torch.set_num_threads(1)
-    reader, tasks = _start(settings), _Tasks(connection)
+    reader = _start(settings)
+    tasks = _Tasks(connection)
     try:
         for task in tasks:
             _send(tasks, reader.make(task), reader.writer)
@@ -165,8 +166,8 @@ def _start(settings: ReaderSettings) -> _Reader:
         reads_lists=settings.reads_lists,
     )
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
-    # A collate_fn of the user may call default_collate for tensors that it does not return: these
-    # go to neither the batch's memory nor /dev/shm.
+    # A user's collate_fn may call default_collate for tensors that it does not return: these go to
+    # neither the batch's memory nor /dev/shm.
     _collate_into(reader, is_batch=settings.code.collate_fn is default_collate)
     _seed(settings.seed)
     # get_worker_info() tells a Dataset its number, as under DataLoader.
@@ -205,7 +206,8 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
     writer = reader.writer
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-        first, out = batch[0], None
+        first = batch[0]
+        out = None
         if first.is_nested or first.layout is not torch.strided:
             # torch's own function refuses these, with its own message.
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
@@ -228,7 +230,8 @@ class _Tasks:
     """The tasks, until a None is among those that have arrived, or the parent is gone."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection, self._parent = connection, os.getppid()
+        self.connection = connection
+        self._parent = os.getppid()
         self._pending: deque[Task] = deque()
         self._has_ended = False
 

@@ -1,11 +1,11 @@
-"""Finds out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
+"""Find out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
 read as arrays.
 
-Its samples are made of images of Pillow, one by one. If the transform changes each value of a pixel
-by itself, a batch has the same numbers if its rows are looked up in a table of the 256 results. A
-random crop of the padded image, and a random flip, may come before that, and before these a change
-of the size, which Pillow makes here as well. torchvision is never imported here: a program that has
-its datasets has imported it.
+Its samples are made from Pillow's images, one by one. If the transform changes each value of a
+pixel by itself, a batch has the same numbers if its rows are looked up in a table of the 256
+results. A random crop of the padded image, and a random flip, may come before that, and before
+these a change of the size, which Pillow makes here as well. torchvision is never imported here: a
+program that has its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -128,14 +128,15 @@ class ImageRows:
 
     @property
     def slow(self) -> bool:
-        """True if images are reshaped or moved: threads then share each batch, as those of image
+        """True if images are reshaped or moved: threads then share each batch, like those of image
         folders."""
         return self.steps.moves is not None or bool(self.steps.reshaping)
 
     @property
     def spec(self) -> SampleSpec:
         """Dtype and shape of the samples."""
-        moves, height_width = self.steps.moves, self.steps.shape[:2]
+        moves = self.steps.moves
+        height_width = self.steps.shape[:2]
         if moves is not None:
             height_width = moves.size or moves.sides(*height_width)
         dtype = torch.from_numpy(self.table[:0]).dtype
@@ -242,7 +243,7 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
 def is_array_dataset(dataset: Any) -> bool:
     """True for a dataset with images in memory, or a Subset of one, that is read natively.
 
-    Nothing of the user's is called but the attributes of the dataset; no error is raised.
+    None of the user's code is called except attributes of the dataset; no error is raised.
     """
     return _find_steps(dataset) is not None
 
@@ -275,7 +276,8 @@ def _base_of(dataset: Any) -> Any:
 
 
 def _has_images(dataset: Any) -> bool:
-    """True for torchvision's MNIST and CIFAR10, and classes that read their samples likewise."""
+    """True for torchvision's MNIST and CIFAR10, and classes that read their samples in the same
+    way."""
     for module_name, name in FAMILIES:
         base = getattr(sys.modules.get(module_name), name, None)
         if base is None or not isinstance(dataset, base):
@@ -289,7 +291,8 @@ def _find_places(dataset: Any) -> np.ndarray | None:
     if type(dataset) is not Subset:
         return None
     try:
-        own, parent = np.asarray(dataset.indices), dataset.dataset
+        own = np.asarray(dataset.indices)
+        parent = dataset.dataset
         if own.dtype.kind not in "iu" and len(own):
             raise UnrecognisedError(f"the indices of its Subset are {own.dtype}")
         within = _find_places(parent)
@@ -302,7 +305,8 @@ def _find_places(dataset: Any) -> np.ndarray | None:
 
 def _open_rows(dataset: Any) -> ImageRows:
     """The images; raises UnrecognisedError if they, or the transform, are not read natively."""
-    images, places = _base_of(dataset), _find_places(dataset)
+    images = _base_of(dataset)
+    places = _find_places(dataset)
     pixels = _find_pixels(images)
     _check_places(len(pixels), places, dataset)
     steps = _divide_transform(images.transform, pixels.shape[1:])
@@ -321,7 +325,8 @@ def _find_pixels(images: Any) -> np.ndarray:
 
 def _open_labels(dataset: Any) -> ImageLabels:
     """The labels; raises UnrecognisedError if they are not read natively."""
-    images, places = _base_of(dataset), _find_places(dataset)
+    images = _base_of(dataset)
+    places = _find_places(dataset)
     if images.target_transform is not None:
         raise UnrecognisedError("it has a target_transform")
     labels = _as_array(images.targets)
@@ -343,7 +348,7 @@ def _as_array(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise UnrecognisedError(f"its data is no array: {error}") from error
+        raise UnrecognisedError(f"its data is not an array: {error}") from error
 
 
 def _is_grey(images: Any) -> bool:
@@ -355,7 +360,9 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
     """The steps of a transform of images of `shape`; raises UnrecognisedError for other work."""
     if transform is None:
         raise UnrecognisedError("it has no transform")
-    reshaping, moves, parts = [], None, []
+    reshaping = []
+    moves = None
+    parts = []
     for part in transform_parts(transform):
         name = torchvision_name(part)
         if has_own_call(part):

@@ -1,4 +1,4 @@
-"""Finds out whether `Images` can replace torchvision's image folder, and with which settings.
+"""Find out whether `Images` can replace torchvision's image folder, and with which settings.
 
 torchvision is never imported here: a program that has its transforms has imported it.
 """
@@ -334,7 +334,7 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
         samples = list(_list_samples(dataset))
         paths, labels = [path for path, _ in samples], [label for _, label in samples]
     except (IndexError, TypeError, ValueError) as error:
-        raise UnrecognisedError(f"its samples are no (path, label): {error}") from error
+        raise UnrecognisedError(f"its samples are not (path, label): {error}") from error
     # Only for these kinds of files do the decoders return the same pixels.
     if not all(isinstance(path, str) and path.lower().endswith(EXTENSIONS) for path in paths):
         raise UnrecognisedError(f"it has files other than {', '.join(EXTENSIONS)}")
@@ -349,7 +349,7 @@ def _read_steps(folder: Any) -> ImageSteps:
     do."""
     module = sys.modules["torchvision.datasets.folder"]
     if not has_jpeg():
-        raise UnrecognisedError("the native decoder of JPEG is not there, see fastloop.has_jpeg()")
+        raise UnrecognisedError("the native decoder of JPEG is missing, see fastloop.has_jpeg()")
     if folder.loader not in (module.default_loader, module.pil_loader):
         raise UnrecognisedError("it has a loader of its own")
     if sys.modules["torchvision"].get_image_backend() != "PIL":

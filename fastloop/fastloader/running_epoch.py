@@ -1,5 +1,5 @@
-"""The delivery of an epoch's batches to the loop, which may be several threads, and may ask for the
-first batch much later than for the epoch."""
+"""Deliver an epoch's batches to the loop, which may be several threads, and may ask for the first
+batch much later than for the epoch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch
 
 LEAVE_S = 5.0
-"""The longest that the end of an epoch waits for a thread, or a process, to finish its batch. A
-thread that has not finished by then is left behind: it ends with its batch, which nobody gets. A
-process is terminated."""
+"""Maximum time that the end of an epoch waits for a thread, or a process, to finish its batch. A
+thread that has not finished by then is left behind: it ends with its batch, which is not delivered.
+A process is terminated."""
 INTERRUPTED_S = 0.5
-"""The same limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset
-may block for ever."""
+"""This limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset may
+block forever."""
 
 
 class EpochIterator:
@@ -42,7 +42,8 @@ class SharedBatches(EpochIterator):
     def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
         # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
         # collector may close the epoch in the thread that holds it.
-        self._batches, self._lock = batches, RLock()
+        self._batches = batches
+        self._lock = RLock()
 
     def __iter__(self) -> SharedBatches:
         return self
@@ -72,7 +73,7 @@ class Running:
     receive: Callable[[Any], Sequence[Tree]]
     """result -> the group's batches; called in the loop's thread."""
     end: Callable[[], None]
-    """A function that is called when the threads have ended, and ends processes."""
+    """A function that is called when the threads have ended; it ends processes."""
 
     def deliver(
         self,
@@ -103,7 +104,8 @@ class Running:
         try:
             _refuse_fork(pid)
             for result in self.results:
-                batch, batches = None, self.receive(result)
+                batch = None
+                batches = self.receive(result)
                 del result
                 if not batches:
                     # A group without batches is an iterable's end.
@@ -151,7 +153,8 @@ class _Beginning:
     """An iterator over the batches' iterator, which each thread gets once."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin, self._lock = begin, RLock()
+        self._begin = begin
+        self._lock = RLock()
         self._threads: set[int] = set()
         self.begun: list[Any] = []
         self.is_closed = False

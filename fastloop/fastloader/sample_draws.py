@@ -1,12 +1,12 @@
-"""Random draws of a sample: from generators that (seed, epoch, index) seed, in whatever thread.
+"""Random draws of a sample, from generators seeded by (seed, epoch, index) in any thread.
 
-Augmentations draw from the global generators of torch, numpy and `random`, of which a process has
-one each. The loader's first batch, which the loop always reads itself, shows which of these its
+Augmentations draw from the global generators of torch, numpy and `random`, and a process has only
+one of each. The loader's first batch, which the loop always reads itself, shows which of these its
 samples draw from. If samples are read in the loop's own thread, those are seeded for each sample
-and restored after each batch. In other threads, beside which the loop may draw from them at any
-moment, they are left alone. There torch's functions are redirected to a generator of the thread,
-see PrivateDraws. numpy's and random's can't be redirected: samples that draw from them are read in
-the loop.
+and restored after each batch. In other threads they are left alone, because the loop may draw from
+them at any moment. There torch's functions are redirected to a generator of the thread, see
+PrivateDraws. numpy's and random's can't be redirected: samples that draw from them are read in the
+loop.
 
 torchvision's transforms draw once for each call: a RandomHorizontalFlip of a batch flips all of its
 images, or none. So they are applied to each sample of a batch by itself. Other callables get the
@@ -97,7 +97,8 @@ class SampleDraws:
         """Let this thread draw for these samples from now on."""
         # Making the seed itself takes longer, so it is made only when something draws.
         current = _current
-        current.key, current.seed = (self.epoch_seed, kind, indices), None
+        current.key = (self.epoch_seed, kind, indices)
+        current.seed = None
         if current.follow is not None:
             current.follow()
 

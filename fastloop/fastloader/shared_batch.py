@@ -21,7 +21,7 @@ ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 SPARE = 1.25
 """New memory for a batch that did not fit is this many times as large as the batch, because the
-next batches may be somewhat larger."""
+next ones may be somewhat larger."""
 
 
 class Place(NamedTuple):
@@ -83,7 +83,9 @@ class BatchWriter:
         """
         for other in left:
             del self.memories[other]
-        self.number, self.used, self.new_file = number, 0, None
+        self.number = number
+        self.used = 0
+        self.new_file = None
 
     def discard(self) -> None:
         """Forget the memory of a batch that has failed; the parent forgets it, too."""
@@ -126,7 +128,8 @@ class BatchWriter:
 
     def _plan(self, leaves: list[Any], is_new: bool = False) -> tuple[list[Any], int]:
         """The places of the leaves, and their end; is_new: in memory without any leaves."""
-        end, places = 0 if is_new else self.used, []
+        end = 0 if is_new else self.used
+        places = []
         for leaf in leaves:
             offset = None if is_new else self._offset(leaf)
             places.append(_place(leaf, end if offset is None else offset))
@@ -147,7 +150,8 @@ class BatchWriter:
             del self.memories[self.number]
             nbytes = int(SPARE * nbytes)
         file = create_file(-(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-        self.number, self.new_file = self.created, file
+        self.number = self.created
+        self.new_file = file
         self.memories[self.created] = mmap.mmap(file, 0)
         self.created += 1
 
@@ -202,7 +206,8 @@ def _place(leaf: Any, offset: int) -> Place | ArrayPlace:
 
 
 def _contiguous(offset: int, shape: Sequence[int], dtype: torch.dtype) -> Place:
-    strides, step = [], 1
+    strides = []
+    step = 1
     for length in reversed(shape):
         strides.append(step)
         # torch has the same strides for a dimension of length 0.

@@ -1,4 +1,4 @@
-"""The use of a Dataset by a loader's threads: all at once, in turns, or each a pickled copy.
+"""Let a loader's threads use a Dataset: all at once, in turns, or each with a pickled copy.
 
 By default no two threads ever use the same object at the same time.
 """
@@ -22,7 +22,7 @@ CollateFn = Callable[[Any], Tree]
 
 
 class UserCode(NamedTuple):
-    """The code of a user that makes batches: a Dataset and its collate_fn."""
+    """A user's code that makes batches: a Dataset and its collate_fn."""
 
     dataset: Any
     collate_fn: CollateFn
@@ -88,14 +88,16 @@ def _dataset_within(dataset: Any) -> Any:
 
 
 def copy_for_threads(code: UserCode) -> OpenUserCode:
-    """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
+    """A copy of the Dataset for each thread except the calling one, which gets the Dataset itself.
 
     It is pickled once, here, and each thread unpickles it. Threads share read-only memory maps and
     functions without a closure. Raises ValueError if the Dataset can't be pickled; opening raises
     it if the Dataset can't be unpickled.
     """
     data, shared = _pickle(code)
-    originals, owner, local = take_turns(code), threading.get_ident(), threading.local()
+    originals = take_turns(code)
+    owner = threading.get_ident()
+    local = threading.local()
 
     def open_code() -> AbstractContextManager[UserCode]:
         if threading.get_ident() == owner:
@@ -132,7 +134,8 @@ def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
 
 
 def _describe(code: UserCode, error: Exception) -> str:
-    name, reason = type(code.dataset).__name__, f"{type(error).__name__}: {error}"
+    name = type(code.dataset).__name__
+    reason = f"{type(error).__name__}: {error}"
     allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
     problem = f"num_threads gives each thread a pickled copy of {name}, which fails ({reason})"
     return f"{problem}; {allowed}"

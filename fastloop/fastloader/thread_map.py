@@ -1,7 +1,7 @@
-"""A map with work that threads do ahead of its use, while the loop's own thread draws the items.
+"""Map work over items: threads do it ahead of its use, while the loop's own thread draws the items.
 
-The unit of a thread's work is an item, or a part of one: several threads then make the same item,
-and the thread that makes its last part completes it. No thread waits for another.
+A thread works on an item, or on a part of one: several threads then make the same item, and the
+thread that makes its last part completes it. No thread waits for another.
 
 Samplers and batch samplers are read by the loop alone, as DataLoader reads them: they need not be
 thread-safe, and draw from torch's global generator at the same places of a program.
@@ -141,8 +141,10 @@ def _map_by_threads(
         for thread in threads:
             thread.start()
         # Results come in any order, and are delivered by number unless any order will do.
-        drawn, ready = enumerate(_catch(map(divide, items))), {}
-        count, received = _put(tasks, islice(drawn, most)), 0
+        drawn = enumerate(_catch(map(divide, items)))
+        ready = {}
+        count = _put(tasks, islice(drawn, most))
+        received = 0
         # The generator has started, so close() ends the threads from now on.
         yield None
         while received < count:

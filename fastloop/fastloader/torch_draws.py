@@ -108,7 +108,7 @@ class DrawMoments:
     """Number of batches for which iter() draws indices; 0: each is drawn by the next() that
     delivers it."""
     keeps_base: bool
-    """True if the base seed is drawn once, as by DataLoader with persistent workers."""
+    """True if the base seed is drawn once, as DataLoader does with persistent workers."""
     base: int | None = None
     """The base seed that is kept."""
 

@@ -18,7 +18,7 @@ from mmap import ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
-from threading import current_thread, get_ident, local, main_thread
+from threading import RLock, current_thread, get_ident, local, main_thread
 from typing import Any
 
 from fastloop.core.current_batch import UNKNOWN, CurrentBatch, current_batch
@@ -26,7 +26,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 MOST_EVENTS = 100_000
-"""The most events of a thread, of 48 bytes each; later ones are not recorded."""
+"""Maximum number of events of a thread, of 48 bytes each; later ones are not recorded."""
 SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
@@ -160,14 +160,22 @@ class ThreadLog:
         return True
 
 
-_logs: dict[tuple[Path, LaneKey | tuple[int, LaneKind]], ThreadLog] = {}
-"""The logs of this process by folder, and by lane or by a thread and its kind."""
+LogKey = tuple[Path, LaneKey | tuple[int, LaneKind]]
+"""A folder, and a lane or a thread and its kind."""
+_logs: dict[LogKey, ThreadLog] = {}
+"""The logs of this process."""
 _last = local()
 """`folder` and `log` of the thread's last call of `EventLog.here`."""
+# A signal's handler, or a finalizer, may record an event while its thread has the lock.
+_lock = RLock()
+"""Held while `_logs` is changed or counted."""
 
 
 def _forget_parent() -> None:
     """Forget the logs of the process from which this one was forked."""
+    global _lock  # noqa: PLW0603 - all logs of a process share it
+    # A thread of the parent may hold the lock, and does not exist here.
+    _lock = RLock()
     # Parent and child would write to the same places of a shared mapping.
     _logs.clear()
     # Only the thread that has forked exists here.
@@ -200,7 +208,7 @@ class EventLog:
             return _last.log
         # The system may give this thread the id of one that has ended, perhaps of another kind.
         key = self.folder, (get_ident(), kind)
-        log = _logs.get(key) or _logs.setdefault(key, self._open(self._find_lane(kind)))
+        log = _logs.get(key) or self._add_log(key, self._lane_of_process(), kind)
         log.current = current_batch()
         _last.folder, _last.log = self.folder, log
         return log
@@ -208,7 +216,7 @@ class EventLog:
     def of_lane(self, lane: LaneKey) -> ThreadLog:
         """The log of a thread of this process that runs no Python and so can't write itself."""
         key = self.folder, lane
-        return _logs.get(key) or _logs.setdefault(key, self._open(lane))
+        return _logs.get(key) or self._add_log(key, lane)
 
     def add_fact(self, **fact: Any) -> None:
         """Write a fact about this process at once, such as a loader's settings."""
@@ -231,12 +239,14 @@ class EventLog:
             offset = offsets.get(path, 0)
             if offset == UNKNOWN:
                 continue
+            # If this were asked after reading, the process could end with events in between.
+            is_alive = _is_alive(int(path.name.partition(" ")[0]))
             # A thread adds its events in order, so the first empty record follows the last event.
             events = list(_read(path, offset))
             offsets[path] = offset + len(events) * RECORD_BYTES
             found += events
             # A script may start new workers thousands of times.
-            if not events and not _is_alive(int(path.name.partition(" ")[0])):
+            if not events and not is_alive:
                 offsets[path] = UNKNOWN
         return found
 
@@ -266,11 +276,13 @@ class EventLog:
 
     def close(self) -> None:
         """Forget the files that this process has open for the log."""
-        for key in [key for key in _logs if key[0] == self.folder]:
-            del _logs[key]
+        with _lock:
+            for key in [key for key in _logs if key[0] == self.folder]:
+                del _logs[key]
         _last.__dict__.clear()
 
-    def _find_lane(self, kind: LaneKind) -> LaneKey:
+    def _lane_of_process(self) -> LaneKey:
+        """The lane of this process's main thread."""
         # A process that is attached to may import this module before torch.utils.data is complete,
         # and a process that only reads needs no torch.
         from torch.utils.data import get_worker_info
@@ -279,17 +291,19 @@ class EventLog:
         is_loop = self.main_process_id in (None, process_id)
         lane = LOOP_LANE if is_loop else LaneKey(LaneKind.PROCESS)
         # torch tells this in worker processes only.
-        if info is not None:
-            lane = LaneKey(LaneKind.WORKER, info.id)
-        # The thread is numbered, because its lane names a file with one writer.
-        if current_thread() is not main_thread():
-            count = sum(key[0] == self.folder for key in _logs)
-            lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
-        return lane
+        return lane if info is None else LaneKey(LaneKind.WORKER, info.id)
 
-    def _open(self, lane: LaneKey) -> ThreadLog:
-        path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
-        return ThreadLog(path, self.most_events, self.is_lenient)
+    def _add_log(self, key: LogKey, lane: LaneKey, kind: LaneKind | None = None) -> ThreadLog:
+        """A new log under that key, with the lane; with a kind, the lane of this thread in that of
+        its process."""
+        is_main = current_thread() is main_thread()
+        with _lock:
+            # The thread is numbered, because its lane names a file with one writer.
+            if kind is not None and not is_main:
+                count = sum(each[0] == self.folder for each in _logs)
+                lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
+            path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
+            return _logs.setdefault(key, ThreadLog(path, self.most_events, self.is_lenient))
 
 
 @contextmanager

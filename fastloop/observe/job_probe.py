@@ -5,17 +5,13 @@ A DataLoader's dataset and functions are wrapped. In the loop every moment belon
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
-from torch.utils.data import IterDataPipe, MapDataPipe, dataloader, default_collate
-from torch.utils.data._utils import pin_memory
+from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.core.parts import Part
@@ -24,21 +20,7 @@ from fastloop.core.types import Epochs
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.lane_key import LaneKey, LaneKind
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
-from fastloop.observe.torch_hooks import (
-    PINNING,
-    NumberedIndices,
-    number_of_batch,
-    probe_pinning,
-    wrap_queues,
-)
-
-WORKER_LOOP = "_worker_loop"
-"""The function that a worker of a DataLoader runs."""
-WITH_WORKERS = (
-    "torch.utils.data._utils.worker",
-    "torchdata.stateful_dataloader.stateful_dataloader",
-)
-"""The modules in which DataLoaders find that function."""
+from fastloop.observe.torch_hooks import loaders_watched
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,65 +67,6 @@ class Probe:
             log.add(self.fetch, start_ns, stop_ns, batch)
 
 
-class NumberedWorker:
-    """The function that a worker of a DataLoader runs, with NumberedIndices.
-
-    It is pickled by the name of its module: a new process finds torch's own function there.
-    """
-
-    def __init__(self, module: str) -> None:
-        self._module = module
-        original = getattr(import_module(module), WORKER_LOOP)
-        self._run = wrap_queues(original, {"index_queue": NumberedIndices})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NumberedWorker, (self._module,)
-
-    def __call__(self, *args: Any, **named: Any) -> None:
-        """Make batches until the DataLoader ends the worker."""
-        self._run(*args, **named)
-
-
-def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The iterators' __next__, which numbers the batches that it makes in its own thread."""
-
-    @functools.wraps(original)
-    def __next__(iterator: Any) -> T:  # noqa: N807
-        # A Dataset may iterate over another DataLoader; the number is then restored.
-        current = current_batch()
-        outside, current.number = current.number, iterator._num_yielded
-        try:
-            batch = original(iterator)
-        finally:
-            current.number = outside
-        # The batches of a DataLoader that a sample iterates over are not those of the loop.
-        if outside == UNKNOWN:
-            current.received = number_of_batch(iterator)
-        return batch
-
-    return __next__
-
-
-@contextmanager
-def loaders_watched(log: EventLog) -> Iterator[None]:
-    """A context in which DataLoaders of this process, and the workers that they start, number the
-    batches that they make, and record each pinned batch."""
-    iterators: Any = dataloader._BaseDataLoaderIter
-    workers = [sys.modules[name] for name in WITH_WORKERS if name in sys.modules]
-    places = [(iterators, "__next__"), *((pin_memory, name) for name in PINNING)]
-    places += [(module, WORKER_LOOP) for module in workers]
-    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
-    for module in workers:
-        setattr(module, WORKER_LOOP, NumberedWorker(module.__name__))
-    iterators.__next__ = _number_own(iterators.__next__)
-    probe_pinning(log)
-    try:
-        yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> Iterator[T]:
     """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
@@ -152,9 +75,12 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
 
     An event starts at the reading of the clock at which the one before has stopped.
     """
-    here, start_ns = log.here(), now_ns()
-    iterator, here.arrived = iter(batches), 0
-    reached_ns, current = now_ns(), current_batch()
+    here = log.here()
+    start_ns = now_ns()
+    iterator = iter(batches)
+    here.arrived = 0
+    reached_ns = now_ns()
+    current = current_batch()
     here.add(Part.START, start_ns, reached_ns, here.arrived)
     current.received = UNKNOWN
     for batch in iterator:

@@ -70,7 +70,7 @@ class LaneKey(NamedTuple):
         return self if self.of is None else self.of.process
 
     def encode(self) -> str:
-        """The text by which the files of an event log are named."""
+        """The text after which the files of an event log are named."""
         own = f"{self.kind} {NO_NUMBER if self.number is None else self.number}"
         return own if self.of is None else f"{own} {self.of.encode()}"
 

@@ -1,4 +1,4 @@
-"""Recorded events sorted into lanes, one for each process, thread, queue and device."""
+"""Sort recorded events into lanes, one for each process, thread, queue and device."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def last_passes(events: Iterable[Event]) -> list[Event]:
 
 def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
     """Share of the time from start to stop in which at least one of the events runs."""
-    covered_ns, reached_ns = 0, start_ns
+    covered_ns = 0
+    reached_ns = start_ns
     for event in sorted(events, key=_order):
         # Time before reached_ns is covered already, so that events which overlap count once.
         begin_ns, end_ns = max(event.start_ns, reached_ns), min(event.stop_ns, stop_ns)
@@ -219,7 +220,8 @@ def _native_queue(
     made_ns: dict[int, int] = defaultdict(int)
     for piece in (*native, *own):
         made_ns[piece.batch] = max(made_ns[piece.batch], piece.stop_ns)
-    firsts, lane = sorted(made_ns), replace(native[0], lane=LaneKey(LaneKind.NATIVE))
+    firsts = sorted(made_ns)
+    lane = replace(native[0], lane=LaneKey(LaneKind.NATIVE))
     queues = []
     for arrival in arrivals.values():
         # A batch is ready with the last of its pieces; the piece before may end in it.

@@ -35,7 +35,7 @@ class ProbedDataset:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # DataLoader tells the style of a dataset by isinstance.
+        # DataLoader recognizes the style of a dataset by isinstance.
         return type(self.__dict__["_dataset"])
 
     def __len__(self) -> int:
@@ -51,7 +51,8 @@ class ProbedDataset:
     @skip_in_warnings
     def __getitems__(self, indices: list[Any]) -> Any:
         """The argument of collate_fn, as torch's fetcher would make it without this class."""
-        log, dataset = self._log.here(), self._dataset
+        log = self._log.here()
+        dataset = self._dataset
         # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
         getitems = getattr(dataset, "__getitems__", None)
         if not getitems and log.is_detailed:
@@ -69,7 +70,9 @@ class ProbedIterator:
     """An IterableDataset's iterator that records an event for each sample."""
 
     def __init__(self, iterator: Iterator[Any], part: Part, log: EventLog) -> None:
-        self._iterator, self._part, self._log = iterator, part, log
+        self._iterator = iterator
+        self._part = part
+        self._log = log
 
     def __iter__(self) -> ProbedIterator:
         return self

@@ -15,8 +15,8 @@ from fastloop.observe.lane_key import LOOP_LANE, LaneKind
 from fastloop.observe.lanes import Lane, build_lanes, flatten, part_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
-"""Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, as a
-rule pixels of the screen."""
+"""Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, which
+are usually pixels of the screen."""
 PLOT = WIDTH - LEFT - RIGHT
 """Width of a plot."""
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
@@ -31,7 +31,7 @@ FEWEST_SHOWN, MOST_SHOWN = 6, 12
 MOST_QUEUE_ROWS = 8
 """Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
-"""About as many ticks are on an axis."""
+"""Approximate number of ticks on an axis."""
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
 """Width of a digit of a batch's number with its margin, and of a character of the legend."""
 COLOURS = {
@@ -86,7 +86,8 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
     """
     lanes = build_lanes(events)
     loop = [event for lane in lanes if lane.key == LOOP_LANE for event in lane.events]
-    stretches, summary = choose_stretches(loop, lanes), describe_loop(loop)
+    stretches = choose_stretches(loop, lanes)
+    summary = describe_loop(loop)
     elements = [_draw_text(16, 24, title, "heading"), _draw_text(16, 24 + LINE, summary)]
     legend, y = _draw_legend(lanes, 24 + 2 * LINE)
     elements += legend
@@ -131,7 +132,8 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
     """The elements of the parts that the lanes have, and the y of their end."""
     present = {event.part for lane in lanes for event in lane.events}
-    x, elements = 16.0, []
+    x = 16.0
+    elements = []
     for part in Part:
         if part not in present:
             continue

@@ -1,4 +1,4 @@
-"""Wrappers of torch's own functions, by which its threads and workers know the numbers of batches.
+"""Wrappers of torch's own functions, which tell its threads and workers the numbers of batches.
 
 DataLoader numbers the batches of a pass, and sends the number to a worker together with the indices
 of the samples. It pins batches in a thread of the loop's process, or in its next() if it has no
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import local
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from torch.utils.data._utils import pin_memory as module
+from torch.utils.data._utils import pin_memory
 
-from fastloop.core.current_batch import current_batch
+from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
@@ -28,6 +31,15 @@ SENT = "_fastloop_sent"
 """Attribute of an iterator with the number of the batch that a worker has sent last."""
 PINNING = "_pin_memory_loop", "pin_memory"
 """torch's function that the pinning thread runs, and its function that pins a batch."""
+WORKER_LOOP = "_worker_loop"
+"""The function that a worker of a DataLoader runs."""
+WITH_WORKERS = (
+    "torch.utils.data._utils.worker",
+    "torchdata.stateful_dataloader.stateful_dataloader",
+)
+"""The modules in which DataLoaders find that function."""
+
+T = TypeVar("T")
 
 
 def wrap_queues(
@@ -68,7 +80,8 @@ class NumberedIndices:
         item = self._queue.get(*args, **named)
         if isinstance(item, tuple):
             current = current_batch()
-            current.number, current.pass_number = item[0], self._passed
+            current.number = item[0]
+            current.pass_number = self._passed
         # torch's _ResumeIteration, which persistent workers get before each further epoch.
         elif item is not None:
             self._passed += 1
@@ -106,14 +119,14 @@ def number_of_batch(iterator: Any) -> int:
 
 def probe_pinning(log: EventLog) -> None:
     """Let DataLoaders of this process record each pinned batch from now on."""
-    run = module._pin_memory_loop
+    run = pin_memory._pin_memory_loop
 
     def _pin_memory_loop(in_queue: Any, *arguments: Any) -> Any:
         log.here(LaneKind.PINNING)
         return run(NumberedQueue(in_queue), *arguments)
 
-    module.__dict__.update(
-        _pin_memory_loop=_pin_memory_loop, pin_memory=ProbedPinning(module.pin_memory, log)
+    pin_memory.__dict__.update(
+        _pin_memory_loop=_pin_memory_loop, pin_memory=ProbedPinning(pin_memory.pin_memory, log)
     )
 
 
@@ -144,9 +157,73 @@ class ProbedPinning:
         # torch's function calls itself, by its name in the module, for the parts of a batch.
         if getattr(self.inside, "batch", False):
             return self.function(data, *arguments, **named)
-        start_ns, self.inside.batch = now_ns(), True
+        start_ns = now_ns()
+        self.inside.batch = True
         try:
             return self.function(data, *arguments, **named)
         finally:
             self.inside.batch = False
             self.log.here().add(Part.PIN, start_ns, now_ns())
+
+
+class NumberedWorker:
+    """The function that a worker of a DataLoader runs, with NumberedIndices.
+
+    It is pickled by the name of its module: a new process finds torch's own function there.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        original = getattr(import_module(module), WORKER_LOOP)
+        self._run = wrap_queues(original, {"index_queue": NumberedIndices})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumberedWorker, (self._module,)
+
+    def __call__(self, *args: Any, **named: Any) -> None:
+        """Make batches until the DataLoader ends the worker."""
+        self._run(*args, **named)
+
+
+def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The iterators' __next__, which numbers the batches that it makes in its own thread."""
+
+    @functools.wraps(original)
+    def __next__(iterator: Any) -> T:  # noqa: N807
+        # A Dataset may iterate over another DataLoader; the number is then restored.
+        current = current_batch()
+        outside = current.number
+        current.number = iterator._num_yielded
+        try:
+            batch = original(iterator)
+        finally:
+            current.number = outside
+        # The batches of a DataLoader that a sample iterates over are not those of the loop.
+        if outside == UNKNOWN:
+            current.received = number_of_batch(iterator)
+        return batch
+
+    return __next__
+
+
+@contextmanager
+def loaders_watched(log: EventLog) -> Iterator[None]:
+    """A context in which DataLoaders of this process, and the workers that they start, number the
+    batches that they make, and record each pinned batch."""
+    # fastloop attach imports this module before torch.utils.data is complete.
+    from torch.utils.data import dataloader
+
+    iterators: Any = dataloader._BaseDataLoaderIter
+    workers = [sys.modules[name] for name in WITH_WORKERS if name in sys.modules]
+    places = [(iterators, "__next__"), *((pin_memory, name) for name in PINNING)]
+    places += [(module, WORKER_LOOP) for module in workers]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+    for module in workers:
+        setattr(module, WORKER_LOOP, NumberedWorker(module.__name__))
+    iterators.__next__ = _number_own(iterators.__next__)
+    probe_pinning(log)
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)

@@ -1,4 +1,4 @@
-"""Hides the frames of wrappers from the `stacklevel` of warnings."""
+"""Hide the frames of wrappers from the `stacklevel` of warnings."""
 
 from __future__ import annotations
 

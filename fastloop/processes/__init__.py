@@ -1,1 +1,1 @@
-"""Child processes, signals and ranks; imports core alone."""
+"""Child processes, signals and ranks; imports only core."""

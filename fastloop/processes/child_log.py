@@ -1,4 +1,5 @@
-"""The log of a child process: its output if it is silent, and stacks of processes on request."""
+"""Keep the log of a child process: its output if it is silent, and stacks of processes on
+request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fresh process that makes a single call, reports its outcome and is always ended, with the
+"""Run a single call in a fresh process, which reports its outcome and is always ended, with the
 processes that it leaves running."""
 
 from __future__ import annotations
@@ -77,10 +77,12 @@ class Child:
     call: Call
     process: BaseProcess
     receiver: Connection
+    """The connection that receives the outcome."""
     release: Connection
     """A connection; closing it lets the process exit."""
     log: ChildLog
     oom_kills_before: int
+    """Number of processes that the kernel had killed for want of memory before this one started."""
     has_answered: bool = False
     """True when it has returned a value. It then exits by itself."""
     left_running: list[str] = field(default_factory=list)
@@ -129,7 +131,7 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # SIGKILL alone does not tell who has sent it, but the kernel counts, for each cgroup, the
+        # SIGKILL itself does not say who has sent it, but the kernel counts, for each cgroup, the
         # processes that it has killed for want of memory.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
@@ -149,7 +151,7 @@ def start_child(
     On exit, a process that has answered exits by itself; any other is killed with its children.
     Processes that it leaves running are ended too.
     """
-    # A forkserver forks processes of this environment alone.
+    # A forkserver forks only processes of this environment.
     isolation = "spawn" if environment else isolation
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)

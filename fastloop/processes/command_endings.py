@@ -1,5 +1,5 @@
-"""Endings of a command in one line: at a signal while it starts, at a closed pipe, or if the disk
-is full.
+"""End a command with one line: at a signal while it starts, at a closed pipe, or if the disk is
+full.
 
 This module imports next to nothing, because a signal that arrives before the handlers are set
 prints a traceback.
@@ -103,6 +103,7 @@ def print_ending(number: int, addition: str = "") -> None:
 
 
 def _exit_at_once(number: int, _: FrameType | None) -> None:
+    """Print the ending, and exit with the status of a process that the signal has ended."""
     # Only one of the processes that torchrun starts prints the line.
     if os.environ.get("RANK", "0") == "0":
         print_ending(number)

@@ -1,11 +1,11 @@
-"""Virtual environments for options that the main environment can't hold, as their libraries
-exclude others.
+"""Build virtual environments for options that the main environment can't hold, because their
+libraries exclude others.
 
 Such an environment sees the packages of the main environment: a .pth file in its site-packages
 adds the main one's after its own. So torch, which takes gigabytes, is installed once, and a
 requirement still takes precedence over another version in the main environment. A virtual
 environment with --system-site-packages would not do, as it shows the packages of the base
-interpreter, which has none if the main environment is a virtual one itself.
+interpreter, which has none if the main environment is itself a virtual one.
 
 pip installs the requirements. It takes the packages that it sees as installed, and does not
 uninstall those outside of the environment. uv would install torch again: it ignores all packages
@@ -152,7 +152,7 @@ def environments_folder() -> Path:
 
 
 def build_environment(environment: Environment) -> BuiltEnvironment:
-    """The environment, which is built first if it does not exist.
+    """Build the environment if it does not exist, and return it.
 
     A build that fails or is interrupted leaves nothing. Raises Unsupported with the reason.
 
@@ -163,7 +163,7 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
 
 
 def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
-    """The environment, and True if this call has built it; as `build_environment` does.
+    """Build the environment as `build_environment` does; also returns True if this call did so.
 
     Waits, and prints a line about it, while another process builds an environment.
     """
@@ -211,8 +211,8 @@ def _check_contents(environment: Environment) -> None:
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
-    """The environment in that folder. Raises Unsupported if it is not there, or if its description
-    is damaged."""
+    """Read the environment in that folder. Raises Unsupported if it is not there, or if its
+    description is damaged."""
     path = folder / DESCRIPTION
     try:
         values = _DESCRIPTION.validate_json(path.read_bytes())
@@ -273,7 +273,8 @@ def spawn_from(folder: Path) -> Iterator[None]:
         failure = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
         raise JobFailed(failure) from error
     # A spawned process gets the import path of its parent, not that of its own interpreter.
-    path, own = [each for each in sys.path if each not in built.path], list(built.path)
+    path = [each for each in sys.path if each not in built.path]
+    own = list(built.path)
     if built.environment.fastloop is not None:
         path = [each for each in path if not (Path(each) / "fastloop/__init__.py").exists()]
     before = sys.path, spawn.get_executable()
@@ -335,8 +336,8 @@ def _move_scripts(beside: Path, folder: Path) -> None:
 
 
 def _check(command: list[str], temporary: Path) -> str:
-    """The output of a command; raises Unsupported with the line of its output that tells why it
-    has failed."""
+    """Run a command, and return its output; raises Unsupported with the line of its output that
+    says why it has failed."""
     done = _run(command, temporary)
     if done.returncode:
         raise Unsupported(f"no environment: {find_reason(done.stderr + done.stdout)}")
@@ -412,7 +413,7 @@ def _is_source(file: Path, folder: Path) -> bool:
 
 
 def package_in(requirement: str) -> Requirement | None:
-    """The package that a requirement names; None if it is a path, which tells no name.
+    """The package that a requirement names; None if it is a path, which has no package's name.
 
     >>> package_in("--no-deps ffcv>=1")
     <Requirement('ffcv>=1')>

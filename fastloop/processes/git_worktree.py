@@ -1,4 +1,4 @@
-"""Commits of the user's git repository in their own folders, which are removed again."""
+"""Check out commits of the user's git repository in their own folders, which are removed again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
-"""Names of a commit's folder, of the lock beside it that its command holds, and of the index with
+"""Names of a commit's folder, of the lock next to it that its command holds, and of the index with
 which git reads a submodule."""
 SUBMODULE = "160000"
 """git's mode of a submodule in a tree."""
@@ -35,7 +35,7 @@ commit out into the index of the user's working folder."""
 
 
 def find_repository(folder: Path) -> Path | None:
-    """The top folder of the repository that contains the folder; None without one, or without
+    """Find the top folder of the repository that contains the folder; None without one, or without
     git."""
     found = _git(folder, "rev-parse", "--show-toplevel")
     return Path(found).resolve() if found else None
@@ -53,8 +53,8 @@ def explain_no_repository(folder: Path) -> str:
 
 
 def find_commit(folder: Path, name: str) -> str:
-    """The hash of the commit with this name: a hash, a tag, a branch, or a name such as HEAD~1.
-    Empty if there is none."""
+    """Find the hash of the commit with this name: a hash, a tag, a branch, or a name such as
+    HEAD~1. Empty if there is none."""
     return _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
     )
@@ -62,7 +62,7 @@ def find_commit(folder: Path, name: str) -> str:
 
 @contextmanager
 def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
-    """A worktree of that commit in the folder, until the context ends.
+    """Check the commit out as a worktree in the folder, until the context ends.
 
     Raises UsageError if git can't make one. A command that is killed leaves it;
     `remove_left_worktrees` removes it.
@@ -96,7 +96,8 @@ def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> 
         # A submodule that is not there in the working folder is in neither version.
         if not kind.startswith(SUBMODULE) or not (source / ".git").exists():
             continue
-        of_commit, target = kind.split()[2], tree / name
+        of_commit = kind.split()[2]
+        target = tree / name
         variables = {"GIT_INDEX_FILE": str(index)}
         # The index of the submodule stays as it is: git reads the commit into one of its own.
         for command in (["read-tree", of_commit], ["checkout-index", "-a", f"--prefix={target}/"]):
@@ -111,7 +112,7 @@ def _fault(done: subprocess.CompletedProcess[str], source: Path, commit: str) ->
     """The reason why git could not write this commit of the repository in `source`."""
     if find_commit(source, commit):
         return f": {_last_line(done)}"
-    # A shallow repository gets the commit only by its name.
+    # A shallow repository can fetch the commit only by name.
     remedy = f"git -C {shlex.quote(str(source))} fetch origin {commit}"
     return f" has no commit {commit}: {remedy} gets it"
 
@@ -129,6 +130,7 @@ def remove_left_worktrees(repository: Path, parent: Path) -> None:
 
 
 def _remove_worktree(repository: Path, folder: Path) -> None:
+    """Remove a worktree with its lock and index, and its folder if that is then empty."""
     # `worktree prune` is not used: it makes git forget all worktrees without a folder, also the
     # user's on a disk that is not mounted now. The second --force removes an unfinished worktree.
     _call(repository, "worktree", "remove", "--force", "--force", str(folder / WORKTREE))
@@ -152,6 +154,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def _call(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run git in the folder, without the variables that git sets for its hooks."""
     own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],

@@ -1,4 +1,4 @@
-"""Monitor: waits for several processes within a time limit, and samples their resources."""
+"""Wait for several processes within a time limit, and sample their resources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Monitor:
 
     timeout_s: limit for all of them together, from construction on; None: no limit. observed:
     sample the resources of the children while waiting. watch: reports children that stand still;
-    None: nothing does.
+    None: no reports.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Monitor:
             raise EndOfMessages from None
 
     def _answer(self, child: Child) -> Answer:
+        """Receive the answer of a child, with a last sample of its resources."""
         self.pending.remove(child)
         if self._watch is not None:
             self._watch.forget(child)
@@ -100,6 +101,7 @@ class Monitor:
         )
 
     def _wait(self, handles: list[Any]) -> list[Any]:
+        """Wait until a handle is ready, and meanwhile take samples; raises MonitorTimeout."""
         ready: list[Any] = []
         while not ready:
             passed_s = seconds_between(self._start_ns, now_ns())

@@ -1,4 +1,4 @@
-"""Orphans: processes below this one that their own parents have left running."""
+"""End orphans: processes below this one that their own parents have left running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def adopt_orphans() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc = ctypes.CDLL(None)
+    before = ctypes.c_int()
     libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -59,7 +60,8 @@ def end_orphans(known: Collection[int], within_s: float) -> list[str]:
         # The children of a killed orphan become children of this process: the loop looks again, and
         # does not wait for them. An orphan that could not be killed is not looked at again.
         psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)
-        known, within_s = {*known, *(orphan.pid for orphan in orphans)}, 0
+        known = {*known, *(orphan.pid for orphan in orphans)}
+        within_s = 0
     return commands
 
 
@@ -70,6 +72,7 @@ def _orphans(known: Collection[int]) -> list[psutil.Process]:
 
 
 def _command(process: psutil.Process) -> str:
+    """The command and the id of a process, shortened."""
     try:
         command = printable(" ".join(process.cmdline()) or process.name())
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, even if the parent is killed."""
+"""End processes with their parent, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes th
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():
         # A forkserver has forked this worker, and lives as long as any of its processes does: the
-        # kernel would not tell that the process which asked for the worker has been killed.
+        # kernel would not report that the process which asked for the worker has been killed.
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
 
 
 def _end_after(sentinel: int) -> None:
-    """Kill this process once the sentinel tells that another one has ended."""
+    """Kill this process once the sentinel signals that another one has ended."""
     wait([sentinel])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The reason for which pip has failed, in one line of its output."""
+"""Find the reason why pip has failed, in one line of its output."""
 
 from __future__ import annotations
 
@@ -25,15 +25,12 @@ def find_reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "[end of output]" in lines:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
-    found = [re.sub("^error: *", "", line, flags=re.I) for line in lines if _is_error(line)]
+    marked = [line for line in lines if line.lower().startswith("error:")]
+    found = [re.sub("^error: *", "", line, flags=re.I) for line in marked]
     errors = [line for line in found if not line.lower().startswith(IGNORED)]
-    line = (errors or found or lines[-1:] or ["pip has failed without a word"])[0]
+    line = (errors or found or lines[-1:] or ["pip has failed without a message"])[0]
     reason = shorten_words(VERSIONS.sub("", line))
     return f"{reason}{_explain_absence(line, lines)}" if reason.startswith(NOT_FOUND) else reason
-
-
-def _is_error(line: str) -> bool:
-    return line.lower().startswith("error:")
 
 
 def _explain_absence(error: str, lines: list[str]) -> str:

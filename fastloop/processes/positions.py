@@ -1,4 +1,4 @@
-"""Positions in the code of a trial that has not ended: of its process, threads and workers."""
+"""Locate a trial that has not ended in its code: its process, threads and workers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
 """Modules in which a process waits for another one. The calling frame shows the reason."""
 MOST_WORKERS = 8
-"""The most workers, and the most threads, that are described."""
+"""Maximum number of workers, and of threads, that are described."""
 
 
 def locate_processes(child: Child) -> tuple[str, str]:
-    """Positions of the child, its threads and its workers in a few words, and their stacks."""
+    """Locate the child, its threads and its workers in their code; returns their positions in a few
+    words, and their stacks."""
     return locate_by_stacks(
         child.pid, lambda pid: child.stack_of(pid) if _writes_its_stack(pid) else ""
     )
 
 
 def locate_by_stacks(pid: int, stack_of: Callable[[int], str]) -> tuple[str, str]:
-    """Positions of the process, its threads and its workers in a few words, and their stacks.
+    """Locate the process, its threads and its workers in their code; returns their positions in a
+    few words, and their stacks.
 
     stack_of: returns the stacks of a process's threads, the main one's last; empty if it writes
     none.
@@ -84,7 +86,7 @@ def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[ps
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()
         text = " ".join(command)
-        # A fork server and multiprocessing's resource tracker are children too, but no workers.
+        # A fork server and multiprocessing's resource tracker are children too, but not workers.
         if command == parent.cmdline():  # forked
             return [process]
         if "multiprocessing.forkserver" in text:
@@ -105,6 +107,7 @@ def _writes_its_stack(pid: int) -> bool:
 
 
 def _describe(stack: str) -> str:
+    """The position of a process's main thread in a few words."""
     frame = _innermost(stack)
     if frame is None:
         return NO_STACK
@@ -114,6 +117,7 @@ def _describe(stack: str) -> str:
 
 
 def _describe_worker(process: psutil.Process, stack: str) -> str:
+    """The position of a worker in a few words."""
     frame = _innermost(_threads(stack)[-1])
     if frame is None:
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""The ranks that a process starts: their work, their calls, and their messages as JSON."""
+"""Start the ranks of a process: their work, their calls, and their messages as JSON."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class RankPosition:
     location: str = NO_STACK
     """Work of the rank and of its workers, `in <function> (<file>:<line>)`."""
     stack: str = ""
+    """The stacks of the rank and its workers; empty if they did not respond."""
 
 
 def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:
@@ -68,7 +69,7 @@ def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Ca
             local_world_size=process.local_world_size * work.ranks,
             host=process.address.host,
             port=process.address.port,
-            # Keys of an earlier call may still be in the store, see rank_launcher.py.
+            # Keys of an earlier call may still be in the store, see run_ranks.py.
             prefix=f"{process.address.prefix}/call-{number}",
             backend=work.backend,
             # torch needs some limit for its collectives.
@@ -91,7 +92,7 @@ def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
 
 
 def locate_child(child: Child) -> RankPosition:
-    """Positions of a child and its workers in their code, according to their stacks."""
+    """Locate a child and its workers in their code, by their stacks."""
     location, stack = locate_processes(child)
     return RankPosition(rank=child.call.rank, location=location, stack=stack)
 

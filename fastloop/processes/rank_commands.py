@@ -1,4 +1,4 @@
-"""Commands of rank 0 to the other ranks that torchrun has started.
+"""Send commands of rank 0 to the other ranks that torchrun has started.
 
 Rank 0 leads: it alone prepares data, keeps results and prints. The processes of the other ranks,
 its followers, silently execute its commands.
@@ -53,13 +53,15 @@ class Followers:
     numbers: count[int] = field(default_factory=lambda: count(1))
     """Numbers of the calls."""
     joined: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Rank -> its first message."""
 
     def assemble(self, identity: Mapping[str, str]) -> None:
         """Wait until all followers have joined with the same identity, see `identity_of`.
 
         Raises JobFailed if one does not join, reports an error, or has a different identity.
         """
-        monitor, missing = Monitor([], JOIN_TIMEOUT_S), self._missing()
+        monitor = Monitor([], JOIN_TIMEOUT_S)
+        missing = self._missing()
         try:
             while missing := self._missing():
                 message = monitor.next([self.inbox])
@@ -128,6 +130,7 @@ def join_message(rank: int, identity: Mapping[str, str], error: str = "") -> dic
 
 
 def _difference(follower: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """The error of a follower that has other versions or other jobs than rank 0."""
     if theirs["jobs"] != ours["jobs"]:
         return (
             f"RuntimeError: {follower} has composed different jobs: command lines or conf/ differ"
@@ -195,7 +198,8 @@ def _execute(
     make_task: MakeTask,
 ) -> Any:
     """Make the call of a command; return the first message that is about another call."""
-    number, task = message["call"], make_task(message["command"])
+    number = message["call"]
+    task = make_task(message["command"])
     work = work_from_json(message, task)
     children: list[Child] = []
     following = None
@@ -216,7 +220,8 @@ def _post_answers(
     children: list[Child], work: RankWork, number: int, answers: Mailbox, inbox: Connection
 ) -> Any:
     """Post the children's answers; returns a message about another call that came meanwhile."""
-    monitor, failed = Monitor(children, observed=work.observed), False
+    monitor = Monitor(children, observed=work.observed)
+    failed = False
     # After a failure, the children stay until rank 0 ends the call: their exit would make others
     # fail.
     while monitor.pending or failed:

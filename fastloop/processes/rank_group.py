@@ -1,4 +1,5 @@
-"""Ranks of a trial: processes that load and train together as one torch.distributed group.
+"""Join the ranks of a trial, processes that load and train together, in one torch.distributed
+group.
 
 Without a group, the functions of this module describe a single process: rank 0 of 1.
 """

@@ -1,4 +1,4 @@
-"""Resources used by a process and all its children, sampled from outside.
+"""Sample the resources used by a process and all its children, from outside.
 
 Every figure is a lower bound: a peak between two samples is missed, and so is a process that lives
 between two samples. CPU time and bytes read survive their process: Linux adds the counters of an
@@ -100,7 +100,8 @@ def sample(pid: int) -> Sample:
     for process in processes:
         # The process may have ended meanwhile.
         with contextlib.suppress(psutil.Error):
-            key, times = (process.pid, process.create_time()), process.cpu_times()
+            key = (process.pid, process.create_time())
+            times = process.cpu_times()
             cpu_s[key] = times.user + times.system, times.children_user + times.children_system
             switches |= {(key, thread): count for thread, count in _switches(process).items()}
     return Sample(
@@ -116,7 +117,7 @@ def sample(pid: int) -> Sample:
 def shm_bytes() -> int | None:
     """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm.
 
-    torch unlinks the files of batches immediately, so that a listing would miss them.
+    torch unlinks the files of batches immediately, so a listing would miss them.
     """
     try:
         stat = os.statvfs(SHM)
@@ -135,12 +136,14 @@ def shm_total_bytes() -> int | None:
 
 
 def _pss(process: psutil.Process) -> int | None:
+    """PSS of the process in bytes; None if the system does not report it."""
     with contextlib.suppress(psutil.Error):
         return getattr(process.memory_full_info(), "pss", None)
     return None
 
 
 def _read(process: psutil.Process) -> int | None:
+    """Bytes that the process has read from disks; None if the system does not count them."""
     # macOS does not count the bytes.
     if hasattr(process, "io_counters"):
         with contextlib.suppress(psutil.Error, NotImplementedError):
@@ -149,7 +152,7 @@ def _read(process: psutil.Process) -> int | None:
 
 
 def _switches(process: psutil.Process) -> dict[int, int]:
-    """Context switches by thread; psutil reads the main thread's alone."""
+    """Context switches by thread; psutil reads only the main thread's."""
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):

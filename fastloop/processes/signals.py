@@ -1,4 +1,4 @@
-"""Signals that end a command: everything that was begun is ended, once and in order."""
+"""Handle signals that end a command: everything that was begun is ended, once and in order."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def defer_signals() -> Iterator[None]:
     """Handle signals that arrive inside the context at its end.
 
     A signal mask would not do: another thread may receive the signal, and Python then runs the
-    handler in the main thread all the same.
+    handler in the main thread anyway.
     """
     # Python lets only the main thread set signal handlers.
     is_main = threading.current_thread() is threading.main_thread()

@@ -1,6 +1,6 @@
-"""Notices, while it happens, that a call's processes do nothing at all.
+"""Watch the processes of a call, and report those that do nothing at all while it happens.
 
-A window reports no batches to the command, so that work is judged from outside: by the CPU time of
+A window reports no batches to the command, so work is judged from outside: by the CPU time of
 the process and its children, and by the bytes that they read from files. A loader that sleeps on
 purpose looks the same as one that hangs. So only these facts are reported, once for each
 standstill, and nothing is ended.
@@ -20,7 +20,7 @@ from fastloop.processes.child_process import Child
 STALL_S = 30.0
 """Time without any work after which a standstill is reported."""
 CHECKS = 3
-"""Number of looks at the processes within that time; each takes some milliseconds."""
+"""Number of checks of the processes within that time; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
 """Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
 time."""
@@ -34,6 +34,7 @@ class Activity:
 
     cpu_s: float = 0.0
     read_bytes: int = 0
+    """Bytes read by system calls."""
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,7 @@ class _Standstill:
     since_ns: int
     activity: Activity
     is_told: bool = False
+    """True once it was reported."""
 
 
 class StallWatch:
@@ -86,7 +88,9 @@ class StallWatch:
             self._children.remove(child)
 
     def _check(self, child: Child, now: int) -> None:
-        activity, before = self._look(child.pid), self._seen.get(child.pid)
+        """Look at a child, and report it once if it has stood still for STALL_S."""
+        activity = self._look(child.pid)
+        before = self._seen.get(child.pid)
         if before is None or _has_worked(before, activity, now):
             self._seen[child.pid] = _Standstill(since_ns=now, activity=activity)
             return
@@ -98,7 +102,8 @@ class StallWatch:
 
 def activity_of(pid: int) -> Activity:
     """CPU time of the process and its children, and bytes that they have read by system calls."""
-    cpu_s, read_bytes = 0.0, 0
+    cpu_s = 0.0
+    read_bytes = 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):

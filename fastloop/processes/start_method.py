@@ -1,4 +1,4 @@
-"""Start methods of child processes: fork from a server that has imported most modules, or spawn."""
+"""Start child processes: fork them from a server that has imported most modules, or spawn them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set when the forkserver has started a process."""
 TIE, HOOK = "fastloop.processes.forkserver_tie", "fastloop.processes.forkserver_hook"
-"""Imported by the forkserver alone."""
+"""Modules that only the forkserver imports."""
 BENCHMARKS = "fastloop.options.benchmark."
 STEPS = f"{BENCHMARKS}_model"
 """Module that is imported if jobs have a model."""
@@ -109,7 +109,7 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
             SERVER_IS_READY.clear()
             forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
         cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        message = f"ChildProcessError: the system starts no further process{cause}: {LIMITS}"
+        message = f"ChildProcessError: the system can't start another process{cause}: {LIMITS}"
         raise JobFailed(Failure(kind=FailureKind.ERROR, message=message)) from None
 
 

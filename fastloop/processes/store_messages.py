@@ -1,4 +1,5 @@
-"""Messages between the processes that torchrun starts: JSON under numbered keys of torch's store.
+"""Send messages between the processes that torchrun starts: JSON under numbered keys of torch's
+store.
 
 torchrun hosts the store; without it, the launcher does (`host_store`). No message is unpickled or
 executed: a command names a job and a trial, an answer holds numbers.
@@ -11,7 +12,7 @@ import json
 import socket
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta  # noqa: TID251 - a length of time, no clock
+from datetime import timedelta  # noqa: TID251 - a length of time, not a clock
 from multiprocessing.connection import Connection, Pipe
 from threading import Thread
 from typing import Any
@@ -40,7 +41,8 @@ def host_store() -> TCPStore:
     """A store on the loopback interface; it is closed when the object is deleted."""
     # The system chooses a free port, and the socket is handed over: nobody can take it in between.
     listener = socket.create_server((LOOPBACK, 0))
-    port, timeout = listener.getsockname()[1], timedelta(seconds=HANDSHAKE_S)
+    port = listener.getsockname()[1]
+    timeout = timedelta(seconds=HANDSHAKE_S)
     return TCPStore(
         LOOPBACK,
         port,
@@ -111,6 +113,7 @@ class Mailbox:
 
     store: Store
     name: str
+    """Prefix of the keys of its messages."""
 
     def post(self, message: Any) -> None:
         """Append a message; has no effect if the store is lost."""
@@ -140,7 +143,9 @@ class Mailbox:
                 inbox.recv()
 
     def _forward(self, sender: Connection) -> None:
-        number, message = 0, None
+        """Send all messages of the store to the pipe, until STOP or the end of the store."""
+        number = 0
+        message = None
         with sender, contextlib.suppress(RuntimeError, OSError):
             while message != STOP:
                 number += 1

@@ -1,4 +1,4 @@
-"""The environment variables that torchrun sets in each process that it starts."""
+"""Read the environment variables that torchrun sets in each process that it starts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class StoreAddress:
     host: str
     port: int
     prefix: str = "fastloop"
+    """Prefix of this command's keys in the store."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -76,6 +77,7 @@ def torchrun_process() -> TorchrunProcess | None:
 
 
 def _number(name: str, value: str) -> int:
+    """Parse the number in a variable; raises UsageError if it is not one."""
     try:
         return int(value)
     except ValueError:
@@ -83,7 +85,7 @@ def _number(name: str, value: str) -> int:
 
 
 def make_rank_environment() -> dict[str, str]:
-    """The variables that torchrun sets for the only rank, with a port that is free now."""
+    """Make the variables that torchrun sets for the only rank, with a port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -97,6 +99,6 @@ def make_rank_environment() -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "none",
-        # There is no agent with a store, so that the rank makes its own.
+        # There is no agent with a store, so the rank makes its own.
         AGENT_STORE: "False",
     }

@@ -1,1 +1,1 @@
-"""Tables, charts, verdicts and reports of results; imports core alone."""
+"""Tables, charts, verdicts and reports of results; imports only core."""

@@ -1,4 +1,4 @@
-"""The caveats of several jobs, grouped by kind."""
+"""Group the caveats of several jobs by kind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Caveat:
     def text(self) -> str:
         """The jobs, each with its details; details that all jobs share are given once."""
         if len(set(self.details.values())) == 1:
-            names, detail = ", ".join(self.details), next(iter(self.details.values()))
+            names = ", ".join(self.details)
+            detail = next(iter(self.details.values()))
             return f"{names} ({detail})" if detail else names
         return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
 
 
 def group_caveats(results: Sequence[Result]) -> list[Caveat]:
-    """The caveats of these results, grouped by kind, in the order of their first jobs.
+    """Group the caveats of these results by kind, in the order of their first jobs.
 
     Details begin with the benchmark if there are several.
     """

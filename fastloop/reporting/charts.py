@@ -1,4 +1,4 @@
-"""Charts of the jobs of a benchmark, and of the parts of an epoch, in one style."""
+"""Draw charts of the jobs of a benchmark, and of the parts of an epoch, in one style."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ LOG_FROM = 20.0
 """An axis is logarithmic if the slowest job takes more than this many times as long as the
 fastest."""
 HEAD_IN = 0.3
-"""Height of the headings of columns beside the axes."""
+"""Height of the headings of columns next to the axes."""
 COLUMN_PT = 36
-"""Width of a column of figures beside the axes, in points."""
+"""Width of a column of figures next to the axes, in points."""
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""
 PANEL_IN = 1.15
@@ -119,7 +119,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrap_label(text: str, width: int) -> str:
-    """The text on at most two lines of `width` characters, shortened if it needs more.
+    """Wrap the text to at most two lines of `width` characters, and shorten it if it needs more.
 
     Lines end after a comma if they can.
     """
@@ -132,7 +132,7 @@ def wrap_label(text: str, width: int) -> str:
 
 
 def draw_seconds(rows: Sequence[Row]) -> Figure:
-    """A dot for each job's median with its 95 % interval, and its rank and ratio beside it.
+    """A dot for each job's median with its 95 % interval, and its rank and ratio next to it.
 
     The axis is logarithmic if the slowest job takes over 20 times as long as the fastest.
     """
@@ -266,6 +266,7 @@ def _write_value(axes: Axes, place: float, text: str) -> None:
 
 
 def _set_grid(axes: Axes) -> None:
+    """Draw vertical grid lines behind the data, at most about five on a linear axis."""
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     if axes.get_xscale() == "linear":
@@ -365,7 +366,7 @@ def _write_labels(
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """The ascending heights, moved as little as keeps them apart; the last at most at 1."""
+    """The ascending heights, moved just enough to keep them apart; the last one is at most 1."""
     # First upwards from the lowest; labels that would leave the axes at the top then push the ones
     # below them down again.
     apart: list[float] = []

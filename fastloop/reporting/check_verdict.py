@@ -1,4 +1,4 @@
-"""The verdict of `fastloop check`: is a job slower than its base, or can't they be compared?"""
+"""Judge for `fastloop check` whether a job is slower than its base, if they can be compared."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ class CheckVerdict:
 
     status: CheckStatus
     lines: tuple[str, ...]
+    """The sentences that the command prints."""
     slower: frozenset[tuple[str, str]] = frozenset()
     """Jobs and benchmarks that are slower than allowed."""
 
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | None:
-    """The difference of environment or data that makes times incomparable; None if there is
+    """Find the difference of environment or data that makes times incomparable; None if there is
     none."""
     # Another host does not count as a difference, because a CI service has many hosts. The other
-    # keys tell the kind of machine.
+    # keys describe the kind of machine.
     found = [
         each
         for each in find_differences(pairs)
@@ -75,8 +76,8 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | Non
 
 
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> CheckVerdict:
-    """The verdict on speed: has a job become slower beyond noise and by more than fail_above
-    percent? A check does not pass if a job of the base was not measured.
+    """Judge the speed: has a job become slower beyond noise and by more than fail_above percent? A
+    check does not pass if a job of the base was not measured.
 
     Raises UsageError if the sets share no job, or `measure` is unknown for a job.
     """
@@ -109,11 +110,12 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
 
 
 def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus) -> CheckVerdict:
+    """The verdict on differences that make times incomparable, with the ways out."""
     shown = dict.fromkeys(
         f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
     )
     names = ", ".join(dict.fromkeys(each.condition for each in found))
-    remedy = f"record=true records a new base, allow: [{names}] in the file compares all the same"
+    remedy = f"record=true records a new base, allow: [{names}] in the file compares them anyway"
     line = f"{subject} differs: {', '.join(shown)}: not comparable; {remedy}"
     return CheckVerdict(status=status, lines=(line,))
 
@@ -124,6 +126,7 @@ def _hosts(pairs: Pairs) -> set[tuple[object, object]]:
 
 
 def _cost(pairs: Pairs, measure: Measure) -> Cost:
+    """The figure that is compared; raises UsageError if a job has no limit to compare with."""
     if measure == "seconds":
         return seconds_per_sample
     for pair in pairs.values():
@@ -135,12 +138,13 @@ def _cost(pairs: Pairs, measure: Measure) -> Cost:
 
 
 def _multiple_of_limit(measured: Measurement) -> float:
-    """Time relative to the time of the machine's limit, which was measured beside it."""
+    """Time relative to the time of the machine's limit, which was measured next to it."""
     assert measured.limit_fraction is not None
     return 1 / measured.limit_fraction
 
 
 def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
+    """A line on the change of a benchmark of a job."""
     times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":

@@ -1,4 +1,4 @@
-"""The rules for ranking jobs together: they have to do the same work with the same data."""
+"""Decide which jobs may be ranked together: they have to do the same work with the same data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def delivers_same(result: Result, other: Result) -> bool:
     return not _data_ids(result).isdisjoint(_data_ids(other))
 
 
-def _work(result: Result) -> tuple:
+def _work(result: Result) -> tuple[object, ...]:
+    """The amount and kind of a job's work, its sweep, and the tags that bar it from ranks."""
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
     # The first ten batches of 64 samples are more work than the first ten of 32.
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
@@ -46,13 +47,14 @@ def _work(result: Result) -> tuple:
 
 
 def _data_ids(result: Result) -> set[str]:
+    """The ids of what a job delivers; jobs that share one deliver the same data."""
     # An empty id means that the id is unknown, and matches no other id. Two jobs without ids count
     # as alike.
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
-    """The results in groups: connected components of the relation `comparable`."""
+    """Divide the results into groups: connected components of the relation `comparable`."""
     groups: list[list[Result]] = []
     left = [*range(len(results))]
     while left:
@@ -85,6 +87,7 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
 
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
+    """True if the trials decide the ranking of these jobs, which may be ranked together."""
     # Jobs that get no ranks never have a decided ranking.
     if any(tag in result.tags for result in results for tag in UNRANKED):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING

@@ -1,4 +1,4 @@
-"""Comparison of two sets of results, job by job: conditions, changes, the answer."""
+"""Compare two sets of results, job by job: conditions, changes, the answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fastloop.core.types import UsageError
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
 FEWEST_TRIALS = 5
-"""Least number of trials of a set for an interval: with fewer trials, the interval contains the
+"""Minimum number of trials of a set for an interval: with fewer trials, the interval contains the
 true ratio too rarely."""
 Cost = Callable[[Measurement], float]
-"""A trial -> the figure by which it is compared; less is better."""
+"""A trial -> the figure by which it is compared; lower is better."""
 Pairs = dict[str, tuple[Result, Result]]
 """Name of a job -> its result in the base set and its result in the new set."""
 SOURCE, CONTENT = "data fingerprint", "data content"
@@ -39,8 +39,8 @@ They count as equal to every value."""
 class CostChange:
     """Difference between the sets in one benchmark of one job.
 
-    base_s and new_s are seconds per sample, so that the sets may differ in the number of samples,
-    or values of another cost.
+    base_s and new_s are seconds per sample, as the sets may differ in the number of samples, or
+    values of another cost.
     """
 
     benchmark: str
@@ -73,7 +73,7 @@ def seconds_per_sample(measured: Measurement) -> float:
 
 
 def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChange]:
-    """A change for every benchmark of every job that finished in both sets.
+    """Find the change of every benchmark of every job that finished in both sets.
 
     Their tests are corrected for their number (Holm 1979): two sets of equal jobs, however many,
     have a significant change in at most 5 % of cases.
@@ -134,6 +134,7 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
 
 
 def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> CostChange:
+    """The change of a benchmark of a job, before its test is corrected for their number."""
     return CostChange(
         benchmark=benchmark,
         job=job,
@@ -144,6 +145,7 @@ def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -
 
 
 def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
+    """A row of the table: job, both times, and their ratio with its interval."""
     shown = (significant(unit.of(each), 4) for each in (change.base_s, change.new_s))
     figures = "".join(f"{each:>9}" for each in shown) + "  "
     ratio = change.ratio
@@ -152,18 +154,20 @@ def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
     else:
         figures += f"{ratio.estimate:>8.3f}   {show_bounds(ratio)}"
         figures += f" {_direction(change, fail_above)}"
-    name = change.job if len(change.job) < 31 else f"{change.job}\n"
-    return (f"{name:<31}" if "\n" not in name else name + " " * 31) + figures.rstrip()
+    # A name that is longer than its column gets a line of its own.
+    name = f"{change.job:<31}" if len(change.job) < 31 else f"{change.job}\n{' ' * 31}"
+    return name + figures.rstrip()
 
 
 def show_bounds(ratio: stats.Ratio) -> str:
-    """The interval of a ratio; words if it is so wide that its numbers would tell nothing."""
+    """The interval of a ratio; words if it is so wide that its numbers would say nothing."""
     if ratio.high < WIDEST_INTERVAL * ratio.low:
         return f"{ratio.low:.3f} to {ratio.high:.3f}"
     return f"wider than a factor of {WIDEST_INTERVAL:g}"
 
 
 def _direction(change: CostChange, fail_above: float) -> str:
+    """The word for a change beyond noise; empty if there is none."""
     if change.is_regression(fail_above):
         return "SLOWER"
     if change.is_faster:
@@ -208,7 +212,7 @@ def no_longer_finishes(before: Result, after: Result) -> bool:
 
 
 def parse_percent(text: str) -> float:
-    """The percentage as a number; raises UsageError unless it is finite and at least 0."""
+    """Parse the percentage; raises UsageError unless it is finite and at least 0."""
     try:
         # float() also accepts the digits of other scripts, which are a typing error here.
         percent = float(text) if text.isascii() else math.nan
@@ -227,12 +231,13 @@ class Difference:
     condition: str
     """A name that `allow=` accepts."""
     key: str
+    """Name of the value that differs."""
     base: object
     new: object
 
 
 def find_differences(pairs: Pairs) -> Iterator[Difference]:
-    """The conditions that differ, job by job."""
+    """Find the conditions that differ, job by job."""
     for name, pair in pairs.items():
         for condition, values in CONDITIONS.items():
             before, after = map(values, pair)
@@ -261,9 +266,10 @@ def check_comparable(
 
 
 def parse_allow(names: set[str]) -> set[str]:
-    """The names of conditions; raises UsageError for any other."""
+    """Return the names of conditions; raises UsageError for any other name."""
     if unknown := sorted(names - CONDITIONS.keys()):
-        shown, allowed = ",".join(sorted(names)), ",".join(CONDITIONS)
+        shown = ",".join(sorted(names))
+        allowed = ",".join(CONDITIONS)
         raise UsageError(f"allow={shown}: no such difference: {unknown[0]}; allowed: {allowed}")
     return names
 
@@ -346,6 +352,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
 
 
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
+    """Sentences on the worst regression, and on the number of regressions."""
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
     # A change without a ratio is not a regression.
@@ -360,6 +367,7 @@ def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[
 
 
 def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[str]:
+    """Sentences for sets without a regression, and on changes that noise may hide."""
     faster = sum(each.is_faster for each in changes)
     numbers = {"is faster" if faster == 1 else "are faster": faster}
     slower = sum(each.is_slower for each in changes)

@@ -1,5 +1,5 @@
-"""The head of an answer: the settings of its jobs, with all values that occur, and the load of the
-machine."""
+"""Write the head of an answer: the settings of its jobs, with all values that occur, and the load
+of the machine."""
 
 from __future__ import annotations
 

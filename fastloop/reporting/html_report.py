@@ -1,4 +1,5 @@
-"""A report as a single HTML file without scripts or requests, for screens, phones and print."""
+"""Render a report as a single HTML file without scripts or requests, for screens, phones and
+print."""
 
 from __future__ import annotations
 

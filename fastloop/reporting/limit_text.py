@@ -1,4 +1,4 @@
-"""Words for the limits that shares in tables, verdicts and caveats refer to."""
+"""Name the limits that shares in tables, verdicts and caveats refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a benchmark in at most three sentences; the first one is the answer."""
+"""Say the outcome of a benchmark in at most three sentences; the first one is the answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 MOST_SENTENCES = 3
+"""Sentences of a verdict; further ones are dropped."""
 MOST_NAMED = 4
-"""Most jobs of a tie that are named."""
+"""Maximum number of named jobs of a tie."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
 """Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
 another, if they are not due to chance."""
 BEYOND_CHANCE = 4
 """Standard deviations of the difference of two uniform shuffles beyond which it is not due to
-chance. One normal value in 30,000 lies so far above the mean, and all pairs of jobs are
+chance. One normal value in 30,000 lies that far above the mean, and all pairs of jobs are
 compared."""
 
 
@@ -41,6 +42,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _outcome(comparison: Comparison) -> list[str]:
+    """Sentences that name the winner, the tie, or the reason for no ranking."""
     rows = comparison.rows
     if len(rows) == 1:
         return [
@@ -62,17 +64,18 @@ def _outcome(comparison: Comparison) -> list[str]:
 def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank."""
     family = _loader_of_all(comparison, best)
-    tie = _describe_tie(comparison, {row.label: row.label for row in best})
     # If all of them have one loader, that is the answer, and the tie is between its settings.
     if family:
         names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
-        tie = f"Its {_describe_tie(comparison, names)}"
-        return [f"{family} is fastest{_lead(comparison, best[0])}.", f"{tie}."]
+        tie = _describe_tie(comparison, names)
+        return [f"{family} is fastest{_lead(comparison, best[0])}.", f"Its {tie}."]
+    tie = _describe_tie(comparison, {row.label: row.label for row in best})
     lead = _lead_of_all(comparison, best)
+    if not lead:
+        return [f"{tie}."]
     if all(row.label in comparison.equal for row in best[1:]):
-        return [f"{tie}{lead}."]
-    sentence = lead.removeprefix(", ")
-    return [f"{tie}.", f"{sentence[0].upper()}{sentence[1:]}."] if sentence else [f"{tie}."]
+        return [f"{tie}, {lead}."]
+    return [f"{tie}.", f"{lead[0].upper()}{lead[1:]}."]
 
 
 def _describe_tie(comparison: Comparison, names: Mapping[str, str]) -> str:
@@ -98,11 +101,13 @@ def _hint(comparison: Comparison) -> str:
     """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
-    would = [f"about {enough:,} trials would"] if ran < enough < MOST_TRIALS else []
     is_auto = comparison.share is not None
-    ways = [f"after {ran} trials"] if is_auto else []
-    on = [] if is_auto else [f"trials={AUTO} goes on until they are"]
-    return "; ".join([*ways, *would, *on])
+    parts = [f"after {ran} trials"] if is_auto else []
+    if ran < enough < MOST_TRIALS:
+        parts.append(f"about {enough:,} trials would")
+    if not is_auto:
+        parts.append(f"trials={AUTO} goes on until they are")
+    return "; ".join(parts)
 
 
 def _lead(comparison: Comparison, best: Row) -> str:
@@ -112,7 +117,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
         return ""
-    # The other's seconds over the best one's tell by how many times this one is faster.
+    # The other's seconds over the best one's say how many times as fast this one is.
     ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
     if ratio is None:
         return ""
@@ -124,17 +129,21 @@ def _lead(comparison: Comparison, best: Row) -> str:
 
 
 def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take."""
+    """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take.
+
+    Empty if there is a baseline, but no ratio to it.
+    """
     unit = unit_of_all([row.median for row in best])
+    medians = sorted(row.median for row in best)
     # The times are compared as texts, so that times which look equal are shown once.
-    lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
+    lengths = list(dict.fromkeys(significant(unit.of(each)) for each in medians))
     times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     all_of_them = "both" if len(best) == 2 else "all"
     base = comparison.row(comparison.baseline)
     is_proven = len(comparison.equal) + 1 >= len(best)
     if base is None or base in best:
         verb = "with" if is_proven else "take"
-        return f", {all_of_them} {verb} {times} {unit.name} a trial"
+        return f"{all_of_them} {verb} {times} {unit.name} a trial"
     factors = sorted(row.ratio.estimate for row in best if row.ratio)
     if not factors:
         return ""
@@ -142,17 +151,16 @@ def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
     span = low if low == high else f"{low} to {high}"
     against = show_time(base.median, _unit_beside(unit, base))
     verb = "" if is_proven else "are "
-    return (
-        f", {all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
-    )
+    return f"{all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
 
 
 def _next_slower(comparison: Comparison, best: Row) -> Row | None:
+    """The fastest job that is surely slower than this one; None if there is none."""
     return next((row for row in comparison.rows if best.label in row.faster), None)
 
 
 def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
-    """The unit of the time that stands beside this one, unless the number had more than four
+    """The unit of the time that stands next to this one, unless the number had more than four
     digits; None: its own unit."""
     return unit if unit.of(row.median) < 10_000 else None
 
@@ -180,6 +188,7 @@ def _limit(comparison: Comparison) -> str:
 
 
 def _time(row: Row) -> str:
+    """The median of a job with its interval and its share of the limit."""
     unit = unit_of(row.median)
     bounds = ""
     if row.interval and row.interval[1] < WIDEST_INTERVAL * row.interval[0]:
@@ -214,10 +223,6 @@ def _list(names: Sequence[str]) -> str:
         return names[0]
     separator = "; " if any("," in name for name in names) else ", "
     return f"{separator.join(names[:-1])} and {names[-1]}"
-
-
-def _as_number(text: str) -> float:
-    return float(text.replace(",", ""))
 
 
 def shuffling_sentence(comparison: Comparison) -> str:
@@ -270,6 +275,7 @@ def _shuffling(result: Result) -> Shuffling | None:
 
 
 def _chance(result: Result) -> _Chance:
+    """The standard deviations of a uniform shuffle of this job's samples."""
     epochs = result.shadow.epochs if result.shadow else 1
     samples = max(1, result.num_samples * max(1, epochs))
     # A user's own loader has batches of its own size, which is not known.

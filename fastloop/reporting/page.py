@@ -1,5 +1,5 @@
-"""HTML: pages that need no network, such as reports and pages about scripts, and the tables that a
-notebook shows."""
+"""Render HTML: pages that need no network, such as reports and pages about scripts, and the tables
+that a notebook shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 def render_page(template: Path, **values: Any) -> str:
     """The page of a template that extends `page.html.jinja`; all values are escaped in it.
 
-    template: a file, which may include others of its own folder, and those beside this module.
+    template: a file, which may include others of its own folder, and those next to this module.
     Raises jinja2.UndefinedError for a value that the template uses and that is not given.
     """
     # Only pages need it, and a call in a notebook must not wait for it.

@@ -1,4 +1,5 @@
-"""Pictures of one benchmark: every chart for which there are values, with title and caption.
+"""Draw the pictures of one benchmark: every chart for which there are values, with title and
+caption.
 
 Every graphical element is labelled directly: no meaning depends on colour alone.
 """
@@ -77,6 +78,7 @@ class Chart:
     title: str
     caption: str
     draw: Callable[[Sequence[Row]], Figure]
+    """Draws the chart of these rows."""
     has_values: Callable[[Row], object] = lambda _: True
     """Truthy for a row that has the values to draw."""
     is_worthwhile: Callable[[Sequence[Row]], bool] = bool

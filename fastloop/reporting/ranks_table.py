@@ -1,4 +1,4 @@
-"""The table of the ranks of jobs with several processes, for pages and as text."""
+"""Make the table of the ranks of jobs with several processes, for pages and as text."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def rank_lines(result: Result) -> list[str]:
 
 
 def _describe_cells(cells: Sequence[str]) -> list[str]:
+    """The cells of a row in words, without those that have no value."""
     templates = ("{} ranks", "{} s", "waits {} s", "straggler {}", "scaling {}", "gradients {}")
     return [
         text.format(cell) for text, cell in zip(templates, cells, strict=True) if cell != NOTHING

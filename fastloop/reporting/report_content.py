@@ -1,4 +1,4 @@
-"""The content of a report, in order and independent of the output format."""
+"""Compose the content of a report, in order and independent of the output format."""
 
 from __future__ import annotations
 
@@ -58,16 +58,18 @@ class Document:
     first_pictures: tuple[Picture, ...]
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
+    """Tables about several jobs or benchmarks, such as shares, means and ranks."""
     sections: tuple[Section, ...]
     timelines: tuple[tuple[str, bytes], ...]
     """(heading, <svg> element) of each explained job that has a timeline."""
     appendix: tuple[Table, ...]
+    """Tables at the end, such as settings and machines."""
 
 
 def compose_document(
     results: Sequence[Result], baseline: str = "", timelines: Timelines = NO_TIMELINES
 ) -> Document:
-    """The report on these results; `baseline` is the job or loader that ratios refer to."""
+    """Compose the report on these results; `baseline` is the job or loader that ratios refer to."""
     groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
     has_groups = len(groups) > 1
     compared = [(group, comparison) for group in groups for comparison in group.comparisons]
@@ -128,6 +130,7 @@ def _heading(group: JobGroup, comparison: Comparison, has_groups: bool) -> str:
 
 
 def _section(group: JobGroup, comparison: Comparison, has_groups: bool) -> Section:
+    """The ranking and the pictures of a benchmark of a group."""
     # The prefix becomes a part of file names and of ids.
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if has_groups else ""
     heading = _heading(group, comparison, has_groups)
@@ -156,6 +159,7 @@ def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tu
 
 
 def _paragraph(explanation: Explanation) -> str:
+    """The sentences of the verdict, and the command of the best change that was tried."""
     text = explanation.verdict.text
     # There is no full stop after a command, which a reader may copy.
     best = explanation.best

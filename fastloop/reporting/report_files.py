@@ -1,4 +1,4 @@
-"""The files of a report: HTML page, Markdown, pictures and CSV."""
+"""Write the files of a report: HTML page, Markdown, pictures and CSV."""
 
 from __future__ import annotations
 
@@ -128,6 +128,7 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
 
 
 def _table(table: Table, heading: str = "") -> list[str]:
+    """Heading, table and legend in Markdown."""
     align = "---:" if table.numeric else "---"
     lines = [
         markdown_row(table.head),

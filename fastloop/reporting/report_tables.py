@@ -1,4 +1,4 @@
-"""The report's tables as text cells, for both HTML and Markdown. Headings name the units."""
+"""Make the report's tables of text cells, for both HTML and Markdown. Headings name the units."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Table:
 
     heading: str
     head: tuple[str, ...]
+    """Headings of the columns."""
     rows: tuple[tuple[str, ...], ...]
     legend: str = ""
     """A text below the table that explains its figures."""
@@ -183,6 +184,7 @@ def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
 
 
 def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
+    """A table of one benchmark: loaders as rows, datasets as columns."""
     columns = {
         f"{group.title}, {_unit_of(comparison).name}": _overview_column(comparison)
         for group in groups

@@ -1,4 +1,4 @@
-"""The shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
+"""Find the shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
 means."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
 
 
 def split_name(name: str) -> list[str]:
-    """The loader, the dataset and each setting of a job's name; a value may contain blanks.
+    """Split a job's name into the loader, the dataset and each setting; a value may contain blanks.
 
     >>> split_name("raw mydataset root='/my data' num_workers=2")
     ['raw', 'mydataset', "root='/my data'", 'num_workers=2']
@@ -87,6 +87,7 @@ def _label(key: str, keys: Sequence[str]) -> str:
 
 
 def _describe(label: str, value: str, is_unique: bool) -> str:
+    """The words for a value in a short name. is_unique: no other setting has this value."""
     if label in (LOADER, DATASET) or (is_unique and NAME.fullmatch(value)):
         return value
     if label.startswith("~"):
@@ -100,7 +101,8 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
 
 
 def find_baseline(names: Names, baseline: str) -> list[str]:
-    """The jobs that the text of `baseline=` means; the first one counts. Empty if there is none.
+    """Find the jobs that the text of `baseline=` means; the first one counts. Empty if there is
+    none.
 
     The text may be a job's name, its loader, or its loader and some other words of its name.
     """
@@ -123,5 +125,5 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
 def no_baseline(names: Names, baseline: str) -> str:
     """The message for a baseline that names no job, with the allowed values."""
     allowed = ", ".join(dict.fromkeys([*names.values(), *names])) or "none: no job has finished"
-    short = ", or as a row of the table is named" if names else ""
+    short = ", or the name of a row of the table" if names else ""
     return f"baseline={baseline}: no such job or loader; allowed: {allowed}{short}"

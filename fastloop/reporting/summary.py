@@ -1,4 +1,4 @@
-"""Groups of results of the same data, with one row for each job, ready to be compared."""
+"""Group results of the same data, with one row for each job, ready to be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_COLOUR = "#0072b2"
 RAW = "raw"
 """The loader that reads the dataset itself."""
 LONGEST_LIST = 3
-"""Most loaders that a title names."""
+"""Maximum number of loaders that a title names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,20 @@ class Row:
     """Figures of one job in one benchmark; a figure is None if there are too few values for it."""
 
     label: str
+    """Short name of the job."""
     result: Result
     by_round: dict[int, Measurement]
     """The job's trials of this benchmark by round number, ascending."""
     interval: tuple[float, float] | None
     """95 % interval of the median seconds."""
     rank: int | None
+    """Rank of the job; None without ranks."""
     faster: frozenset[str]
     """Labels of the jobs that are surely faster."""
     ratio: stats.Ratio | None
     """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
     limit_fraction: float | None
+    """Median share of the machine's limit; None without a limit."""
     samples_per_s: float
     peak_mib: float | None
     waits_s: tuple[float, ...]
@@ -86,8 +89,8 @@ class Comparison:
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
-    """About how many trials would tell the jobs that share rank 1 apart, in words; empty if one
-    leads."""
+    """The approximate number of trials that would tell the jobs that share rank 1 apart, in words;
+    empty if one leads."""
     enough_trials: int = 0
     """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()
@@ -109,19 +112,21 @@ class JobGroup:
     title: str
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
+    """One for each benchmark."""
 
 
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
     if baseline and not _find_named(finished, baseline):
-        short, loaders = short_names(finished), {job.name: job.loader for job in finished}
+        short = short_names(finished)
+        loaders = {job.name: job.loader for job in finished}
         names = {label: loaders[name] for name, label in short.items()} | loaders
         raise ValueError(no_baseline(names, baseline))
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
-    """Groups of the finished jobs; `baseline` names a job or loader; empty: see `_reference`."""
+    """Group the finished jobs. `baseline` names a job or a loader; empty: see `_reference`."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
@@ -213,6 +218,7 @@ def _comparison(
     base: str,
     trials: dict[str, dict[int, Measurement]],
 ) -> Comparison:
+    """The rows of these jobs in a benchmark, ranked and in ranking order."""
     in_looks = any(result.params.get("trials") == AUTO for result in results)
     seconds = {name: _seconds(by_round) for name, by_round in trials.items()}
     ranking = rank_jobs(seconds, in_looks=in_looks)

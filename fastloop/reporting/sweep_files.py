@@ -1,4 +1,4 @@
-"""Files of a sweep besides its results: stores with their costs, and profiles."""
+"""List files of a sweep besides its results: stores with their costs, and profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table printed at the end of a sweep: a row for each job, as wide as the terminal."""
+"""Format the table at the end of a sweep: a row for each job, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from fastloop.reporting.report_tables import why_legend
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 
 WIDTH, MAX_WIDTH = 80, 120
-"""Fewest and most columns of a table."""
+"""Minimum and maximum number of columns of a table."""
 NAME_WIDTH = 23
-"""Least width of the column of names."""
+"""Minimum width of the column of names."""
 TIME_WIDTH, RANK_WIDTH, LIMIT_WIDTH = 16, 4, 6
 """Widths of a benchmark's columns."""
 CELL_WIDTH = TIME_WIDTH + 1 + RANK_WIDTH + 1 + LIMIT_WIDTH
 """Width of these columns and the spaces between them, without the column `why`."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
+"""The beginning of the line below a table."""
 
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
@@ -55,6 +56,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
 
 
 def _format_table(group: JobGroup, width: int) -> str:
+    """The title, the tables, the legend and the verdicts of a group."""
     lines = textwrap.wrap(_title(group), width)
     for comparisons in _split_into_tables(group, width):
         lines += ["", *_table_lines(comparisons, width)]
@@ -69,10 +71,11 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 
 def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
-    """The comparisons of each table: as many as fit beside the longest name, but at least one."""
+    """Split the comparisons into tables: as many as fit next to the longest name, at least one
+    each."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    # If not even one fits beside it, the column stays narrow: each longer name gets a line of its
+    # If not even one fits next to it, the column stays narrow: each longer name gets a line of its
     # own above its row.
     if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH
@@ -89,6 +92,7 @@ def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
 
 
 def _cell_width(comparison: Comparison) -> int:
+    """Width of a benchmark's columns and of the spaces between them."""
     why = _why_width(comparison)
     return CELL_WIDTH + (why + 1 if why else 0)
 
@@ -157,6 +161,7 @@ def _setting(result: Result, name: str) -> object:
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
+    """The line of headings."""
     cells = []
     for comparison in comparisons:
         # Twelve letters, a comma, a space and a unit of two letters fill the column.
@@ -172,7 +177,7 @@ def _unit(comparison: Comparison) -> TimeUnit:
 
 
 def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:
-    # This job did not run that benchmark.
+    """Time, rank and limit of a job; blanks if it did not run the benchmark."""
     if row is None:
         return " " * CELL_WIDTH
     unit = _unit(comparison)
@@ -190,6 +195,7 @@ def _why_cell(row: Row | None, comparison: Comparison) -> str:
 
 
 def _format_limit(fraction: float | None) -> str:
+    """The share in percent, as wide as the column; a dash if there is none."""
     # No limit is measured for this kind of work.
     if fraction is None:
         return "-  "

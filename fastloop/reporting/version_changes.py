@@ -1,4 +1,4 @@
-"""The change from one version to another, found by interleaved rounds while they run."""
+"""Find the change from one version to another, by interleaved rounds while they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_SLOWER_BELOW = 1.05
 """A version is no slower if the interval of its ratio ends below this factor, or below the factor
 that `fail_above` allows if that is larger."""
 FEWEST_ROUNDS = LOOKS[0]
-"""Least number of rounds after which a change is judged."""
+"""Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]
 """Whether the new version is slower; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
@@ -24,7 +24,7 @@ RoundTimes = tuple[Sequence[float], Sequence[float]]
 
 
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
-    """The judgement on one benchmark of one job.
+    """Judge the change of one benchmark of one job.
 
     "slower" means: by more than `fail_above` percent for sure.
     """
@@ -32,7 +32,7 @@ def judge_change(change: CostChange, fail_above: float) -> Judgement:
         return "slower"
     if change.ratio is None:
         return ""
-    # A change that is sure, but smaller than the allowed one, counts as none.
+    # A change that is sure, but smaller than the allowed one, does not count.
     is_sure = change.is_slower or change.is_faster
     largest = max(NO_SLOWER_BELOW, 1 + fail_above / 100)
     return "no slower" if is_sure or change.ratio.high < largest else ""
@@ -69,7 +69,7 @@ def needs_no_round(
 def find_version_changes(
     times: Mapping[tuple[str, str], RoundTimes], trials_per_round: int
 ) -> list[CostChange]:
-    """The changes by (job, benchmark), after a round in which trials=auto would look.
+    """Find the changes by (job, benchmark), after a round in which trials=auto would look.
 
     trials_per_round: number of trials of each version in a round. A difference between two equal
     versions is found at any look in at most 3 % of cases, however many jobs are compared (Holm
@@ -99,7 +99,9 @@ def find_version_changes(
 def _change(
     key: tuple[str, str], times: RoundTimes, trials_per_round: int, *, is_significant: bool
 ) -> CostChange:
-    (job, benchmark), (base, new) = key, times
+    """The change of a benchmark of a job; without a ratio before the first look."""
+    job, benchmark = key
+    base, new = times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
         share = share_of_look(len(base))

@@ -1,4 +1,4 @@
-"""The outcome of `fastloop check against=` in words: sentences for a terminal, and Markdown."""
+"""Describe the outcome of `fastloop check against=`: sentences for a terminal, and Markdown."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class VersionOutcome:
 
     @property
     def broken(self) -> list[str]:
-        """Names of the jobs that finish in the base alone."""
+        """Names of the jobs that finish only in the base."""
         return [
             name
             for name, before in self.base.items()
@@ -96,11 +96,13 @@ def answer_versions(found: VersionOutcome) -> str:
 
 
 def _answer(found: VersionOutcome) -> str:
+    """The first sentence: other samples, a job that broke, or the judgement on speed."""
     if names := found.other_samples:
         before, after = found.base[names[0]], found.new[names[0]]
+        counts = f"{_samples(after)} against {_samples(before)}"
         return (
-            f"{names[0]} delivers other samples in {found.new_label} than in {found.base_label} "
-            f"({_samples(after)} against {_samples(before)}): their times can't be compared."
+            f"{names[0]} delivers different samples in {found.new_label} than in "
+            f"{found.base_label} ({counts}): their times can't be compared."
         )
     if names := found.broken:
         reason = found.new[names[0]].status_reason
@@ -118,20 +120,21 @@ def _answer(found: VersionOutcome) -> str:
 
 
 def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
+    """A sentence on the reason why nothing is known."""
     for label, results in ((found.base_label, found.base), (found.new_label, found.new)):
         failed = next((each for each in results.values() if each.status != "FINISHED"), None)
         # The reason, which may be long, is in the lines below.
         if failed is not None:
             end = "was skipped" if outcome(failed)[0] == "skipped" else "did not finish"
             return (
-                f"It can't be told whether {found.new_label} is slower: {failed.name} {end} in "
+                f"It is not clear whether {found.new_label} is slower: {failed.name} {end} in "
                 f"{label}, see below."
             )
     widest = max(unknown, key=_width, default=None)
     if widest is None or widest.ratio is None:
-        few = "there were too few rounds, which more seconds= allow"
-        return f"It can't be told whether {found.new_label} is slower: {few}."
-    return f"It can't be told whether {found.new_label} is slower: {_takes(widest)}."
+        few = "there were too few rounds; a larger seconds= allows more"
+        return f"It is not clear whether {found.new_label} is slower: {few}."
+    return f"It is not clear whether {found.new_label} is slower: {_takes(widest)}."
 
 
 def _width(change: CostChange) -> float:
@@ -143,7 +146,8 @@ def _takes(change: CostChange) -> str:
     times = describe_times(change)
     if change.ratio is None:
         return f"{change.benchmark} of {change.job} takes {times}"
-    ratio, job = change.ratio, f"{change.benchmark} of {change.job}"
+    ratio = change.ratio
+    job = f"{change.benchmark} of {change.job}"
     bounds = f"{times}; 95 %: {show_bounds(ratio)}"
     return f"{job} takes {ratio.estimate:.3f} times as long ({bounds})"
 
@@ -194,6 +198,7 @@ def versions_markdown(found: VersionOutcome) -> str:
 
 
 def _differences(found: VersionOutcome) -> list[str]:
+    """Lines on jobs of one set only, unfinished jobs and different settings."""
     base, new = dict(found.base), dict(found.new)
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     lines = other_differences(pairs, base, new)

@@ -1,4 +1,4 @@
-"""Building the file of a suite's round from its results."""
+"""Build the file of a round of the suite from its results."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ PUBLISHED = (
     "gpus",
 )
 """Facts about the machine that the file has. The machine's name in the network is left out."""
-NOT_MEASURED = "it was not measured with this code: the sweep ended before, or it no longer runs"
+NOT_MEASURED = "not measured with this code: the sweep ended before, or the job no longer runs"
 OTHER_DATA = "it delivers other data than most loaders of this workload"
-"""Files hold this sentence, and the page of `suite site` looks for it: with other words, it would
-show the rows of older files as if they had another reason."""
+"""Never change this sentence: files of earlier rounds have it, and `suite site` recognizes such
+rows by it."""
 
 
 def build_suite_file(
     run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]
 ) -> SuiteFile:
-    """The file of these workloads, with its figures and seals."""
+    """Build the file of these workloads, with its figures and seals."""
     here = describe_machine()
-    cells, workloads = [], []
+    cells = []
+    workloads = []
     for each in measured:
         cells += _cells(each)
         workloads.append(_record(each))
@@ -81,10 +82,9 @@ def machine_name() -> str:
     """A name of the machine for files: its processor and its number of cores."""
     here = describe_machine()
     words = re.sub(r"\(.*?\)|@.*|[^\w ]", " ", here["cpu"]).lower().split()
-    dull = {"cpu", "processor", "with", "r", "tm"}
-    return "-".join(
-        [*(word for word in words if word not in dull), f"{here['cores_usable']}-cores"]
-    )
+    common_words = {"cpu", "processor", "with", "r", "tm"}
+    telling = [word for word in words if word not in common_words]
+    return "-".join([*telling, f"{here['cores_usable']}-cores"])
 
 
 def _record(measured: MeasuredWorkload) -> WorkloadRecord:
@@ -106,8 +106,8 @@ def _cells(measured: MeasuredWorkload) -> list[Cell]:
     """A cell for each row. Loaders of the largest group with the same data are comparable."""
     results = [each.result for each in measured.rows if each.result]
     finished = [result for result in results if result.status == "FINISHED"]
-    groups = sorted(partition(finished), key=len)
-    comparable = groups[-1] if groups else []
+    # Of equally large groups, the one of the first row counts: it is the reference of the others.
+    comparable = max(partition(finished), key=len, default=[])
     return [
         _cell(measured, each, is_comparable=any(each.result is result for result in comparable))
         for each in measured.rows
@@ -120,10 +120,11 @@ def _cell(
     *,
     is_comparable: bool,
 ) -> Cell:
-    """The cell of a row. is_comparable: True if it may have a rank beside most loaders."""
+    """The cell of a row. is_comparable: True if it may be ranked together with most loaders."""
     row, result = measured_row.row, measured_row.result
-    measured_fields: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
-    if result is not None and not measured_row.reason:
+    if result is None or measured_row.reason:
+        measured_fields: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
+    else:
         measured_fields = _fields_of(result, is_comparable)
     overrides = (*measured.overrides, *row.overrides)
     # The last override of a setting counts.
@@ -145,15 +146,13 @@ def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"
         return {"null_reason": printable(first_line(reason))}
-    unranked_reason = "" if is_comparable else OTHER_DATA
-    for_tags = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
-    if for_tags:
-        unranked_reason = for_tags[0]
-    pass_ = result.attribution.get(BENCHMARK)
-    resources = pass_.resources if pass_ else None
+    reasons = [reason for tag, reason in UNRANKED.items() if tag in result.tags]
+    reasons += [] if is_comparable else [OTHER_DATA]
+    attribution = result.attribution.get(BENCHMARK)
+    resources = attribution.resources if attribution else None
     return {
         "null_reason": "",
-        "unranked_reason": unranked_reason,
+        "unranked_reason": reasons[0] if reasons else "",
         "measured_ms": max(trial.started_ms for trial in result.trials),
         "content": result.content,
         "windows": {
@@ -162,7 +161,7 @@ def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
             if BENCHMARK in trial.benchmarks
         },
         "shuffling": result.shadow.shuffling if result.shadow else None,
-        "first_batch_s": pass_.first_batch_s if pass_ else None,
+        "first_batch_s": attribution.first_batch_s if attribution else None,
         "peak_pss_mib": resources.peak_pss_mib if resources else None,
         "caveats": [printable(each) for each in result.caveats],
     }

@@ -1,4 +1,4 @@
-"""Claims of loaders' pages and threads, each a declaration that two jobs of one sweep test."""
+"""Test claims of loaders' pages and threads, each by two jobs of one sweep."""
 
 from __future__ import annotations
 
@@ -31,14 +31,19 @@ class Claim:
 
     name: str
     says: str
+    """The claim in a sentence."""
     source: str
+    """Address of the page."""
     date: str
     """Day of the source, or the day on which an undated page was read."""
     condition: str
     """The conditions of this measurement, and how they differ from the source's."""
     common: tuple[str, ...]
+    """Overrides of both jobs."""
     slow: SuiteRow
+    """The way that is claimed to be slower."""
     fast: SuiteRow
+    """The way that is claimed to be faster."""
     least: float
     """The least factor by which `fast` is faster, according to the claim."""
 
@@ -264,7 +269,7 @@ CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
 
 
 def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
-    """The claim as the windows of a file decide it.
+    """Judge the claim by the windows of a file.
 
     It holds if the whole 95 % interval of the factor is at least the claimed factor, and does not
     hold if the whole interval is below that.

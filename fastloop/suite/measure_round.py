@@ -1,4 +1,5 @@
-"""Measuring a round of the suite: one ordinary sweep a workload, kept in a folder and resumed."""
+"""Measure a round of the suite: an ordinary sweep for each workload, kept in a folder and
+resumed."""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ class SuiteRun:
 
     scope: Scope
     folder: Path
+    """The folder of the sweeps."""
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     loaders: tuple[str, ...] = ()
-    """Empty: every loader that there is."""
+    """Empty for every loader that there is."""
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
     all_workloads: tuple[SuiteWorkload, ...] = WORKLOADS
@@ -68,8 +70,9 @@ class MeasuredRow:
 
     row: SuiteRow
     reason: str
-    """The reason for which it is left out; empty: it is measured."""
+    """The reason why it is left out; empty if it is measured."""
     result: Result | None = None
+    """The result; None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,8 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
 ) -> MeasuredWorkload:
-    """The workload with the results of these rows, or with the reasons for having none."""
+    """Measure these rows; returns the workload with their results, or with the reasons for having
+    none."""
     folder = run.folder / workload.name
     requests = _requests(run, workload, [each.row for each in rows if not each.reason], folder)
     unsupported = _reasons_if_none_runs(requests)
@@ -126,10 +130,10 @@ def _measure(
 
 
 def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[SuiteRow, str]:
-    """The reason of each row if the request of none can run here; empty if one can."""
+    """The reason for each row, if none of the requests can run here; empty if one can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
-    # A sweep of such jobs alone ends without a result, and would end the suite.
+    # A sweep of only such jobs ends without a result, and would end the suite.
     reasons = {}
     for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
@@ -141,8 +145,8 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
 def _measure_requests(
     workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
 ) -> dict[str, Result]:
-    """The final results by the hash of the configuration; requests that have none in the folder
-    are measured first.
+    """Measure the requests that have no final result in the folder; returns all final results by
+    the hash of the configuration.
 
     Raises UsageError if nothing could be measured.
     """
@@ -171,12 +175,12 @@ def _requests(
     in_folder = {result.tags.get("config_hash") for result in _results(folder)}
     if not in_folder:
         return _compose(run, workload, rows, folder, run.changes)
-    # A job that failed has failed: the suite tells the reason.
+    # A job that failed is not run again: the suite reports its reason.
     changes = (*run.changes, f"resume={quote(str(folder))}", "retry_failed=false")
     requests = _compose(run, workload, rows, folder, changes)
     if not in_folder.isdisjoint(map(config_hash, requests.values())):
         return requests
-    # The folder has other jobs alone, such as those of other loaders. They keep their folders.
+    # The folder has only other jobs, such as those of other loaders. They keep their folders.
     requests = _compose(run, workload, rows, folder, run.changes)
     return {
         row: replace(request, folder=folder / f"{number}-{os.getpid()}")
@@ -191,7 +195,8 @@ def _compose(
     folder: Path,
     changes: Sequence[str],
 ) -> dict[SuiteRow, JobRequest]:
-    """The request of each row's job with these changes. Raises UsageError for a wrong override."""
+    """Compose the request of each row's job with these changes. Raises UsageError for a wrong
+    override."""
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     with usage_errors():
         requests = compose_requests(jobs, folder) if jobs else []
@@ -206,11 +211,13 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
     results = {result.tags.get("config_hash"): result for result in _results(folder)}
     final = {}
     for request in requests:
-        key, here = config_hash(request), describe_environment(request.launcher)
+        key = config_hash(request)
+        here = describe_environment(request.launcher)
         result = results.get(key)
         if result is None or result.status not in FINAL:
             continue
-        there, trials = result.environment, request.job.trials
+        there = result.environment
+        trials = request.job.trials
         is_same = all(there.get(name) == here[name] for name in ("code", "versions", "python"))
         # `seconds` may have ended the rounds before the last trial that was asked for.
         has_all = result.status == "FAILED" or result.params.get("trials") == trials

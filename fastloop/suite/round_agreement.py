@@ -1,5 +1,5 @@
-"""The agreement of two rounds of one machine: do they rank the loaders alike, and how far do their
-ratios differ?"""
+"""Compare two rounds of one machine: do they rank the loaders alike, and how far do their ratios
+differ?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class ComparedRow:
 
     label: str
     ranks: tuple[int, int]
+    """The row's rank in each round."""
     seconds: tuple[float, float]
+    """The row's median seconds in each round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def groups_of_both(rounds: Sequence[SuiteFile]) -> dict[str, list[ComparedRow]]:
 
 
 def find_agreement(groups: Sequence[Sequence[ComparedRow]]) -> Agreement:
-    """The agreement of these workloads together; raises ValueError without a row."""
+    """Compute the agreement of these workloads together; raises ValueError without a row."""
     rows = [row for group in groups for row in group]
     if not rows:
         raise ValueError("groups: no row; allowed: at least one")
@@ -101,7 +103,7 @@ def _ratio_changes(rows: Sequence[ComparedRow]) -> list[float]:
 
 
 def _count_reversed(rows: Sequence[ComparedRow]) -> int:
-    """The number of pairs of rows that the two rounds rank in opposite orders."""
+    """Count the pairs of rows that the two rounds rank in opposite orders."""
     return sum(
         (one.ranks[0] - other.ranks[0]) * (one.ranks[1] - other.ranks[1]) < 0
         for one, other in combinations(rows, 2)

@@ -1,4 +1,4 @@
-"""The files of rounds in a folder of results: `<round>/<machine>.json`, and those of claims in
+"""Load the files of rounds in a folder of results: `<round>/<machine>.json`, and those of claims in
 `<round>/claims/`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRound:
-    """A file of a round, by its names."""
+    """A verified file with the names of its round and machine."""
 
     round: str
     machine: str
@@ -30,12 +30,13 @@ class LoadedRound:
 
 
 def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
-    """The verified files <results>/<round>/<machine>.json, in the order of their last windows.
+    """Load the verified files <results>/<round>/<machine>.json, in the order of their last windows.
 
     pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if a file was altered,
     lies in another folder than that of its round and its kind, or has windows of another file.
     """
-    rounds, paths = [], dict[str, Path]()
+    rounds = []
+    paths = dict[str, Path]()
     for path in sorted(results.glob(pattern)):
         document = load_suite(path)
         check_file(document, str(path))
@@ -43,13 +44,13 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
         _check_place(document, path, name, of_claims=pattern == CLAIMS_FILES)
         _check_windows(document, path, paths)
         rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
-    # A name tells no time: the fourth round of a month would come before the second.
+    # A name does not say when a round ran: the fourth one of a month would precede the second.
     return sorted(rounds, key=lambda each: each.newest_ms)
 
 
 def best_of_machines(rounds: list[LoadedRound]) -> dict[str, LoadedRound]:
-    """Machine -> its newest complete round of the full suite; without one, its newest round of what
-    there is."""
+    """Machine -> its newest round of the best kind that it has: full and complete, full, quick and
+    complete, quick."""
     by_weight = sorted(
         rounds, key=lambda each: (each.document.scope == "full", each.document.complete)
     )
@@ -75,7 +76,7 @@ def _check_windows(document: SuiteFile, path: Path, paths: dict[str, Path]) -> N
     for cell in document.cells:
         seals = [cell.seals[name] for name in sorted(cell.seals) if name.startswith("windows.")]
         other = paths.setdefault(" ".join(seals), path) if seals else path
-        # A copy by another name would be shown as another machine.
+        # A copy under another name would be shown as another machine.
         if other != path:
             where = f"cells[{cell.workload} {cell.label}].windows: they are those of {other}"
             raise UsageError(printable_line(f"{path}: {where}; allowed: each file once"))

@@ -1,4 +1,5 @@
-"""The page of loaders: one static file of all rounds and machines, which needs no network."""
+"""Render the page of loaders: one static file of all rounds and machines, which needs no
+network."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class ShownCell:
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     rank: str = ""
     ratio: str = ""
+    """Seconds relative to the first cell of the workload."""
     interval: str = ""
+    """95 % interval of the ratio."""
     hue: int | None = None
     """Colour of the ratio; None without one."""
     rate: str = ""

@@ -1,6 +1,6 @@
 """The file of a suite: every raw value, the figures that follow from them, and their seals.
 
-The JSON Schema of the file is suite.schema.json beside this module; docs/suite.md describes it. A
+The JSON Schema of the file is suite.schema.json next to this module; docs/suite.md describes it. A
 seal is a digest of a raw field, by which `fastloop suite verify` names altered fields. Seals show
 edits and damage. They don't show forgery, because whoever makes up values can seal them too. So
 figures are published only by somebody other than the author of an adapter.
@@ -47,7 +47,7 @@ class Figures:
     samples_per_s: Finite
     """Median over the windows."""
     limit_share: Finite | None
-    """Median share of the machine's limit, measured beside each window; None without a limit."""
+    """Median share of the machine's limit, measured next to each window; None without a limit."""
     ratio: Finite | None
     """Seconds / seconds of the first cell of the workload, paired by round; None if it is not
     ranked, or has another number of windows."""
@@ -83,7 +83,7 @@ class Cell:
     """Digest of the samples that were delivered; empty for random samples, which are compared by
     their seeds, and for null."""
     windows: dict[int, Measurement] = field(default_factory=dict)
-    """Number of the round -> clock readings of the timed window, and the limit beside it."""
+    """Number of the round -> clock readings of the timed window, and the limit next to it."""
     shuffling: Shuffling | None = None
     first_batch_s: Finite | None = None
     peak_pss_mib: Finite | None = None
@@ -172,11 +172,11 @@ def load_suite(path: Path) -> SuiteFile:
         number = json.loads(text).get("schema")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; allowed: a file of fastloop suite") from error
-    # A file of others may nest lists without an end.
+    # Somebody else's file may nest lists endlessly.
     except (ValueError, AttributeError, RecursionError) as error:
         reason = printable_line(str(error))
         raise UsageError(
-            f"{path}: no JSON of an object: {reason}; allowed: a file of fastloop suite"
+            f"{path}: not a JSON object: {reason}; allowed: a file of fastloop suite"
         ) from error
     if number != SCHEMA:
         raise UsageError(f"{path}: schema: {number!r}: allowed: {SCHEMA}")
@@ -197,7 +197,8 @@ def values_of(thing: Any, skipped: tuple[str, ...]) -> dict[str, Any]:
 
 def with_figures(document: SuiteFile) -> SuiteFile:
     """The document with all figures computed again."""
-    cells, workloads = list(document.cells), []
+    cells = list(document.cells)
+    workloads = []
     for workload in document.workloads:
         places = [place for place, cell in enumerate(cells) if cell.workload == workload.name]
         ranking = _rank([cells[place] for place in places])
@@ -215,7 +216,7 @@ def _rank(cells: Sequence[Cell]) -> Ranking:
 
 
 def _may_have_rank(cell: Cell) -> bool:
-    """True if the cell was measured, and nothing speaks against its rank."""
+    """True if the cell was measured, and nothing rules out a rank."""
     return bool(cell.windows) and not cell.null_reason and not cell.unranked_reason
 
 
@@ -226,7 +227,8 @@ def _figures(cell: Cell, by_label: dict[str, Cell], ranking: Ranking) -> Figures
     """
     if cell.null_reason or not cell.windows:
         return None
-    seconds, windows = cell.seconds, cell.windows.values()
+    seconds = cell.seconds
+    windows = cell.windows.values()
     shares = [each.limit_fraction for each in windows if each.limit_fraction is not None]
     ratio = None
     if _may_have_rank(cell):
@@ -248,7 +250,7 @@ def _figures(cell: Cell, by_label: dict[str, Cell], ranking: Ranking) -> Figures
 
 
 def seal(document: SuiteFile) -> SuiteFile:
-    """The document with the seals of all of its raw fields."""
+    """Return the document with the seals of all of its raw fields."""
     cells = [replace(cell, seals=seals_of_cell(cell)) for cell in document.cells]
     return replace(document, cells=cells, seals=seals_of_head(document))
 

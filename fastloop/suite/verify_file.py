@@ -1,5 +1,5 @@
-"""Checks that the fields of a suite's file are as they were sealed, and that its figures follow
-from the windows."""
+"""Check that the fields of a suite's file are as they were sealed, and that its figures follow from
+the windows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TOLERANCE = 1e-9
 
 
 def find_problems(document: SuiteFile) -> list[str]:
-    """A line for each field that was altered, or that does not follow from the windows.
+    """Find each field that was altered, or that does not follow from the windows; returns a line
+    for each.
 
     The lines begin with the fields' paths. There are none if the file is as it was written.
     """
@@ -44,7 +45,7 @@ def _wrong_figures(document: SuiteFile) -> list[str]:
     problems: list[str] = []
     try:
         again = with_figures(document)
-    # An altered window may end before it begins, or last for ever: it has no figures.
+    # An altered window may end before it begins, or last forever: it has no figures.
     except (ValueError, ArithmeticError, LookupError) as error:
         return [f"cells: figures can't be recomputed: {error}"]
     for given, computed in zip(document.workloads, again.workloads, strict=True):
@@ -90,11 +91,12 @@ def _compare_figures(path: str, given: Figures | None, computed: Figures | None)
 def _contradictions(document: SuiteFile) -> list[str]:
     """A line for each cell that contradicts the rest of the file."""
     names = [each.name for each in document.workloads]
-    seen, lines = set[tuple[str, str]](), []
+    seen = set[tuple[str, str]]()
+    lines = []
     for cell in document.cells:
         path = f"cells[{cell_name(cell)}]"
         if cell.workload not in names:
-            lines.append(f"{path}.workload: it is none of workloads")
+            lines.append(f"{path}.workload: it is not one of the workloads")
         if (cell.workload, cell.label) in seen:
             lines.append(f"{path}.label: there is another cell of that name")
         if bool(cell.null_reason) == bool(cell.windows):

@@ -182,7 +182,8 @@ TUNED: dict[str, tuple[SuiteRow, ...]] = {
 
 
 def choose_workloads(names: str, workloads: tuple[SuiteWorkload, ...]) -> tuple[SuiteWorkload, ...]:
-    """The workloads that a comma-separated list names, in their order; all for an empty list.
+    """Choose the workloads that a comma-separated list names, in their order; all for an empty
+    list.
 
     Raises UsageError for an unknown name.
     """

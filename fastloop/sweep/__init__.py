@@ -1,4 +1,4 @@
-"""Scheduling of a sweep's jobs: rounds, resume, the machine lock, caveats, tracking.
+"""Schedule a sweep's jobs: rounds, resume, the machine lock, caveats, tracking.
 
 Imports trial and lower floors.
 """

@@ -114,8 +114,8 @@ class BenchResult:
             ("first batch, ms", first, ""),
             ("wait for a batch, ms", p50, f"p95 {p95}, p99 {p99}"),
         ]
-        first = describe_load(self.machine_load)
-        return notebook_html(self._describe_trials(), rows, self.flags, first)
+        load = describe_load(self.machine_load)
+        return notebook_html(self._describe_trials(), rows, self.flags, load)
 
     def __repr__(self) -> str:
         first, *waits = self._waits_ms()
@@ -135,6 +135,7 @@ class BenchResult:
         return "\n".join(wrap(lines, WIDTH))
 
     def _describe_trials(self) -> str:
+        """A line with the numbers of samples, batches, trials and epochs, and the device."""
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         return (
             f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
@@ -169,6 +170,7 @@ class LoaderTimes:
     seconds: list[float]
     """Seconds of its trials, in the order of the rounds."""
     seconds_median: float
+    """Median seconds of a trial."""
     seconds_interval: tuple[float, float] | None
     """95 % interval of `seconds_median`; None below three trials."""
     samples_per_s: float
@@ -276,10 +278,12 @@ class Bench(Mapping[str, LoaderTimes]):
     def __repr__(self) -> str:
         load = wrap(describe_load(self.machine_load), WIDTH)
         table = [_line(name, times, _unit_of(self)) for name, times in self.items()]
-        return "\n".join([*load, *([""] if load else []), *table, *_notes(self)])
+        notes = wrap(_sentences(self), WIDTH)
+        return "\n".join([*load, *([""] if load else []), *table, "", *notes])
 
 
 def _line(name: str, times: LoaderTimes, unit: TimeUnit) -> str:
+    """A line of the table: name, rank, time and ratio of a loader."""
     show = partial(_time_of, unit=unit)
     interval = f"{_bounds(times.seconds_interval, show):<18}"
     rank = times.rank or NO_RANK
@@ -303,10 +307,6 @@ def _ratio_bounds(ratio: stats.Ratio) -> str:
     """The interval of a ratio in brackets; in parentheses the range of fewer than three rounds."""
     bounds = _bounds((ratio.low, ratio.high), "{:.3f}".format)
     return bounds if ratio.is_interval else bounds.replace("[", "(").replace("]", ")")
-
-
-def _notes(bench: Bench) -> list[str]:
-    return ["", *wrap(_sentences(bench), WIDTH)]
 
 
 def _sentences(bench: Bench) -> list[str]:

@@ -1,4 +1,5 @@
-"""Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
+"""Find caveats of a job's figures, one short line each, derived from raw values; no value is
+dropped.
 
 An option can add its own caveat: see HasCaveat and HasRowsCaveat.
 """
@@ -45,7 +46,7 @@ DRIFT_P = 0.01
 quickstarts, with ten such tests, would have a drift by chance. (Five trials rise or fall steadily
 by chance in 2 of 120 cases.)"""
 MIN_FENCE_FRACTION = 0.05
-"""Least distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
+"""Minimum distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
 tight."""
 PERIODIC_FACTOR = 3.0
 """Waits are periodic if one worker's are more than this many times as long as the others'."""
@@ -79,7 +80,7 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 
 
 def _process_caveats(result: Result) -> list[str]:
-    """Caveats about processes that ran beside or after the trials, and about missing trials."""
+    """Caveats about processes that ran during or after the trials, and about missing trials."""
     lines = []
     if left := [command for trial in result.trials for command in trial.left_running]:
         count = "1 process" if len(left) == 1 else f"{len(left)} processes"
@@ -201,6 +202,7 @@ def _waits_of_first_rank(attribution: Attribution) -> list[float]:
 
 
 def _not_cold(result: Result) -> str:
+    """The caveat of data that was still in memory; empty if it was not."""
     fractions = [
         measurement.cached_fraction
         for trial in result.trials
@@ -217,7 +219,9 @@ def _not_cold(result: Result) -> str:
 
 
 def _rereads_memory(result: Result) -> str:
-    memory_gib, data_mib = result.environment.get("memory_gib"), result.trials[0].data_mib
+    """The caveat of data that only the first epoch of a window reads from the disk; else empty."""
+    memory_gib = result.environment.get("memory_gib")
+    data_mib = result.trials[0].data_mib
     # If the data is larger than memory, an epoch evicts its own first pages, and the next one reads
     # the disk again. Smaller data is in the page cache after the first epoch.
     if result.params.get("epochs") == 1 or not memory_gib or data_mib is None:
@@ -353,12 +357,15 @@ def _drift(seconds: Sequence[float]) -> list[str]:
 
 
 def _count_outliers(seconds: Sequence[float]) -> int:
+    """Count the times beyond the fences."""
     low, median, high = np.percentile(seconds, [25, 50, 75])
     reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
     return sum(value < low - reach or value > high + reach for value in seconds)
 
 
 def _same_distribution(waits: np.ndarray) -> bool:
+    """True if the workers' waits may have the same distribution, by the test of Kruskal and
+    Wallis."""
     from scipy.stats import kruskal
 
     # kruskal has no answer if all numbers are equal.

@@ -1,5 +1,5 @@
-"""Colours of jobs in charts: a loader has the same colour in every sweep; if several jobs have the
-same loader, each job of the sweep has its own colour."""
+"""Choose the colours of jobs in charts: a loader has the same colour in every sweep; if several
+jobs have the same loader, each job of the sweep has its own colour."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SHADES = 0.36, 0.5, 0.64
 """Lightness of the colours of successive slots, in turn."""
 
 DISTINCT = 40.0
-"""Least distance of two colours that a reader tells apart at a glance."""
+"""Minimum distance of two colours that a reader can tell apart at a glance."""
 
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
     """The loader's colour as #rrggbb. It depends on the name, and no known loader has the same."""
-    # All known names get their slots first, in the same order every time, so that a collision is
+    # All known names get their slots first, in the same order every time, so a collision is
     # resolved alike in every sweep.
     slots: dict[str, int] = {}
     for loader in [*sorted(known), name]:

@@ -1,4 +1,5 @@
-"""Two versions side by side: trials in interleaved rounds, each version in its own processes."""
+"""Compare two versions side by side: trials in interleaved rounds, each version in its own
+processes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class VersionComparison:
     """The trials of both versions."""
 
     base: Results
+    """Results of the base version."""
     new: Results
+    """Results of the new version."""
     times: dict[tuple[str, str], RoundTimes]
     """(job, benchmark) -> times of both versions, a value for each round."""
     changes: list[CostChange]
@@ -50,6 +53,7 @@ class VersionComparison:
     trials_per_round: int
     """Trials of each version in a round."""
     seconds: float
+    """Time of the whole comparison."""
 
 
 def compare_versions(
@@ -82,7 +86,8 @@ def compare_versions(
             process.run_trial(0)
         base, new = processes[BASE].results(), processes[NEW].results()
         num_rounds, trials_per_round = 0, 1
-        # If the versions deliver other samples, their times can't be compared: none are measured.
+        # If the versions deliver different samples, their times can't be compared: none are
+        # measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
             num_rounds, trials_per_round = _run_rounds(processes, fail_above, left_s)
@@ -106,7 +111,8 @@ def _run_rounds(
     processes: Mapping[str, VersionProcess], fail_above: float, seconds: float
 ) -> tuple[int, int]:
     """Run rounds until enough is known. Returns (rounds, trials of each version in a round)."""
-    trials_per_round, done = 1, 0
+    trials_per_round = 1
+    done = 0
     most = MOST_ROUNDS * MOST_TRIALS_PER_ROUND
     # Trial 0 has run already, to compare the data.
     numbered = islice(rounds(dict.fromkeys(processes, most + 1)), 1, None)
@@ -118,7 +124,7 @@ def _run_rounds(
             # The time of the first trial of both shows how many there is time for.
             if number == 1:
                 trials_per_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
-            # A round is complete after so many trials of each version.
+            # A round is complete after this many trials of each version.
             if number % trials_per_round:
                 continue
             done = number // trials_per_round

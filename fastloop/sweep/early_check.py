@@ -1,4 +1,4 @@
-"""Checks of a sweep's data and settings before it waits for the machine."""
+"""Check a sweep's data and settings before it waits for the machine."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ def check_model_input(job: Job) -> None:
 
 
 def _check_first_sample(job: Job) -> None:
+    """Raise Unsupported if the job's model can't take the first readable sample."""
     job.dataset.fetch()
     samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
     fetched = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
@@ -162,7 +163,8 @@ def _check_first_sample(job: Job) -> None:
     # If all samples are broken, preparing the data says so.
     if sample is None:
         return
-    classes, batch = ClassCounter(), _collate_one(sample)
+    classes = ClassCounter()
+    batch = _collate_one(sample)
     classes.update(batch)
     if _is_transformed(job, "worker"):
         batch = _collate_one(job.transform.transform_sample(sample))

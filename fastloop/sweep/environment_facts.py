@@ -1,4 +1,4 @@
-"""The facts about the machine and the packages with which a job's trials run."""
+"""Describe the machine and the packages with which a job's trials run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of a sweep that explains each job, after its last round, with explain=true.
+"""Explain each job of a sweep, after its last round, with explain=true.
 
 The function that explains a job is in a package that imports this one. So the caller passes it in.
 """
@@ -38,12 +38,14 @@ def explain_all(
 
 
 def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress) -> None:
+    """Record the explanation of a job, or the reason why it can't be explained."""
+
     def begin_step(step: str) -> None:
         progress.begin_step(f"{step}, {state.result.name}")
 
     try:
         if explain_job is None:
-            raise UsageError("hydra/launcher=basic alone explains jobs")
+            raise UsageError("only hydra/launcher=basic explains jobs")
         explanation = explain_job(state.entry, begin_step)
     except (UsageError, Unsupported, JobFailed) as error:
         state.unexplained = str(error)
@@ -72,5 +74,5 @@ def lacks_explanation(result: Result) -> bool:
 
 
 def num_explain_steps(job: Job, tries: int) -> int:
-    """About the number of steps that explaining a job begins."""
+    """Approximate number of steps that explaining a job begins."""
     return num_passes(job.most_trials, tries, job.device)

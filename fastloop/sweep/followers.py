@@ -1,4 +1,4 @@
-"""A command under torchrun: rank 0 runs the sweep, and the other ranks execute its commands."""
+"""Run a command under torchrun: rank 0 runs the sweep, and the other ranks execute its commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The plan of a command and a forecast of its time, printed before torch is imported.
+"""Describe the plan of a command and forecast its time, before torch is imported.
 
-The forecast is made from the composed configuration alone. After the first round it is known how
-long a window lasts, and the progress of the sweep is reckoned from that.
+The forecast is made only from the composed configuration. After the first round it is known how
+long a window lasts, and the progress of the sweep is computed from that.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WINDOW_SHARE = 1.3
 """Time of a window with its warm-up and its share of the round's limits, as a multiple of
 min_window_s."""
 SPARE_S = 0.05
-"""Further seconds of each window."""
+"""Additional seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
-"""About the number of passes that an explanation runs once, and of rungs that it runs in each
+"""Approximate number of passes that an explanation runs once, and of rungs that it runs in each
 round."""
 GPU_RUNGS, GPU_TRIES, GPU_PASS_S = 1, 1, 1.0
 """On a GPU: further rungs and changes, those of the copy, and seconds of a pass."""
@@ -75,7 +75,7 @@ def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def num_passes(trials: int, tries: int, device: object) -> int:
-    """About the number of passes that explaining a job takes.
+    """Approximate number of passes that explaining a job takes.
 
     trials: number of rounds. tries: number of changes to try. device: of the job.
     """

@@ -1,4 +1,4 @@
-"""Measurement of a user's loaders in this process: `fastloop.bench(loader)` measures one,
+"""Measure a user's loaders in this process: `fastloop.bench(loader)` measures one,
 `fastloop.bench_all({"a": a, "b": b})` compares several."""
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
-    # The data is checked before any trial: a comparison of loaders of different data has no use.
+    # The data is checked before any trial: a comparison of loaders of different data is useless.
     samples, counters = _check_samples(epochs_by_name, same_data)
     cold = {
         name: _cold_timer(epoch_of, step, epochs, target, samples, counters[name])
@@ -257,6 +257,7 @@ def _summarize(
     epochs: int,
     in_looks: bool,
 ) -> Bench:
+    """Rank the loaders by these times, and collect their figures."""
     base, *others = seconds
     ranking = rank_jobs(seconds, in_looks=in_looks)
     return Bench(
@@ -283,7 +284,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
     check_no_dataset(loader)
-    # iter() also accepts an object with __getitem__ alone.
+    # iter() also accepts an object with only __getitem__.
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
     if not callable(loader):
@@ -322,13 +323,13 @@ def check_no_dataset(loader: object) -> None:
 def _measure_limit(
     num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
 ) -> float:
-    """Samples per second that this machine can gather and, on a GPU, copy to the device."""
+    """Measure the samples/s that this machine can gather and, on a GPU, copy to the device."""
     # A loader may choose the sizes of its batches: this is their mean, rounded up.
     size = -(-num_samples // num_batches)
+    nbytes = row_nbytes(leaves)
     reads = device.type == "cpu"
-    return row_limit(
-        num_samples, row_nbytes(leaves), size, device, reads=reads, window_s=window_s
-    ).samples_per_s
+    limit = row_limit(num_samples, nbytes, size, device, reads=reads, window_s=window_s)
+    return limit.samples_per_s
 
 
 def _step_of(
@@ -378,8 +379,7 @@ def _check_samples(
     """Number of samples in an epoch, and the functions that count uneven batches, by the loader's
     name; raises Invalid if the loaders' samples differ."""
     try:
-        count = _compare_samples(epochs_by_name, same_data)
-        return count, dict.fromkeys(epochs_by_name)
+        return _compare_samples(epochs_by_name, same_data), dict.fromkeys(epochs_by_name)
     except UnevenBatches as error:
         if same_data:
             hint = "same_data=False compares only the numbers of samples"
@@ -390,7 +390,7 @@ def _check_samples(
 def _compare_counts(
     epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
 ) -> tuple[int, Mapping[str, CountUneven]]:
-    """As `_check_samples`, of the numbers of samples alone."""
+    """As `_check_samples`, but only of the numbers of samples."""
     first, *others = epochs_by_name
     count, count_uneven = _count_uneven(epochs_by_name[first], error)
     counters = {first: count_uneven}
@@ -438,13 +438,14 @@ class LoaderTimer:
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
-    """About the time of a window."""
+    """Approximate time of a window."""
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
         # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
         # too few in a later epoch would seem fast.
-        num_epochs, size_of = self.num_epochs * self.repeats, self.size_of or count_rows
+        num_epochs = self.num_epochs * self.repeats
+        size_of = self.size_of or count_rows
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, size_of)
         for epoch, sizes in enumerate(window.sizes):
             if sum(sizes) != self.samples:
@@ -485,7 +486,7 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
     timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window tells how long an epoch takes without the warm-up. After a long warm-up it would
+    # One window shows how long an epoch takes without the warm-up. After a long warm-up it would
     # only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer

@@ -31,8 +31,10 @@ class SweepJob:
     job: Job
     launcher: Launcher
     folder: Path
+    """The folder of its files."""
     config_yaml: str
     result: Result
+    """The result before the job runs."""
     earlier: Result | None = None
     """The job's result in an interrupted sweep that is resumed; None otherwise."""
     most_prepare_s: float | None = None

@@ -1,4 +1,4 @@
-"""A lock for the machine: concurrent benchmarks would disturb each other's measurements."""
+"""Lock the machine: concurrent benchmarks would disturb each other's measurements."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
 
 
 def holder_path(path: Path) -> Path:
-    """The file beside the lock with the name of the process that holds it."""
+    """The file next to the lock with the name of the process that holds it."""
     return path.with_name(f"{path.name}.holder")
 
 
@@ -113,7 +113,7 @@ def _lock_path() -> Path:
 
 
 def _read_holder(path: Path) -> str:
-    """The process and the folder that the file names, safe to print."""
+    """Read the process and the folder that the file names, safe to print."""
     # Any user may have written anything to it.
     try:
         text = path.read_text(encoding="utf-8", errors="replace")[:HOLDER_LENGTH]

@@ -1,4 +1,4 @@
-"""Running a sweep: from its requests to the printed table, the report and the exit status."""
+"""Run a sweep, from its requests to the printed table, the report and the exit status."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
 
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker names."""
-    # This costs no time, because the first trial waits for the forkserver, which is importing
-    # still. If a module is missing or can't be imported, starting a run reports it: MLflow's import
-    # fails for a user without a home folder, for example.
+    # This costs no time, because the first trial waits for the forkserver, which is still
+    # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's
+    # import fails for a user without a home folder, for example.
     from fastloop.core.traits import TrackerTraits, traits_of
 
     with suppress(Exception):
@@ -117,7 +117,8 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     from fastloop.sweep.tracking import SweepTracker
 
     (request,) = requests
-    settings, jobs = request.sweep, [sweep_job(request, request.name, 0)]
+    settings = request.sweep
+    jobs = [sweep_job(request, request.name, 0)]
     # A cluster's scheduler has restarted the job, which goes on with its own result.
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
@@ -132,6 +133,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
+    """Run the jobs as a sweep, print its results and places, and return the exit status."""
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
@@ -194,7 +196,8 @@ def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[Swee
     """The sweep's jobs in its folder, and a request with that folder."""
     from fastloop.sweep.resume import with_earlier_results
 
-    request, names = requests[0], job_names(requests)
+    request = requests[0]
+    names = job_names(requests)
     jobs = [
         sweep_job(replace(each, sweep_folder=folder), names[index], index)
         for index, each in enumerate(requests)
@@ -393,7 +396,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 def _exit_status(results: Sequence[Result]) -> int:
     """1 if a job failed or none finished, else 0."""
-    # Unsupported jobs are not failures beside others: `loader=glob(*)` has loaders that need a GPU.
+    # Unsupported jobs among others are not failures: `loader=glob(*)` has loaders that need a GPU.
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

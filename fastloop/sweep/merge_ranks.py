@@ -1,4 +1,4 @@
-"""Merging of the measurements of a job's ranks into one trial and one instrumented pass."""
+"""Merge the measurements of a job's ranks into one trial and one instrumented pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastloop.core.result import Attribution, Measurement, RankPass, Resources, 
 
 
 def merge_trials(trials: Sequence[Trial]) -> Trial:
-    """The trial of a job from those of its ranks; it took as long as its slowest rank."""
+    """Merge the trials of a job's ranks; the job's trial took as long as its slowest rank."""
     if len(trials) == 1:
         return trials[0]
     first = trials[0]
@@ -27,8 +27,7 @@ def merge_trials(trials: Sequence[Trial]) -> Trial:
 
 
 def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
-    """The instrumented pass of a job from those of its ranks: the waits of all, the seconds of the
-    slowest.
+    """Merge the instrumented passes of a job's ranks: the waits of all, the seconds of the slowest.
 
     answers: what each rank has returned: an Attribution, and the rank's resources.
     """
@@ -66,8 +65,8 @@ def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
 
 
 def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
-    """The shadow of a job from those of its ranks, with the means of their shuffling; that of
-    rank 0, unchanged, if a rank does not know its shuffling."""
+    """Merge the shadows of a job's ranks, with the means of their shuffling; returns that of rank
+    0, unchanged, if a rank does not know its shuffling."""
     known = [shadow.shuffling for shadow in shadows if shadow.shuffling is not None]
     if len(known) < len(shadows) or len(shadows) == 1:
         return shadows[0]
@@ -81,7 +80,7 @@ def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
 
 
 def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
-    """The measurement of a benchmark from those of the ranks."""
+    """Merge the ranks' measurements of a benchmark."""
     # The trial took as long as its slowest rank. All ranks measure their limits at the same time,
     # so the limit of the job is their sum.
     losses = [each.losses for each in measurements if each.losses]
@@ -122,7 +121,7 @@ def _sum_resources(resources: Sequence[Resources]) -> Resources | None:
         return None
     names = ("peak_pss_mib", "peak_gpu_mib", "cpu_cores", "context_switches", "read_mib")
     by_rank = {name: [getattr(each, name) for each in resources] for name in names}
-    # A sum over some of the ranks would be too small, so that it is unknown if one value is.
+    # A sum over only some of the ranks would be too small, so it is unknown if one value is.
     sums = {name: None if None in values else sum(values) for name, values in by_rank.items()}
     # The ranks of a node share /dev/shm, so each sees the same growth.
     shm = _largest([each.peak_shm_mib for each in resources])

@@ -1,4 +1,4 @@
-"""Preparation of one job's data in a process of the job's environment, which is built first."""
+"""Prepare one job's data in a process of the job's environment, which is built first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastloop.trial.support import check_job_libraries
 def prepare_job(
     job: Job, launcher: Launcher, compares_checksums: bool = False, most_s: float | None = None
 ) -> PreparedData:
-    """The job's data, prepared in its own process. Raises JobFailed, also if no sample is
-    read or written for `trial_timeout_s`, or the job's environment can't be built.
+    """Prepare the job's data in its own process. Raises JobFailed, also if no sample is read or
+    written for `trial_timeout_s`, or if the job's environment can't be built.
 
     compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
     which it fails; None: there is no such limit.
@@ -34,7 +34,7 @@ def prepare_job(
 
 
 def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float:
-    """About the seconds that reading the job's data takes, see DataRequest.forecast_s.
+    """Forecast the seconds that reading the job's data takes, see DataRequest.forecast_s.
 
     Raises JobFailed, also if the first samples take longer than `most_s`.
     """

@@ -1,4 +1,4 @@
-"""The first stage of a sweep: preparing the data of every job."""
+"""Prepare the data of every job, as the first stage of a sweep."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _early_failure(
 ) -> Failure | None:
     """The reason why the job's data is not prepared, or None.
 
-    builds: for each requirements of a job, the failure to build their environment, or None. This
+    builds: for each tuple of requirements, the failure to build its environment, or None. This
     job's is added.
     """
     if reason := reason_against(job, launcher):
@@ -93,6 +93,7 @@ def _set_up_job(
 def _prepare_or_failure(
     job: Job, launcher: Launcher, most_s: float | None
 ) -> PreparedData | Failure:
+    """Prepare the job's data; returns the failure if that is not possible."""
     try:
         return prepare_job(job, launcher, most_s=most_s)
     except JobFailed as error:

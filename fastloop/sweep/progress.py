@@ -1,4 +1,5 @@
-"""Progress of a measurement: a bar on a terminal, elsewhere a line for each finished round."""
+"""Show the progress of a measurement: a bar on a terminal, elsewhere a line for each finished
+round."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ START_WIDTH = 14
 LONG_S = 60.0
 """Measurements that take longer say so before their first round."""
 LINE_INTERVAL_S = 10.0
-"""Least seconds between two lines of `round_reports`."""
+"""Minimum seconds between two lines of `round_reports`."""
 TICK_S = 1.0
 """Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
 about 0.1 ms of the command's process; trials have their own processes."""
@@ -42,7 +43,7 @@ class Progress:
     end_round: Callable[[str], None] = lambda _: None
     """Called at the end of each round, with a line about it."""
     expect_steps: Callable[[int], None] = lambda _: None
-    """Called when a better estimate is known of the number of steps that are still to begin."""
+    """Called when there is a better estimate of the number of steps that are still to begin."""
     tell: Callable[[str], None] = lambda _: None
     """Called with a line that stays on the terminal."""
     show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
@@ -106,7 +107,7 @@ def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
     """A bar with a remaining time and a clock if stderr is a terminal; otherwise lines of the
     rounds.
 
-    num_steps: about the number of all steps; `expect_steps` and further steps correct it.
+    num_steps: approximate number of all steps; `expect_steps` and further steps correct it.
     label: for a command without rounds, the word before a line about its steps, see _step_lines.
     """
     # A log or a pipe would get every drawing of a bar as a line.
@@ -140,7 +141,8 @@ def _step_lines(num_steps: int, label: str) -> Progress:
 
     def begin_step(step: str) -> None:
         nonlocal begun, total
-        done, begun = begun, begun + 1
+        done = begun
+        begun += 1
         total = max(total, begun)
         if done and spacing.is_due():
             title = f"{label}: step {begun} of {total}, {step}"
@@ -215,7 +217,8 @@ def round_reports(
         with _round_bar(rounds, label) as bar:
             yield lambda: bar.update(1)
         return
-    spacing, done = _Spacing(), 0
+    spacing = _Spacing()
+    done = 0
 
     def end_round() -> None:
         nonlocal done
@@ -273,8 +276,8 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
     """A bar that ticks on a terminal, or a widget in a notebook.
 
-    count: the position of the bar on a terminal, asked for at each drawing; None: the bar moves by
-    `update` alone.
+    count: the position of the bar on a terminal, asked for at each drawing; None: the bar moves
+    only by `update`.
     """
     if in_notebook():
         with auto_tqdm(total=total, desc=label, leave=False) as bar:

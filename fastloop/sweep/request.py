@@ -35,6 +35,7 @@ class JobRequest:
     launcher: Launcher
     tracker: Tracker
     choices: dict[str, str]
+    """Group -> option."""
     overrides: tuple[str, ...]
     flags: tuple[str, ...] = ()
     """Flags of the command line that name the user's own yaml files, which another command line for
@@ -46,6 +47,7 @@ class JobRequest:
     colour: str
     """Colour of the job in charts, #rrggbb."""
     folder: Path
+    """Folder of the job's files."""
     sweep_folder: Path
     name: str = ""
     """The job's name. Empty until it is known, because job_names makes the names of all jobs of a
@@ -112,8 +114,8 @@ def _name_word(setting: str, override: str, *, is_clear: bool) -> str:
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
-    """The requests with a colour for each job: its loader's colour or, if two jobs would have
-    nearly the same colour, one of its own."""
+    """Return the requests with a colour for each job: its loader's colour or, if two jobs would
+    have nearly the same colour, one of its own."""
     colours = [request.colour for request in requests]
     pairs = combinations(colours, 2)
     if all(colour_distance(one, other) >= DISTINCT for one, other in pairs):

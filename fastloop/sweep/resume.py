@@ -1,4 +1,4 @@
-"""Resumes an interrupted sweep: trials that are still comparable are kept."""
+"""Resume an interrupted sweep, and keep the trials that are still comparable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
@@ -28,8 +28,8 @@ MACHINE = ("host", "cpu", "cores_usable", "gpus")
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
-    """The folder that `resume=` names: a path, or with `last` the newest sweep with a job that has
-    one of these hashes (config_hash).
+    """Find the folder that `resume=` names: a path, or with `last` the newest sweep with a job that
+    has one of these hashes (config_hash).
 
     Raises UsageError if there is none.
     """
@@ -75,7 +75,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     Raises UsageError if the folder has no result of any of these jobs.
     """
     # Folders are numbered, so that a shorter name is an older job: 2 before 10. Jobs with equal
-    # hashes, such as a job that was typed twice, take the results in that order.
+    # hashes take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
     paths = folder.glob(f"*/{RESULT_FILE}")
     for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):
@@ -105,9 +105,9 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         return f"{now.name} is measured again, {changed} changed; the earlier result is in {copy}"
     if _is_finished(state, settings):
         state.keep()
-        count = len(earlier.trials)
-        more = f"{now.name} keeps its {count} trials, more than trials={most} asks for"
-        return more if count > most else ""
+        num_trials = len(earlier.trials)
+        more = f"{now.name} keeps its {num_trials} trials, more than trials={most} asks for"
+        return more if num_trials > most else ""
     if _stays_failed(earlier, now, settings):
         state.keep()
         return ""
@@ -130,14 +130,14 @@ def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool
     """True if the job has failed, and would fail again."""
     if earlier.status != "FAILED" or settings.retry_failed:
         return False
-    # If it failed before its data was known, a library may have been missing that is here now.
+    # If it failed before its data was known, a library that is installed now may have been missing.
     return bool(earlier.key) or not changes(replace(earlier, fingerprint=now.fingerprint), now)
 
 
 def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
     """Fail a job that can't be measured now, or keep its earlier finished result.
 
-    Returns a message if that is kept, else an empty text.
+    Returns a message if that result is kept, else an empty string.
 
     now: the job's result before any trial, with the present code and machine.
     """
@@ -172,7 +172,8 @@ def changes(earlier: Result, now: Result) -> list[str]:
 
 def _copy_result(folder: Path, key: str) -> Path:
     """Copy result.json to a new name in its folder, and return the copy's path."""
-    names = (folder / f"result-{key[:8]}{'-' * bool(n)}{n or ''}.json" for n in count())
-    copy = next(path for path in names if not path.exists())
+    stem = f"result-{key[:8]}"
+    names = chain([stem], (f"{stem}-{number}" for number in count(1)))
+    copy = next(path for name in names if not (path := folder / f"{name}.json").exists())
     shutil.copy2(folder / RESULT_FILE, copy)
     return copy

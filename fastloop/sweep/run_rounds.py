@@ -1,5 +1,5 @@
-"""Jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job gets
-an instrumented pass.
+"""Run jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job
+gets an instrumented pass.
 
 Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
 soon as it exists; a job that fails becomes a row with its reason, and the others go on.
@@ -78,7 +78,8 @@ def run_sweep(
     job runs in round k. A job that a schedule never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
-    session_ms, clock = wall_ms(), StageClock()
+    session_ms = wall_ms()
+    clock = StageClock()
     try:
         finishing: Iterable[JobState] = states
         # A schedule prepares a job when it first runs it, as it may run few of many jobs.
@@ -162,7 +163,8 @@ def _num_steps_left(
     for entry, result in zip(entries, done, strict=True):
         # A job of several ranks also runs in one process, which shows how it scales, unless the
         # sweep has that job already.
-        job, num_done = entry.job, len(result.trials) if result else 0
+        job = entry.job
+        num_done = len(result.trials) if result else 0
         needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
         extra = num_one_process_trials(job) if needs_extra else 0
         passes = (1 + settings.profile) * len(job.benchmark)
@@ -176,7 +178,10 @@ def _num_steps_left(
 def _run_rounds(
     states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
 ) -> None:
-    start_ns, num_done, rounds_done = now_ns(), 0, 0
+    """Run the trials of all jobs in rounds, and report the progress after each round."""
+    start_ns = now_ns()
+    num_done = 0
+    rounds_done = 0
     jobs = {state: state.entry.job for state in states if state.is_running}
     num_trials = {state: job.most_trials for state, job in jobs.items()}
     is_auto = any(job.is_auto for job in jobs.values())
@@ -351,6 +356,7 @@ def num_one_process_trials(job: Job) -> int:
 
 
 def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
+    """Run the instrumented pass of each benchmark that has none yet; the job fails with it."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:
@@ -370,6 +376,7 @@ def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> 
 
 
 def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
+    """Profile each benchmark that has no profile yet; the job fails with it."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:

@@ -1,4 +1,4 @@
-"""The time that a command took: the timed part, and the uses of the rest."""
+"""Describe the time that a command took: the timed part, and the uses of the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracking of a sweep that tolerates a failing tracker: results are written to files first."""
+"""Track a sweep by a tracker that may fail: results are written to files first."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class SweepTracker:
 
     @contextlib.contextmanager
     def _report_failure(self) -> Iterator[None]:
+        """Report an error of the tracker in a line, and give the tracker up."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The process of a version, which measures its jobs a trial at a time, when it is asked to.
+"""The process of a version, which measures its jobs one trial at a time, on request.
 
 Process and command exchange JSON, as the other end may be another version of fastloop. The command
 sends the plan, then {"trial": number} for each trial, and {"trial": null} at the end. The process
@@ -44,6 +44,7 @@ class Version:
     label: str
     """The name in messages, such as `HEAD~1 (4f0c2d1)`."""
     python: str = sys.executable
+    """The interpreter."""
     path: tuple[str, ...] = ()
     """Folders that come first on the import path."""
     tree: str = ""
@@ -86,7 +87,8 @@ class VersionProcess:
         return {each.name: each for each in load_results(self.folder, self.version.label)}
 
     def receive(self) -> dict[str, Any]:
-        """The next message. Raises UsageError, in one line, for an error and for its end."""
+        """Receive the next message. Raises UsageError, in one line, for an error and for its
+        end."""
         try:
             message: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -101,6 +103,7 @@ class VersionProcess:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def _describe_end(self) -> str:
+        """The exit status of the process, and the last line of its output."""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         ended = f"its process has ended, {describe_exit(self.process.wait())}"
@@ -155,6 +158,7 @@ def start_version(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to end, and kill it if it has not ended after END_S."""
     # On this signal the process ends its trial, and then itself.
     process.terminate()
     try:

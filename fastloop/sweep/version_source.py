@@ -1,4 +1,4 @@
-"""The version that `against=` names (a commit, a number, a wheel or a folder) and its run."""
+"""Find and build the version that `against=` names: a commit, a number, a wheel or a folder."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def with_requirements(source: VersionSource, requirements: Sequence[str]) -> Ver
             raise UsageError(f"package={package}: it is not installed; {hint}")
         return source
     # An environment that is not built yet may get the package as a dependency, but building it
-    # takes minutes: a typing error should not.
+    # takes minutes, and a typing error should be reported at once.
     is_known = version_of(package) or needed.is_built or _find_in(requirements, package)
     if not is_known:
         raise UsageError(
@@ -154,6 +154,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _find_wheel(path: Path, package: str) -> VersionSource:
+    """Find the wheel at the path; raises UsageError if it is not a wheel of the package."""
     if not path.is_file():
         raise UsageError(f"against={path}: no such file; allowed: {ALLOWED}")
     try:
@@ -168,6 +169,7 @@ def _find_wheel(path: Path, package: str) -> VersionSource:
 
 
 def _is_version(text: str) -> bool:
+    """True if the text is a version number of a package."""
     try:
         PackageVersion(text)
     except InvalidVersion:
@@ -177,7 +179,7 @@ def _is_version(text: str) -> bool:
 
 @contextmanager
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
-    """Both versions, by BASE and NEW: the version that `against=` names, and the present one.
+    """Open both versions, by BASE and NEW: the version that `against=` names, and the present one.
 
     here: the working folder. folder: below the outputs folder, for a worktree that ends with the
     context. Raises UsageError if the version can't be made.
@@ -268,7 +270,7 @@ def _is_below(folder: str, top: Path) -> bool:
 
 
 def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
-    """The version of a package, in an environment of its own."""
+    """Build the version of a package, in an environment of its own."""
     is_own = canonicalize_name(source.package) == OWN
     required = source.environment.requirements if source.environment else ()
     if source.kind == "version":
@@ -303,6 +305,7 @@ def pin(requirements: Sequence[str], package: str, number: str) -> tuple[str, ..
 
 
 def _build(environment: Environment, setting: str) -> BuiltEnvironment:
+    """Build the environment; raises UsageError, with the setting, if that fails."""
     try:
         return build_environment(environment)
     except Unsupported as error:

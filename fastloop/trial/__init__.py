@@ -1,4 +1,4 @@
-"""Measurement of a job in one process: timed window, limits, page cache, prefetching.
+"""Measure a job in one process: timed window, limits, page cache, prefetching.
 
 Imports options and lower floors.
 """

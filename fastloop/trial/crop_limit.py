@@ -1,4 +1,5 @@
-"""The limit for loaders of crops: how fast this machine can make a job's crops of image files.
+"""Measure the limit for loaders of crops: how fast this machine can make a job's crops of image
+files.
 
 One thread per usable core makes them from files in memory into the same memory again and again,
 without a loader, an order or a queue. Two ways are tried, and the faster counts: the native
@@ -54,7 +55,8 @@ class DecodedCrops:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write these files' crops to `out`; raises BadData."""
         images, cropping = self.samples.images, self.samples.cropping
-        keys, rows = random_bits(indices, self.samples.seed), self.spec.view_tensor(out)
+        keys = random_bits(indices, self.samples.seed)
+        rows = self.spec.view_tensor(out)
         for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
             pixels = images.decode_file(self.files[index])
             cut = draw_cut(cropping.crop, cropping.flip, key, *pixels.shape[:2])
@@ -67,12 +69,14 @@ class CropMaking:
 
     column: Column
     per_call: int
+    """Number of crops of each call."""
     threads: int
 
     def run(self, thread: int, stop_ns: int) -> int:
         """Make crops until `stop_ns`, with one call at least, and return their number."""
-        # Each thread begins at another file, so that they do not find each other's in the cache.
-        start, count = thread * len(self.column) // self.threads, 0
+        # Each thread begins at a different file, so they do not find each other's in the cache.
+        start = thread * len(self.column) // self.threads
+        count = 0
         out = np.empty((self.per_call, self.column.spec.nbytes), np.uint8)
         while True:
             places = np.arange(start + count, start + count + self.per_call)
@@ -101,7 +105,8 @@ def crop_limit(
     """
     if not has_jpeg():
         return None
-    cores, decoder = cores_of_rank(), name_of(samples.images.decoder)
+    cores = cores_of_rank()
+    decoder = name_of(samples.images.decoder)
     files = read_files(samples.images, broken, seed, cores)
     own = DecodedCrops(CroppedSamples(samples.images, samples.cropping, seed), files)
     native = native_crops(files, samples.cropping).with_seed(seed)

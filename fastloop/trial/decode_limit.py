@@ -1,5 +1,5 @@
-"""The limit for loaders of images: how fast this machine can decode a dataset's files, and resize
-them if the dataset does so.
+"""Measure the limit for loaders of images: how fast this machine can decode a dataset's files, and
+resize them if the dataset does so.
 
 One thread per usable core works on files that are in memory already. Each available library decodes
 in turn; they release the interpreter's lock meanwhile. The fastest counts, among those that deliver
@@ -62,6 +62,7 @@ class Decoding:
     """Decoding of the same files by one library, on all threads."""
 
     decode: Callable[[bytes], np.ndarray]
+    """Decodes a file; raises BadData."""
     files: list[bytes]
     threads: int
     firsts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -70,7 +71,8 @@ class Decoding:
     def run(self, thread: int, stop_ns: int) -> int:
         """Decode until `stop_ns`, one file at least, and return the number of files."""
         # Each thread begins at another file.
-        start, count = thread * len(self.files) // self.threads, 0
+        start = thread * len(self.files) // self.threads
+        count = 0
         while True:
             pixels = self.decode(self.files[(start + count) % len(self.files)])
             self.firsts.setdefault(thread, pixels)
@@ -153,6 +155,7 @@ def _libraries(samples: EncodedSamples) -> dict[str, EncodedSamples]:
 
 
 def _is_installed(module: str) -> bool:
+    """True if the module can be imported."""
     try:
         import_module(module)
     except ImportError:
@@ -163,9 +166,11 @@ def _is_installed(module: str) -> bool:
 def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
-    """Files of random samples, at least `least` of them if there are as many."""
+    """Read files of random samples, at least `least` of them if there are as many."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
-    stop_ns, files, size = now_ns() + MAX_READ_NS, [], 0
+    stop_ns = now_ns() + MAX_READ_NS
+    files = []
+    size = 0
     for index in (index for index in order if index not in broken):
         is_enough = len(files) == MAX_FILES or size >= MAX_FILE_BYTES or now_ns() >= stop_ns
         if is_enough and len(files) >= least:

@@ -1,4 +1,4 @@
-"""The stages of a job between loader and step: prefetching, pinned buffers, and placement.
+"""Deliver batches from a loader to the step: prefetching, pinned buffers, and placement.
 
 With `device_prefetch` a batch is loaded and delivered ahead of the loop; without, the loop does it.
 `pinned_buffers=N` are page-locked buffers that are allocated once and reused for all batches, while
@@ -33,7 +33,8 @@ empty_pinned = partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Callable[[Tree], Tree]:
     """A function from a host batch to a complete batch on the device: pin, place, finish
     collate."""
-    place, finish = job.placement.to(device), job.collate.finish
+    place = job.placement.to(device)
+    finish = job.collate.finish
     if job.pinned_buffers:
         place = place_through_pinned(place, job.pinned_buffers, device)
     # The default collate leaves nothing to finish. A wrapper would cost a call for each batch of
@@ -67,7 +68,7 @@ def loader_opener(
 def _open_watched(
     open_: Callable[[], AbstractContextManager[Epochs]], probe: LoaderProbe
 ) -> Iterator[Epochs]:
-    """The epochs of a loader, which runs under the probe in the process that opens it."""
+    """Open a loader under the probe, in the process that opens it; yields its epochs."""
     # A loader may import its DataLoader when it is opened; workers start with an epoch.
     with open_() as epochs, probe.watch_loaders():
         yield epochs
@@ -91,6 +92,8 @@ class PinnedBuffer:
         return map_tensors(lambda leaf: self._copy_leaf(next(indices), leaf), batch)
 
     def _copy_leaf(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor on the host into this buffer's memory; returns any other tensor as it
+        is."""
         if leaf.device.type != "cpu":
             return leaf
         while len(self._memory) <= index:

@@ -10,10 +10,10 @@ from fastloop.core.result import BenchmarkName, Measurement, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
+class EarlierFindings:
     """Findings of earlier trials; by default there are none."""
 
-    unread: bool | None = None
+    may_be_unread: bool | None = None
     """True if bytes of some batch may be unread in a file. None: no trial of the job has compared
     its data with the dataset yet, so this trial does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
@@ -22,17 +22,19 @@ class Earlier:
     """The limits that were measured in this round, by their keys."""
 
 
-NOTHING = Earlier()
+NO_FINDINGS = EarlierFindings()
 
 
-def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> Earlier:
+def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> EarlierFindings:
     """Findings of these trials of a job, and the limits of other jobs in the same round."""
     compared = [trial.calls.unread for trial in trials if trial.calls]
-    measured = [each for trial in trials for each in trial.benchmarks.items()]
     repeats: dict[BenchmarkName, int] = {}
-    for name, measurement in measured:
-        repeats[name] = max(measurement.repeats, repeats.get(name, 1))
-    return Earlier(unread=compared[0] if compared else None, repeats=repeats, limits=limits)
+    for trial in trials:
+        for name, measurement in trial.benchmarks.items():
+            repeats[name] = max(measurement.repeats, repeats.get(name, 1))
+    return EarlierFindings(
+        may_be_unread=compared[0] if compared else None, repeats=repeats, limits=limits
+    )
 
 
 def limits_of(trial: Trial) -> dict[str, Limit]:

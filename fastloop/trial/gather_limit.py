@@ -1,4 +1,5 @@
-"""The limit for loaders of rows: how fast this machine can gather random rows of a given size.
+"""Measure the limit for loaders of rows: how fast this machine can gather random rows of a given
+size.
 
 A second limit is how fast it can gather rows of bytes and convert them to scaled floats.
 
@@ -44,9 +45,11 @@ class Gatherer:
     """Gather function of one thread, its output buffer, and the batches of rows to gather."""
 
     gather: Callable[[Any], Any]
+    """Gathers the rows of a batch into `out`."""
     batches: Sequence[Any]
     """Arguments of `gather`, made in advance; each fills the buffer."""
     out: np.ndarray
+    """The output buffer."""
 
     def run(self, stop_ns: int, reads: bool) -> int:
         """Gather until `stop_ns`, and return the number of rows.
@@ -147,6 +150,7 @@ def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.nda
 
 
 def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by torch.index_select."""
     rows = torch.from_numpy(source)
     out = torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8)
     batches = list(torch.from_numpy(_random_indices(source, buffer_rows, thread)))
@@ -154,6 +158,7 @@ def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer
 
 
 def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by np.take."""
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
     # mode="clip": with the default mode, np.take writes into a temporary copy of `out`.
@@ -173,8 +178,10 @@ def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gathere
 
 
 def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by torch.index_select, and converting in a second pass."""
     gatherer = _index_select(source, buffer_rows, thread)
-    gathered, floats = torch.from_numpy(gatherer.out), torch.zeros(buffer_rows, source.shape[1])
+    gathered = torch.from_numpy(gatherer.out)
+    floats = torch.zeros(buffer_rows, source.shape[1])
 
     def convert(index: torch.Tensor) -> None:
         gatherer.gather(index)
@@ -184,6 +191,7 @@ def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -
 
 
 def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Gathering by np.take, and converting in two further passes."""
     gatherer = _np_take(source, buffer_rows, thread)
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
 
@@ -207,7 +215,8 @@ def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
     """Gathering and converting by FastLoader's core, each row in one pass."""
     column = open_column(converted(source, scale=FACTOR, mean=-OFFSET))
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
-    out, batches = floats.view(np.uint8), list(_random_indices(source, buffer_rows, thread))
+    out = floats.view(np.uint8)
+    batches = list(_random_indices(source, buffer_rows, thread))
     return Gatherer(lambda index: gather_into([column], index, [out]), batches, floats)
 
 

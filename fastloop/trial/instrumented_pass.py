@@ -1,4 +1,4 @@
-"""The instrumented pass of a job: the time of each part of an epoch, and its CPU time."""
+"""Run the instrumented pass of a job: the time of each part of an epoch, and its CPU time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
     so is the first batch.
     """
     context = start_job(job, prepared, 0)
-    device, deliver = context.device, context.step_delivery()
+    device = context.device
+    deliver = context.step_delivery()
     # This initializes the device before the loader is timed; on CUDA it takes seconds.
     torch.zeros(1, device=device)
     synchronize(device)
@@ -40,7 +41,8 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         benchmark = job.benchmark[name]
         session = benchmark.session(setup)
         context.warm_up(session, deliver, loader.epochs)
-        spans, steps = Spans(), StepMarks(device)
+        spans = Spans()
+        steps = StepMarks(device)
         consume, _ = session.start(steps.mark_start_after(spans.time_calls("place", deliver)))
         set_cache_state(job.cache, prepared.files, loader)
         cpu_before_s, begun_ns = cpu_seconds(), now_ns()
@@ -79,7 +81,8 @@ def _repeat_for_cpu_time(
     # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
     if not context.job.shortest_window_s:
         return
-    least_s, count = LEAST_SECONDS, 1
+    least_s = LEAST_SECONDS
+    count = 1
     consume, _ = session.start(deliver)
     # The least time of all ranks counts, so that all of them consume equally many epochs.
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:

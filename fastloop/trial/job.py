@@ -55,7 +55,7 @@ class Job(JobSettings):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Arguments of pip for all libraries that the job needs beside fastloop's own."""
+        """Arguments of pip for all libraries that the job needs besides fastloop's own."""
         # Each once, in this order.
         return tuple(dict.fromkeys((*self.loader_requirements, *self.placement_requirements)))
 
@@ -71,7 +71,7 @@ class Job(JobSettings):
 
     @property
     def shortest_window_s(self) -> float:
-        """Least length of a window in seconds."""
+        """Minimum length of a window in seconds."""
         # A second pass over the epochs would find a warm cache in place of a cold one.
         return 0.0 if self.cache == "cold" else self.min_window_s
 

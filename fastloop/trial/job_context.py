@@ -56,7 +56,8 @@ class JobContext:
 
     def step_delivery(self) -> Consumer:
         """A function from a batch of the open loader to the step's input, which is transformed."""
-        deliver, transform = self.loop_delivery(), self.job.transform.transform_batch
+        deliver = self.loop_delivery()
+        transform = self.job.transform.transform_batch
         is_identity = traits_of(TransformTraits, self.job.transform).is_identity
         if is_identity or self.job.transform.where == "worker":
             return deliver
@@ -115,7 +116,7 @@ class JobContext:
         return next(iter(epochs(self.job.epochs)))
 
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
-        """The setup of the job's benchmarks for batches like this one of the loader.
+        """Build the setup of the job's benchmarks for batches like this one of the loader.
 
         unread: True if other batches may be memory-mapped, with bytes that nobody has read yet.
         """

@@ -20,11 +20,12 @@ from fastloop.core.types import option
 
 CacheState = Literal["as_is", "warm", "cold"]
 MIN_WINDOW_S = 0.3
-"""Default of min_window_s, the least length of a timed window in seconds. In such a window, the
+"""Default of min_window_s, the minimum length of a timed window in seconds. In such a window, the
 start of a thread or a late wake-up of a process hardly changes the time."""
 
 
 def _check_device(name: str) -> str:
+    """Return the name; raises ValueError if it is not that of a device."""
     if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
         hint = "; did you mean cuda?" if name == "gpu" else ""
         raise ValueError(f"allowed are auto, cpu, mps, cuda and cuda:<number>{hint}")

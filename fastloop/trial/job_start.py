@@ -1,4 +1,4 @@
-"""The start of a job in a fresh process: support checks, threads, and the rank's plan."""
+"""Start a job in a fresh process: support checks, threads, and the rank's plan."""
 
 from __future__ import annotations
 

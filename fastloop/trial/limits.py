@@ -1,4 +1,4 @@
-"""Measures the machine's limit for a job next to its trials, if there is a measurement for the kind
+"""Measure the machine's limit for a job next to its trials, if there is a measurement for the kind
 of work that the job's loader does."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     """Samples per second that this machine can load for the job; None if no limit of the job's
     kind of work is measured.
 
-    reads: True if bytes of a batch may be unread, so that the step reads all of them.
+    reads: True if bytes of a batch may be unread, and the step therefore reads all of them.
     """
     job, prepared, batch_size = context.job, context.prepared, context.job.loading.batch_size
     if _decodes(job):
@@ -176,7 +176,8 @@ def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> 
     # This is a warm-up, because the first copy may allocate.
     copy()
     synchronize(device)
-    total, start = 0, now_ns()
+    total = 0
+    start = now_ns()
     while now_ns() - start < budget_ns:
         # A synchronization costs as much as a small copy, so it is shared by eight.
         for _ in range(8):

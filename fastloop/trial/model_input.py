@@ -1,4 +1,4 @@
-"""The input and target of a model, found in the batches of a job."""
+"""Find the input and target of a model in the batches of a job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def find_pair(
     """
     # The first element of a tuple or list of two is the input. In a mapping or a dataclass a name
     # may mean anything, so the input is the field that the model can take.
-    errors, pairs = [], []
+    errors = []
+    pairs = []
     for select in _candidate_pairs(batch):
         leaves = leaves_of(select(batch))
         try:

@@ -1,7 +1,8 @@
-"""A few steps under torch.profiler: a trace for Perfetto, and a table of the costliest operations.
+"""Profile a few steps by torch.profiler: a trace for Perfetto, and a table of the costliest
+operations.
 
-This is a separate pass after all trials: the profiler slows down every operation, so that its times
-can't be compared with the times of a trial.
+This is a separate pass after all trials: the profiler slows down every operation, so its times
+can't be compared with those of a trial.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
 
 
 def _all_threads_config() -> Any:
+    """The setting that profiles all threads; None with an older torch."""
     try:
         return _ExperimentalConfig(profile_all_threads=True)
     # torch before 2.7 has no such setting.
@@ -146,13 +148,14 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
 
 
 def _format_table(result: Profile, name: str) -> str:
+    """A legend, the CPU time, and the table of the costliest operations."""
     totals = result.profiler.key_averages().table(sort_by=result.sort_by, row_limit=MAX_TABLE_ROWS)
     cpu_time = (
         f"CPU time of this process {result.cpu_s:.3f} s, of its workers "
         f"{result.workers_cpu_s:.3f} s; the table does not include the workers."
     )
     if result.seconds < LEAST_SECONDS:
-        cpu_time = f"These steps took less than {LEAST_SECONDS} s, too little to tell CPU time."
+        cpu_time = f"These steps took less than {LEAST_SECONDS} s, too little to measure CPU time."
     return (
         f"{name}: {result.steps} steps under torch.profiler. The profiler slows everything down:\n"
         f"compare shares, not these times with those of the trials.\n"

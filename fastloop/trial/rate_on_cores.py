@@ -1,4 +1,4 @@
-"""Work on all usable cores for a given time, to measure the limits of the machine."""
+"""Run work on all usable cores for a given time, to measure the limits of the machine."""
 
 from __future__ import annotations
 

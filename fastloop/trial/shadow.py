@@ -1,4 +1,4 @@
-"""The shadow of a timed trial: the same calls in another process, with every epoch compared.
+"""Run the shadow of a timed trial: the same calls in another process, with every epoch compared.
 
 A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
 the same way, with the comparison instead of the clock. A loader can't know whether it is in a trial
@@ -37,7 +37,7 @@ from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain
 
 LEAST_UNFORESEEN = 100_000
-"""Least of the random numbers of epochs that no loader can foresee."""
+"""Smallest of the random epoch numbers that no loader can foresee."""
 UNFORESEEN = 1_000_000
 """Count of the numbers from LEAST_UNFORESEEN on, among which one is drawn."""
 SHADOW_TIME = 4
@@ -65,13 +65,14 @@ number, and faster by LEAST_GAIN_S on top of that. More shows that it was made b
 LEAST_GAIN_S = 0.005
 """Seconds of gain, beyond FASTER, that are put down to chance."""
 LEAST_PAIRS = 3
-"""Fewest pairs of such epochs before their medians are compared, unless both together take longer
-than LONG_S: one epoch of milliseconds may have been interrupted for as long as it takes itself."""
+"""Minimum number of pairs of such epochs before their medians are compared, unless both together
+take longer than LONG_S: an epoch of milliseconds may have been interrupted for as long as it
+takes."""
 LONG_S = 0.3
 """Seconds of a pair of epochs that is compared without further pairs."""
 PAIRS = 10
-"""Most pairs that are compared; the loader passes as soon as the medians show no gain. With three
-pairs, all of them were late by chance on a busy machine."""
+"""Maximum number of compared pairs; the loader passes as soon as the medians show no gain. With
+three pairs, all of them were late by chance on a busy machine."""
 
 
 def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
@@ -95,7 +96,7 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
         unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
         check_unforeseen_epoch(loader.epochs, LEAST_UNFORESEEN + unforeseen)
     # The trial reads the bytes of its batches only if the epoch before the windows had unread ones.
-    # So batches that are unread in the windows alone were timed without reading them.
+    # So batches that are unread only in the windows were timed without reading them.
     if found_unread and not unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
@@ -206,7 +207,9 @@ class _CpuTimes:
     """CPU time of this process's other threads, and of its descendants."""
 
     threads_s: float
+    """CPU seconds of the other threads."""
     children_s: float
+    """CPU seconds of the descendants."""
 
     @staticmethod
     def now() -> _CpuTimes:
@@ -245,6 +248,7 @@ def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
 
 
 def _seconds(epochs: Epochs, number: int) -> float:
+    """Seconds of reading an epoch with this number."""
     start_ns = now_ns()
     for _ in epochs(number):
         pass
@@ -259,7 +263,8 @@ def _bytes_read() -> int:
     """
     # Counting reads files of /proc itself, 4 KB for each descendant. What this thread has read is
     # subtracted, whatever other threads read meanwhile on a busy machine.
-    process, total = psutil.Process(), -_bytes_read_here()
+    process = psutil.Process()
+    total = -_bytes_read_here()
     for each in (process, *process.children(recursive=True)):
         # The process may have ended, and macOS has no io_counters.
         with contextlib.suppress(psutil.Error, AttributeError):

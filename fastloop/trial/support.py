@@ -1,7 +1,7 @@
-"""The gate: every job passes `check_support` before it is measured.
+"""Check that a job can run: every job passes `check_support`, the gate, before it is measured.
 
-It needs no data. A loader declares in `honours` which settings it honours, and leaves the check to
-the gate. The gate is called
+The check needs no data. A loader declares in `honours` which settings it honours, and leaves the
+check to the gate. The gate is called
 
 - by `start_job` in trial/job_start.py, in each process that measures: another node may lack a
   device, and the settings of torchrun are known there;
@@ -51,8 +51,8 @@ from fastloop.trial.page_cache import CAN_EVICT
 
 
 def check_support(job: Job, world_size: int = 1) -> torch.device:
-    """The job's device; raises Unsupported, with the reason, if `world_size` processes can't run
-    the job on this machine."""
+    """Return the job's device; raises Unsupported, with the reason, if `world_size` processes can't
+    run the job on this machine."""
     device = resolve_device(job.device)
     _check_settings(job)
     _check_prefetch(job, device)
@@ -100,6 +100,7 @@ def _check_libraries(job: Job) -> None:
 
 
 def _check_settings(job: Job) -> None:
+    """Raise Unsupported for settings that need workers or an accelerator that are not there."""
     for name in worker_settings(prefetches_by_process=job.prefetches_by_process):
         is_default = getattr(job.loading, name) == DECLARED[name].default
         if not job.loading.num_workers and not is_default:
@@ -138,6 +139,7 @@ def _check_ranks(job: Job) -> None:
 
 
 def _check_prefetch(job: Job, device: torch.device) -> None:
+    """Raise Unsupported for ways to prefetch that the device or other settings rule out."""
     by = job.device_prefetch_by
     if by and not job.device_prefetch:
         raise Unsupported(f"device_prefetch_by={by} needs device_prefetch, which is 0")
@@ -172,6 +174,7 @@ def _check_forks(job: Job) -> None:
 
 
 def _check_cache(job: Job) -> None:
+    """Raise Unsupported for a cache state that can't be set here."""
     if job.cache == "cold" and not CAN_EVICT:
         raise Unsupported("cache=cold: this system has no posix_fadvise to evict a file's pages")
     if job.cache != "as_is" and (reason := traits_of(LoaderTraits, job.loader).unknown_files):
@@ -205,7 +208,8 @@ def _check_crops(job: Job) -> None:
     draws new random crops in each epoch."""
     if not isinstance(job.transform, CropTransform):
         return
-    name, dataset = f"transform={name_of(job.transform)}", job.dataset
+    name = f"transform={name_of(job.transform)}"
+    dataset = job.dataset
     if not isinstance(dataset, CroppedDataset):
         hint = "dataset=image_folder and dataset=photos have some"
         raise Unsupported(f"{name}: dataset {dataset.label} has no labelled image files; {hint}")
@@ -234,7 +238,8 @@ def _check_batches(job: Job) -> None:
 def check_plan(job: Job, world_size: int = 1) -> None:
     """Raise Unsupported if the job's loader can't follow the plan, or would ignore a part of it, in
     `world_size` processes."""
-    loader, plan = job.loader, job.plan(job.seed)
+    loader = job.loader
+    plan = job.plan(job.seed)
     if isinstance(loader, PlanChecker):
         loader.check(plan)
     if traits_of(LoaderTraits, loader).shuffles_itself:

@@ -18,7 +18,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset
 from fastloop.core.result import Attribution, Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
-from fastloop.trial.earlier_trials import Earlier
+from fastloop.trial.earlier_trials import EarlierFindings
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import run_profiling
@@ -26,13 +26,13 @@ from fastloop.trial.shadow import run_shadow
 from fastloop.trial.timed_trial import run_trial
 
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
-EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)
+EARLIER, CALLS = TypeAdapter(EarlierFindings), TypeAdapter(Calls)
 NOWHERE = Path()
 """The folder of a profile on ranks other than 0, which write no profile."""
 
 
 def trial_task(
-    index: int, job: Job, prepared: PreparedData, number: int, earlier: Earlier
+    index: int, job: Job, prepared: PreparedData, number: int, earlier: EarlierFindings
 ) -> RankTask:
     """The task that runs trial `number` of the job with that index."""
     found = EARLIER.dump_python(earlier, mode="json")
@@ -86,6 +86,7 @@ def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
 
 
 def _encode_command(task: str, index: int, prepared: PreparedData, **rest: Any) -> dict[str, Any]:
+    """The JSON command of a task, with the prepared data without its dataset."""
     plain = {name: getattr(prepared, name) for name in _PLAIN_TYPES}
     encoded = {
         name: _PLAIN_TYPES[name].dump_python(value, mode="json") for name, value in plain.items()

@@ -1,4 +1,4 @@
-"""A timed trial of a job in its own process: warm-up, windows, and the limit beside them."""
+"""Run a timed trial of a job in its own process: warm-up, windows, and the limit next to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Tree
 from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
-from fastloop.trial.earlier_trials import NOTHING, Earlier
+from fastloop.trial.earlier_trials import NO_FINDINGS, EarlierFindings
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
@@ -41,7 +41,11 @@ from fastloop.trial.window import (
 
 
 def run_trial(
-    job: Job, prepared: PreparedData, number: int, asked_ns: int, earlier: Earlier = NOTHING
+    job: Job,
+    prepared: PreparedData,
+    number: int,
+    asked_ns: int,
+    earlier: EarlierFindings = NO_FINDINGS,
 ) -> Trial:
     """Run one trial: warm up and time each benchmark, and count its batches.
 
@@ -53,10 +57,12 @@ def run_trial(
     default none. Raises Invalid if the loader does not deliver the dataset.
     """
     launch_s = seconds_between(asked_ns, now_ns())
-    started_ms, load = wall_ms(), load_average()
+    started_ms = wall_ms()
+    load = load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
-        unread, compares = earlier.unread, earlier.unread is None
+        unread = earlier.may_be_unread
+        compares = earlier.may_be_unread is None
         if unread is None:
             unread = context.check_epoch(loader.epochs, job.epochs + 1)
         batch = context.first_batch(loader.epochs)
@@ -94,7 +100,7 @@ class _OpenJob:
     batch: Tree
     """A batch of the loader."""
     setup: Setup
-    earlier: Earlier
+    earlier: EarlierFindings
     calls: Calls
     """The calls of the trial; each benchmark adds its own."""
 
@@ -107,7 +113,8 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
     session = benchmark.session(opened.setup)
     context.warm_up(session, deliver, loader.epochs)
     timed = _time_windows(opened, name, session, deliver)
-    window, repeats = timed.window, opened.calls.windows[name][-1]
+    window = timed.window
+    repeats = opened.calls.windows[name][-1]
     own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
     check_counts(prepared, context.plan, window.sizes, own_batches=own_batches)
     samples = num_delivered(prepared, context.plan, job.epochs)
@@ -137,7 +144,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
 def _measure_limit(
     opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
 ) -> Limit | None:
-    """The limit next to a window; samples: number that one repeat of it delivered."""
+    """Measure the limit next to a window; samples: number that one repeat of it delivered."""
     context, job = opened.context, opened.context.job
     window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":
@@ -145,7 +152,8 @@ def _measure_limit(
     opened.calls.replays.append(name)
     seconds = window_s / opened.calls.windows[name][-1]
     step_s = seconds * job.loading.batch_size * world_size() / samples
-    steps, deliver = num_replay_steps(step_s, window_s), context.step_delivery()
+    steps = num_replay_steps(step_s, window_s)
+    deliver = context.step_delivery()
     batches = replay_batches(opened.loader.epochs(job.epochs), deliver, steps)
     return replay_limit(session, batches, context.device, window_s)
 
@@ -156,7 +164,9 @@ class _TimedWindow:
 
     window: Window
     losses: list[torch.Tensor]
+    """Losses of the steps, on the device."""
     cached: tuple[float | None, float | None]
+    """Share of the files' pages in memory, before and after the change of the cache state."""
 
 
 def _time_windows(
@@ -167,7 +177,8 @@ def _time_windows(
     # first window has the epochs once. If it is too short, a longer window follows, and the first
     # one does not count. There are at most two windows, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
-    shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
+    shortest_s = job.shortest_window_s
+    tried = opened.calls.windows.setdefault(name, [])
     repeats = opened.earlier.repeats.get(name, 1)
     while True:
         tried.append(repeats)
@@ -178,7 +189,7 @@ def _time_windows(
             window = time_epochs(
                 loader.epochs, consume, job.epochs * repeats, context.device, size_of
             )
-        # The time of the slowest rank counts, so that all ranks decide alike.
+        # The time of the slowest rank counts, so all ranks decide alike.
         seconds = max(all_gather(window.seconds, float))
         if seconds < shortest_s and len(tried) == 1:
             repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
@@ -187,7 +198,7 @@ def _time_windows(
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    # tensor_split allows parts of unequal length: an epoch has one batch less if all samples of
+    # tensor_split allows parts of unequal length: an epoch has one batch fewer if all samples of
     # that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()
     return [float(part.mean()) for part in parts]

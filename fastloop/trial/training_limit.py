@@ -1,4 +1,5 @@
-"""The limit of a benchmark with a model: the same steps on batches that are on the device."""
+"""Measure the limit of a benchmark with a model: the same steps on batches that are on the
+device."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fastloop.trial.window import Consumer, time_replay
 MAX_REPLAY_STEPS, MAX_REPLAY_S, MIN_REPLAY_STEPS = 300, 2.0, 3
 """A replay takes as long as the window, but at most 300 steps and 2 s, and at least 3 steps."""
 MAX_REPLAY_BATCHES = 32
-"""Most batches that are on the device at the same time; a replay cycles over them."""
+"""Maximum number of batches on the device at the same time; a replay cycles over them."""
 STEP_ROUNDS = 5
 """Number of measurements of each kind of step; their median counts."""
 
@@ -36,7 +37,7 @@ def replay_batches(
     """Batches of full size on the device, enough for `steps` steps; equally many on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
     # An incomplete last batch is left out, as it takes less time. Each rank gets equally many
-    # batches: a rank with one step more would wait for the others' gradients for ever.
+    # batches: a rank with one step more would wait for the others' gradients forever.
     placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
     return placed[: min(all_gather(len(placed), int))]
 

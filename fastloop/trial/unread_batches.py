@@ -1,4 +1,4 @@
-"""Detection of batches with bytes that nothing has read yet, such as views of a mapped file or lazy
+"""Detect batches with bytes that nothing has read yet, such as views of a mapped file or lazy
 tensors."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastloop.core.types import Tree
 class UnreadBatches:
     """Batches of an epoch; `found` becomes True if bytes of some batch may be unread in a file.
 
-    All batches are looked at: the first may lie in memory and all others in a mapped file.
+    All batches are examined: the first may lie in memory and all others in a mapped file.
     """
 
     def __init__(self, batches: Iterable[Tree], device: torch.device) -> None:
@@ -44,6 +44,7 @@ def may_be_unread(batch: Tree) -> bool:
 
 
 def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
+    """As `may_be_unread`, by mappings that are known already."""
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     if any(type(leaf) is not torch.Tensor for leaf in leaves):
         return True

@@ -1,4 +1,4 @@
-"""The warm-up epoch, the timed window, and an instrumented epoch with a span around each wait.
+"""Time a window after a warm-up epoch, and an instrumented epoch with a span around each wait.
 
 The timed window is bare: two clock reads around whole epochs. It includes every `iter()` and every
 start of a worker. Percentiles and memory are measured in the instrumented epoch instead.

@@ -1,4 +1,4 @@
-"""The fastest settings for a loop: candidates, a race among them, and a confirmed gain.
+"""Find the fastest settings for a loop: candidates, a race among them, and a confirmed gain.
 
 The package can be called, as `fastloop.tune(make_loader, space)`. It imports explain and lower
 floors.

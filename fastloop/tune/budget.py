@@ -1,4 +1,5 @@
-"""The budget of tuning, and the part of it that this session and interrupted ones have spent."""
+"""The budget of tuning, the part of it that this session and interrupted ones have spent, and the
+limit of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from fastloop.core.types import UsageError
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
-ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
+ALLOWED = (
+    "a time such as 300s, 5min or 1h; a number of trials such as 60trials; a share such as 10%"
+)
 ENDING_S = 2.0
 """Seconds reserved at the end for reporting the outcome, on a quiet machine."""
 MOST_ENDING_SHARE = 0.15
@@ -35,7 +38,7 @@ class TuneBudget:
 
 
 def parse_budget(text: object) -> TuneBudget:
-    """The budget of a text such as 5min, 60trials or 10%. Raises UsageError."""
+    """Parse a budget such as 5min, 60trials or 10%. Raises UsageError."""
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
@@ -47,6 +50,19 @@ def parse_budget(text: object) -> TuneBudget:
     if unit == "%":
         return TuneBudget(share=amount / 100)
     return TuneBudget(seconds=amount * SECONDS[unit])
+
+
+def parse_memory_limit(text: object) -> float | None:
+    """Parse `memory_limit_mib=`; None if there is no limit. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise UsageError(f"memory_limit_mib={text}: allowed: a number of MiB above 0")
+    return value
 
 
 def most_ending_s(budget_s: float) -> float:
@@ -87,7 +103,7 @@ class Spending:
         return self.num_trials / max(1, self._trial_limit)
 
     def count_trials(self, trial_s: float) -> int:
-        """About the number of trials that fit into the budget, if one takes this many seconds."""
+        """Approximate number of trials that fit into the budget, if one takes this many seconds."""
         if self.budget.seconds is None:
             return int(self._trial_limit)
         return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)
@@ -117,7 +133,8 @@ class Spending:
 
     def continue_from(self, seconds: float) -> None:
         """Count from here on, after that time in earlier sessions."""
-        self.before_s, self.begun_ns = seconds, now_ns()
+        self.before_s = seconds
+        self.begun_ns = now_ns()
 
     def add_trial(self, name: str, seconds: float) -> None:
         """Count a trial of that configuration."""

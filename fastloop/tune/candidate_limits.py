@@ -1,4 +1,4 @@
-"""Limits on the candidates of tuning: memory, disk, and the time that a store or a start takes."""
+"""Limit the candidates of tuning by memory, disk, and the time that a store or a start takes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fastloop.core.types import UsageError
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
+from fastloop.tune.expected_cost import WORKER_S
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
-from fastloop.tune.short_budget import WORKER_S
 
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
@@ -36,6 +36,7 @@ class Bounds:
     """The memory and the time that a candidate may take."""
 
     memory_mib: float
+    """The memory that a trial may take."""
     budget_s: float | None
     """Seconds of the budget; None: the budget is not a time."""
     slowdown: float = 1.0
@@ -63,7 +64,8 @@ def drop_slow_starts(
 
     Returns the rest, and the number of dropped ones by reason.
     """
-    kept, left_out = [], Counter[str]()
+    kept = []
+    left_out = Counter[str]()
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
@@ -79,7 +81,8 @@ def drop_unaffordable(
     candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
 ) -> tuple[list[ChangedJob], dict[str, int]]:
     """The candidates within the bounds, and the number of others by reason."""
-    kept, left_out = [], Counter[str]()
+    kept = []
+    left_out = Counter[str]()
     for each in candidates:
         if reason := _excess(each.job, pilot, bounds):
             left_out[reason] += 1
@@ -104,6 +107,7 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
 
 
 def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
+    """The reason why the job's store can't be written; empty if there is none."""
     # The present job's store is written already.
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
@@ -113,14 +117,9 @@ def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
         return RANDOM_SAMPLES
     # A store holds all samples as rows, whatever its format adds.
     nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
-    free = _free_bytes(Path(store.root))
+    free = shutil.disk_usage(nearest_existing(Path(store.root))).free
     if nbytes > (1 - DISK_KEPT) * free:
         return f"its store of {nbytes / MIB:,.0f} MiB: the disk has {free / MIB:,.0f} MiB left"
     if bounds.budget_s is not None and pilot.decode_s > LARGEST_WRITING_SHARE * bounds.budget_s:
         return f"writing its store takes about {pilot.decode_s:,.0f} s of the budget"
     return ""
-
-
-def _free_bytes(folder: Path) -> int:
-    """Free bytes of the disk on which the folder is, or will be."""
-    return shutil.disk_usage(nearest_existing(folder)).free

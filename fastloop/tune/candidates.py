@@ -1,4 +1,4 @@
-"""The candidates of tuning: all combinations of a space that can run on this machine and this
+"""Find the candidates of tuning: all combinations of a space that can run on this machine and this
 data."""
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from fastloop.explain.change import Change
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
+from fastloop.tune.expected_cost import EXPECTED
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
-"""Settings that decide whether others have a meaning. A combination of them that can't run is not
+"""Settings that decide whether others have an effect. A combination of them that can't run is not
 crossed with the rest."""
+UNPREDICTED = ("loader", "decoder")
+"""Settings with an effect that the model hardly knows: it measures batches of the present loader
+and decoder. Among a thousand combinations with workers, which it does predict, a loader would not
+get a trial by chance."""
 NEUTRAL: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
@@ -58,7 +63,8 @@ def find_tune_candidates(
     space: Mapping[str, Sequence[str]],
     compose: Compose,
 ) -> Candidates:
-    """Jobs of all combinations of the space that can run here; the others are counted by reason.
+    """Find the jobs of all combinations of the space that can run here; the others are counted by
+    reason.
 
     overrides: of the present job. space: for each setting, by name, the texts name=value of its
     values.
@@ -83,6 +89,29 @@ def find_tune_candidates(
     crossing.cross((), [*dimensions])
     found = {each.change.overrides: each for each in crossing.found if each.change.overrides}
     return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
+
+
+def choose_simplest(changes: Sequence[Sequence[str]], predicted: Sequence[float]) -> list[int]:
+    """The places of the simplest changes to each loader and decoder, the most promising ones first.
+
+    changes: the overrides of each configuration. predicted: its cost by the model.
+    """
+    simplest: dict[str, int] = {}
+    for place, change in enumerate(changes):
+        for text in change:
+            if text.partition("=")[0] not in UNPREDICTED:
+                continue
+            best = simplest.setdefault(text, place)
+            if (len(change), predicted[place]) < (len(changes[best]), predicted[best]):
+                simplest[text] = place
+    # A loader that usually wins comes first, whatever the model says of it.
+    return sorted(
+        {*simplest.values()},
+        key=lambda place: (
+            min(EXPECTED.get(text, 1.0) for text in changes[place]),
+            predicted[place],
+        ),
+    )
 
 
 def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect]) -> Dimensions:
@@ -113,10 +142,13 @@ class _Crossing:
     """The product of the dimensions while it is built."""
 
     present: Job
+    """The job that the choices change."""
     dimensions: Dimensions
     effects: Mapping[Choice, Effect]
+    """The values that each choice changes."""
     found: list[ChangedJob] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    """The number of combinations that can't be run, by the reason."""
 
     def cross(self, chosen: tuple[Choice, ...], names: Sequence[str]) -> None:
         """Add all combinations of the chosen values with those of the other dimensions."""

@@ -1,4 +1,4 @@
-"""Trials of a user's own loader in this process, over the same first part of each epoch."""
+"""Run trials of a user's own loader in this process, over the same first part of each epoch."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ class EpochPart:
     is_whole: bool
     """True for a whole epoch."""
     seconds: float
+    """Seconds of reading it, with the start and the end of the iterator."""
     fixed_s: float
     """The part of `seconds` that does not grow with an epoch: iter() and the end of the iterator,
     with the start and the end of workers."""
 
     def epoch_s(self, samples: float) -> float:
-        """Seconds of an epoch with so many samples.
+        """Seconds of an epoch with this many samples.
 
         If the number is infinite, that is, not known: seconds of one sample, without fixed_s.
         """
@@ -67,7 +68,7 @@ class EpochPart:
         return self.fixed_s + read_s * samples / self.samples
 
     def cut(self, epochs: Epochs) -> Epochs:
-        """Epochs that end after as many batches."""
+        """Epochs that end after the same number of batches."""
         return epochs if self.is_whole else first_batches(epochs, self.batches)
 
 
@@ -76,8 +77,10 @@ class PartReader:
     """Reads parts of epochs, with a step on each batch."""
 
     step: Callable[[Tree], Any]
+    """Called with each batch."""
     device: torch.device
     epoch_s: float
+    """Approximate seconds that a part takes."""
     counts_batches: bool = False
     """True: a batch counts as one sample, because batches without tensors have no length."""
     deadline: Deadline = field(default_factory=Deadline)
@@ -88,7 +91,9 @@ class PartReader:
 
         A fast loader reads more in this time than a slow one. Raises Invalid after the deadline.
         """
-        samples, batches, is_whole = 0, 0, True
+        samples = 0
+        batches = 0
+        is_whole = True
         count: Callable[[Any], int] = _count_as_one
         start_ns = now_ns()
         iterator = iter(epochs(0))
@@ -99,7 +104,8 @@ class PartReader:
             if not batches and not self.counts_batches:
                 leaves_of(batch)
                 count = row_counter(batch)
-            samples, batches = samples + count(batch), batches + 1
+            samples += count(batch)
+            batches += 1
             self.step(batch)
             last_ns = now_ns()
             spent_s = seconds_between(first_ns, last_ns)
@@ -132,7 +138,8 @@ class SmallBudgetError(ValueError):
     """The budget has no time for the shortest race."""
 
     def __init__(self, budget_s: float, needed_s: float) -> None:
-        self.needed_s, self.allowed_s = needed_s, math.ceil(SPARE * needed_s)
+        self.needed_s = needed_s
+        self.allowed_s = math.ceil(SPARE * needed_s)
         needed = f"comparing yours with one other takes about {needed_s:.1f} s"
         super().__init__(
             f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
@@ -145,14 +152,15 @@ def check_budget(
     min_window_s: float,
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
 ) -> None:
-    """Raise SmallBudgetError if there is no time for the shortest race, or for so many trials."""
+    """Raise SmallBudgetError if there is no time for the shortest race, which has `fewest_trials`
+    trials."""
     needed_s = least_race_s(part, min_window_s, fewest_trials)
     if needed_s > budget_s:
         raise SmallBudgetError(budget_s, needed_s)
 
 
 def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
-    """About the seconds of the shortest race, of so many trials."""
+    """Approximate seconds of the shortest race, which has `fewest_trials` trials."""
     # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
     # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
@@ -165,9 +173,11 @@ class LoopTrials:
     """Measures loaders in this process, with a new loader for each measurement."""
 
     make_loader: Callable[..., LoaderLike]
+    """Called with the settings of a configuration."""
     settings: Mapping[str, Mapping[str, Any]]
     """The settings of each configuration, by its name; the present one is the first."""
     step: Callable[[Tree], Any]
+    """Called with each batch."""
     device: torch.device
     same_data: bool
     min_window_s: float
@@ -183,11 +193,13 @@ class LoopTrials:
     repeats_data: bool = False
     """True if the present loader delivers the same samples in two epochs."""
     whole_samples: float = math.inf
-    """About the number of samples in an epoch; infinite if it is not known."""
+    """Approximate number of samples in an epoch; infinite if it is not known."""
     checked: set[str] = field(default_factory=set)
     """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
+    """The reasons why configurations could not be run, by name."""
     watch: LoadWatch = field(default_factory=LoadWatch)
+    """Records the load by other programs during the trials."""
 
     @property
     def present(self) -> str:
@@ -196,7 +208,7 @@ class LoopTrials:
 
     @property
     def epoch_s(self) -> float:
-        """About the longest epoch with which there is time for a race."""
+        """Approximate length of the longest epoch with which there is time for a race."""
         return min(EPOCH_S, longest_epoch_s(self.budget_s, 0.0))
 
     @property
@@ -219,7 +231,8 @@ class LoopTrials:
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
             check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
-            self.part, cut = part, part.cut(epochs)
+            self.part = part
+            cut = part.cut(epochs)
             self.checked.add(self.present)
             self.whole_samples = _count_samples(epochs, part)
             if self.same_data:
@@ -228,7 +241,7 @@ class LoopTrials:
                 self.repeats_data = not describe_difference(self.reference, again)
 
     def measure(self, name: str, _number: int, room: float) -> float | None:
-        """Seconds of an epoch of a configuration; None if it can't be run.
+        """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
 
         room: the share of the budget that the trial may take, after which it is stopped.
         """
@@ -248,6 +261,7 @@ class LoopTrials:
             self.watch.end_stretch()
 
     def _reader(self, limit_s: float | None = None) -> PartReader:
+        """A reader that stops after `limit_s` seconds; None: no limit."""
         return PartReader(
             step=self.step,
             device=self.device,
@@ -258,12 +272,14 @@ class LoopTrials:
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Epochs]:
-        """The epochs of a new loader, with the configuration's number of torch's threads."""
+        """Open a new loader, with the configuration's number of torch's threads; yields its
+        epochs."""
         settings = self.settings[name]
         with _torch_threads(settings.get(THREADS)):
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
 
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
+        """Time an epoch of an open loader, after its data was compared once; raises Invalid."""
         # This read also warms the loader up.
         first = reader.read(epochs)
         if name not in self.checked:
@@ -308,7 +324,7 @@ class LoopTrials:
 
 
 def _count_samples(epochs: Epochs, part: EpochPart) -> float:
-    """About the number of samples in an epoch; infinite if the loader has no length."""
+    """Approximate number of samples in an epoch; infinite if the loader has no length."""
     if part.is_whole:
         return part.samples
     try:

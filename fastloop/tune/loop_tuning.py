@@ -1,4 +1,4 @@
-"""`fastloop.tune(make_loader, space)`: the fastest settings for the user's own loader."""
+"""Tune the user's own loader: `fastloop.tune(make_loader, space)`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
-"""Most combinations that a space may have."""
+"""Maximum number of combinations in a space."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,9 +135,9 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     """Find the fastest settings of a loader among all combinations of a space.
 
     Combinations run in interleaved rounds in this process, each time with a new loader. The present
-    settings run in all rounds, beside the combinations that promise most by the trials so far. The
-    winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers other
-    data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
+    settings run in all rounds, next to the combinations that look most promising from the trials so
+    far. The winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers
+    other data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
 
     Args:
         make_loader: called with one value of each setting; returns an iterable over batches, such
@@ -181,13 +181,14 @@ def race_loaders(
     begin_step: Callable[[str], None],
     expected: Mapping[str, float] | None = None,
 ) -> LoopTuning:
-    """The outcome of a race of the trials' configurations.
+    """Race the trials' configurations.
 
     begin_step: called with the name of each step as it begins. expected: the cost of each
     configuration relative to others, by its name, which decides on the first trials; None: all are
-    taken to cost the same, as no model predicts the user's own loader.
+    assumed to cost the same, as no model predicts the user's own loader.
     """
-    settings, present = trials.settings, trials.settings[trials.present]
+    settings = trials.settings
+    present = trials.settings[trials.present]
     changes = [_find_changes(each, present) for each in settings.values()]
     predicted = [1.0 if expected is None else expected[name] for name in settings]
     surrogate = Surrogate(names=[*settings], changes=changes, predicted=predicted)
@@ -211,6 +212,7 @@ def race_loaders(
 
 
 def _check_numbers(budget_s: float, min_window_s: float) -> None:
+    """Raise ValueError for times that `tune` can't keep."""
     if not (isinstance(budget_s, Real) and 0 < budget_s < math.inf):
         raise ValueError(f"budget_s={budget_s!r}: allowed is a number of seconds, more than 0")
     check_seconds(seconds=None, min_window_s=min_window_s)
@@ -219,6 +221,7 @@ def _check_numbers(budget_s: float, min_window_s: float) -> None:
 def _check_space(
     make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]]
 ) -> None:
+    """Raise TypeError or ValueError for a wrong make_loader or space."""
     if not callable(make_loader):
         allowed = "allowed is a function that returns a loader"
         raise TypeError(f"make_loader={short_repr(make_loader)}: {allowed}")

@@ -8,7 +8,7 @@ from fastloop.core.result import Attribution, Measurement
 from fastloop.core.types import UsageError
 
 SHORTEST_S = 1e-6
-"""The least cost of a wait: a wait of zero has no logarithm, and waits below this are not worth a
+"""Minimum cost of a wait: a wait of zero has no logarithm, and waits below this are not worth a
 change."""
 TRIAL_COSTS: dict[str, Callable[[Measurement], float]] = {
     "epoch": lambda measured: measured.seconds / measured.epochs,

@@ -11,21 +11,23 @@ from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
-from fastloop.core.text import align, wrap
+from fastloop.core.text import align, plain_reason, wrap
+from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
 from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value: text before it, name, value, rest."""
-LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
-"""The reason that an option lacks a setting: text before the option, its group, its name, rest."""
+LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
+"""The reason that an option does not go with a setting: text before the option, its group, its
+name, rest."""
 MOST_SHOWN = 8
 """Number of configurations that are printed."""
 MOST_REASONS = 8
-"""Most reasons for leaving out combinations that are printed."""
+"""Maximum number of printed reasons for leaving out combinations."""
 MOST_TIES = 4
-"""Most ties of the winner that are printed."""
+"""Maximum number of printed ties of the winner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,11 @@ class TuneOutcome:
 
     race: RaceResult
     objective: str
+    """The name of the cost."""
     label: str
     """Loader, dataset and benchmark."""
     file: TuneFile
+    """The plan, and the costs of passes."""
     reasons: Mapping[str, str]
     """The reasons why configurations have failed, by name."""
     peak_mib: Mapping[str, float]
@@ -44,7 +48,9 @@ class TuneOutcome:
     unobserved: Sequence[str] = ()
     """Configurations that were not observed for lack of time."""
     seconds: float
+    """Seconds spent, also by interrupted sessions."""
     trials: int
+    """Number of trials that ran."""
     larger_budget: str = "a larger budget"
     """A budget with which a race that had no time to confirm a gain can go on."""
     machine_load: LoadSummary | None = None
@@ -62,6 +68,11 @@ class TuneOutcome:
         names = names_of(self.file.changes, self.race.present)
         overrides = self.file.changes[names.index(self.race.winner)] if self.is_faster else ()
         return Change(overrides=tuple(overrides))
+
+    def raise_if_failed(self) -> None:
+        """Raise UsageError if the present configuration has failed."""
+        if reason := self.reasons.get(self.race.present):
+            raise UsageError(f"the present configuration has failed: {plain_reason(reason)}")
 
 
 def format_outcome(outcome: TuneOutcome) -> str:
@@ -118,7 +129,7 @@ def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[st
 
 
 def _memory_lines(outcome: TuneOutcome) -> list[str]:
-    """A line for each observed configuration: its peak of memory beside the forecast one."""
+    """A line for each observed configuration: its peak of memory next to the forecast one."""
     names = names_of(outcome.file.changes, outcome.race.present)
     forecasts = dict(zip(names, outcome.file.forecast_mib, strict=True))
     lines = []
@@ -158,7 +169,8 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
     others = (
         f"not told apart from it: {_list_some(ties)}" if ties else "the others that ran are slower"
     )
-    gain, rounds = _show_ratio(result.gain), len(result.confirming)
+    gain = _show_ratio(result.gain)
+    rounds = len(result.confirming)
     return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
 
 
@@ -185,7 +197,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _describe_refutation(result: RaceResult) -> str:
-    """Words on a winner of the race whose gain the fresh rounds have not confirmed."""
+    """Text about a winner of the race whose gain the fresh rounds have not confirmed."""
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)

@@ -1,4 +1,5 @@
-"""A tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its store."""
+"""Write a tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its
+store."""
 
 from __future__ import annotations
 
@@ -172,6 +173,7 @@ def _getitems(job: Job) -> Code:
 
 
 def _batch_sampler(job: Job) -> Code:
+    """A DataLoader over rows in memory that gathers all rows of a batch at once."""
     imports, rows = _write_rows_in_memory(with_sampler=True)
     sampler = {"sampler": "IndexBatches(len(rows))", "batch_size": "None", "collate_fn": "deliver"}
     lines = [*_lines(_fill(INDEX_BATCHES, job)), *rows]
@@ -179,6 +181,7 @@ def _batch_sampler(job: Job) -> Code:
 
 
 def _fastloop(job: Job) -> Code:
+    """A FastLoader over the dataset, or over the rows of a store."""
     # FastLoader chooses its threads and its depth by itself unless they were tuned.
     loader: Any = job.loader
     arguments = _batches(job)
@@ -298,7 +301,8 @@ def _write_loop(job: Job, made: str) -> Code:
 
 def _fill(template: str, job: Job) -> str:
     """The template with the job's batch size, order and length."""
-    size, function = job.loading.batch_size, "randperm" if _is_shuffled(job) else "arange"
+    size = job.loading.batch_size
+    function = "randperm" if _is_shuffled(job) else "arange"
     # -(-a // b) rounds up: the last batch may be short.
     order, length = f"torch.{function}(self.count)", f"-(-self.count // {size})"
     if job.loading.drop_last:

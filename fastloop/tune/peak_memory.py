@@ -1,6 +1,6 @@
-"""The peak of memory of a configuration: observed, and forecast before it runs.
+"""Observe the peak memory of the present configuration, and forecast that of others.
 
-It is observed in the job's own process while its workers live, as batches are delivered, when
+The peak is observed in the job's own process while its workers live, as batches are delivered, when
 memory is largest. Sampling from outside, as during trials, misses a short epoch: its workers live
 for a tenth of a second.
 
@@ -25,7 +25,7 @@ from fastloop.core.loading_settings import TORCH_PREFETCH
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.time_limits import TimedPasses
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import JobFailed, Tree, UsageError
+from fastloop.core.types import JobFailed, Tree
 from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.rung_passes import benchmark_of
@@ -40,23 +40,24 @@ MARGIN = 0.1
 """Margin for forecasts that are too low: 97 % of 144 peaks were at most this share above their
 forecast (experiments/tune)."""
 IN_HAND = 1
-"""Number of batches that the loop holds, beside the batches in a queue."""
+"""Number of batches that the loop holds, besides the batches in a queue."""
 OBSERVED_EPOCHS = 2
 """Number of epochs in which the peak is observed."""
 READINGS = 12
-"""About the number of readings in an epoch; a reading takes milliseconds for each process."""
+"""Approximate number of readings in an epoch; a reading takes milliseconds for each process."""
 
 
 def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
-    """The greatest PSS, in MiB, of this process and its workers in two epochs with steps; None if
-    the system does not tell it."""
+    """Observe the greatest PSS, in MiB, of this process and its workers in two epochs with steps;
+    None if the system does not report it."""
     context = start_job(job, prepared, 0)
     whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
     peaks: list[int] = []
     with context.open_loader() as loader:
         batches = iter(loader.epochs(job.epochs))
-        first, deliver = next(batches), context.step_delivery()
+        first = next(batches)
+        deliver = context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
         # This ends the workers of the first epoch. Otherwise they would be counted together with
         # the next ones.
@@ -67,11 +68,12 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
 
 
 def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
-    """The PSS in bytes at about READINGS batches of an epoch and at its last one.
+    """Read the PSS in bytes at about READINGS batches of an epoch and at its last one.
 
     count: the number of batches of the epoch.
     """
-    every, readings = max(1, count // READINGS), []
+    every = max(1, count // READINGS)
+    readings = []
     for number, batch in enumerate(batches, 1):
         consume(batch)
         if number % every == 0 or number == count:
@@ -90,8 +92,9 @@ class MemoryProfile:
     prefetch_factor: int = TORCH_PREFETCH
     """The prefetch_factor of the passes in which added_mib was observed."""
     batch_mib: float
+    """Size of a batch."""
     batches: int
-    """Number of batches in an epoch; no more than that are in queues."""
+    """Number of batches in an epoch, and the maximum number in queues."""
     rows_mib: float
     """Size of all samples as rows."""
     included_rows_mib: float = 0.0
@@ -99,58 +102,59 @@ class MemoryProfile:
 
 
 def observe_memory(
-    cut_epochs: ExplainedJob,
+    explained: ExplainedJob,
     whole_batches: int,
     workers: Set[int],
     limit_mib: float,
     passes: TimedPasses,
 ) -> MemoryProfile | None:
-    """The memory of the present job without workers, with the fewest of `workers`, and with the
-    most of them that seem to stay within the limit.
+    """Observe the memory of the present job without workers, with the fewest of `workers`, and with
+    the most of them that seem to stay within the limit.
 
     None if memory can't be observed, or if there is no time for it.
     """
-    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
+    job = explained.job
+    prepared = explained.prepared
+    without_workers = explained.without_workers(job.torch_threads)
     if not passes.have_time():
         return None
     process_mib = passes.run(partial(_peak_mib, without_workers))
     if process_mib is None:
         return None
-    prepared = cut_epochs.prepared
-    added_mib = _observe_workers(cut_epochs, workers, limit_mib - process_mib, process_mib, passes)
+    added_mib = _observe_workers(explained, workers, limit_mib, process_mib, passes)
     if added_mib is None:
         return None
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     return MemoryProfile(
         process_mib=process_mib,
-        added_mib={cut_epochs.job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=cut_epochs.job.loading.batches_ahead,
-        batch_mib=prepared.sample_nbytes * cut_epochs.job.loading.batch_size / MIB,
-        batches=cut_epochs.job.batches or whole_batches,
+        added_mib={job.start_method(): added_mib} if added_mib else {},
+        prefetch_factor=job.loading.batches_ahead,
+        batch_mib=prepared.sample_nbytes * job.loading.batch_size / MIB,
+        batches=job.batches or whole_batches,
         rows_mib=rows_mib,
-        included_rows_mib=_count_rows_held(cut_epochs.job, prepared) * rows_mib,
+        included_rows_mib=_count_rows_held(job, prepared) * rows_mib,
     )
 
 
 def _observe_workers(
-    cut_epochs: ExplainedJob,
+    explained: ExplainedJob,
     workers: Set[int],
-    room_mib: float,
+    limit_mib: float,
     process_mib: float,
     passes: TimedPasses,
 ) -> dict[int, float] | None:
-    """The memory that workers add, by their number: the fewest, and the most that seem to fit.
+    """Observe the memory that workers add, by their number: the fewest, and the most that seem to
+    fit.
 
-    None if there is no time for these passes. room_mib: the memory that workers may add.
-    process_mib: the memory of a pass without workers.
+    None if there is no time for these passes. process_mib: the memory of a pass without workers.
     """
-    without_workers = cut_epochs.without_workers(cut_epochs.job.torch_threads)
+    without_workers = explained.without_workers(explained.job.torch_threads)
     added_mib: dict[int, float] = {}
     # Two numbers of workers are observed, because memory is not proportional to the number: the
     # first worker also keeps the pages that the process has changed since the fork, and in a short
     # epoch the last workers have little to do.
     for choose in (min, max):
-        fitting = [n for n in workers if _extrapolate(added_mib, n) <= room_mib]
+        fitting = [n for n in workers if process_mib + _extrapolate(added_mib, n) <= limit_mib]
         counts = [n for n in fitting if n not in added_mib]
         if not counts:
             break
@@ -158,10 +162,13 @@ def _observe_workers(
             return None
         count = choose(counts)
         with_workers = without_workers.with_workers(
-            count, cut_epochs.job.loading.multiprocessing_context
+            count, explained.job.loading.multiprocessing_context
         )
-        if (peak_mib := passes.run(partial(_peak_mib, with_workers))) is not None:
-            added_mib[count] = max(0.0, peak_mib - process_mib)
+        peak_mib = passes.run(partial(_peak_mib, with_workers))
+        # If the fewest workers have failed, nothing tells how much memory more of them would take.
+        if peak_mib is None:
+            break
+        added_mib[count] = max(0.0, peak_mib - process_mib)
     return added_mib
 
 
@@ -185,7 +192,7 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Peak of the PSS in an observed pass; None if the system does not tell it, or the pass
+    """Peak of the PSS in an observed pass; None if the system does not report it, or the pass
     failed."""
     job = explained.job
     explained.begin_step("observing memory")
@@ -198,7 +205,7 @@ def _peak_mib(explained: ExplainedJob) -> float | None:
 
 
 def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
-    """The forecast peak of the PSS of the job's process and its workers."""
+    """Forecast the peak of the PSS of the job's process and its workers."""
     loading = job.loading
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
@@ -219,8 +226,8 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
-    """The peak that a trial of the job may reach: the forecast with the memory that measuring
-    holds, and with the margin."""
+    """Forecast the peak that a trial of the job may reach, with the memory that measuring holds,
+    and with the margin."""
     return (1 + MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
 
 
@@ -262,16 +269,3 @@ def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
 def usable_mib() -> float:
     """The MiB that cgroup and machine allow."""
     return usable_memory_bytes() / MIB
-
-
-def limit_mib(text: object) -> float | None:
-    """The limit of `memory_limit_mib=`; None: there is no limit. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        value = float(str(text))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"memory_limit_mib={text}: allowed: a number of MiB above 0")
-    return value

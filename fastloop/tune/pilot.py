@@ -1,4 +1,4 @@
-"""The pilot of a tuning: measurements of the present configuration before the race.
+"""Run the pilot of a tuning: measurements of the present configuration before the race.
 
 Its batches, timed one by one, are the input of explain's model, and observed passes are the basis
 of the forecasts of memory. The pilot also prepares the data, before the race begins.
@@ -65,9 +65,9 @@ class PilotLimits:
     left_s: float = math.inf
     """Time until the budget is spent."""
     epoch_s: float = EPOCH_S
-    """About the length of a raced epoch."""
+    """Approximate length of a raced epoch."""
     memory_mib: float | None = None
-    """The user's limit of memory; None: there is no limit."""
+    """The user's limit of memory; None if there is no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,7 @@ class Pilot:
     """Measurements of the present configuration, and predictions of others from them."""
 
     present: Job
+    """The present job, as the race runs it."""
     prepared: PreparedData
     measured: Measured | None
     """The input of the model; None if the budget has no time to measure it."""
@@ -120,7 +121,7 @@ class FirstPass:
 
     @property
     def start_s(self) -> float:
-        """Seconds that the process of a pass takes to start: the time beside the timed batches.
+        """Seconds that the process of a pass takes to start: the time outside the timed batches.
 
         It is measured, because the start takes longer on a busy machine.
         """
@@ -142,8 +143,8 @@ def time_first_pass(
     """Prepare the data of the present job, and time batches of it.
 
     present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
-    UsageError if preparing its data, or the pass, does not end by the deadline; at once, as
-    SlowReadingError, if the first samples tell.
+    UsageError if preparing its data, or the pass, does not end by the deadline; SlowReadingError at
+    once, if the first samples show that.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")
@@ -161,7 +162,8 @@ def time_first_pass(
         begin_step=begin_step,
         whole_batches=count_batches(present, prepared),
     )
-    start_ns, without_workers = now_ns(), whole_epochs.without_workers(present.torch_threads)
+    start_ns = now_ns()
+    without_workers = whole_epochs.without_workers(present.torch_threads)
     with _time_limit(deadline, "timing some of its batches takes longer"):
         own_threads = without_workers.ending_by(deadline).time_batches()
     pass_s = seconds_between(start_ns, now_ns())
@@ -228,7 +230,7 @@ def _measure_for_model(
     workers: Sequence[int],
     passes: TimedPasses,
 ) -> Measured | None:
-    """The model's input; None if there is no time for all of its passes.
+    """Measure the model's input; None if there is no time for all of its passes.
 
     own_threads: the times of the first pass. workers: the numbers of workers to measure.
 
@@ -259,8 +261,8 @@ def _measure_for_model(
 def _measure_hand_off(
     cut_epochs: ExplainedJob, workers: Sequence[int], passes: TimedPasses
 ) -> dict[int, list[HandOff]] | None:
-    """A pass with each number of workers, and the one to compare it with; None if there is no time
-    for all of them."""
+    """Time a pass with each number of workers, and the one to compare it with; None if there is no
+    time for all of them."""
     if not workers:
         return {}
     # The hand-off is the difference from a pass with the same batches, ready in the loop.

@@ -1,4 +1,4 @@
-"""Planning a tuning: finds the candidates of a job and chooses the most promising for the race."""
+"""Plan a tuning: find the candidates of a job, and choose the most promising ones for the race."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from fastloop.tune.candidate_limits import (
     drop_slow_starts,
     drop_unaffordable,
 )
-from fastloop.tune.candidates import Candidates, Compose, find_tune_candidates
+from fastloop.tune.candidates import (
+    Candidates,
+    Compose,
+    choose_simplest,
+    find_tune_candidates,
+)
 from fastloop.tune.default_space import (
     Space,
     add_workers,
@@ -29,6 +34,7 @@ from fastloop.tune.default_space import (
     drop_settings_without_effect,
     narrow_space,
 )
+from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import (
     FirstPass,
@@ -43,7 +49,6 @@ from fastloop.tune.short_budget import (
     EPOCH_S,
     SHORT_S,
     check_least_time,
-    expect_cost,
     is_short,
     name_budget_of_share,
     name_larger_budget,
@@ -56,9 +61,9 @@ MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
 MOST_RACED = 256
 FEWEST_RACED = 8
-"""Most and fewest candidates that are raced, whatever the budget is."""
+"""Maximum and minimum number of candidates that are raced, whatever the budget."""
 FIRST_PASS_UNTIL = 0.5
-"""Share of the budget after which the first pass of the present job is stopped: the rest has no
+"""Share of the budget after which the first pass of the present job is stopped: the rest leaves no
 time for a race of jobs that take as long."""
 PILOT_UNTIL = 0.4
 """Share of the budget after which the pilot measures nothing further."""
@@ -70,10 +75,13 @@ class TuneSettings:
 
     budget: TuneBudget
     objective: str
+    """The name of the cost that tuning minimizes."""
     memory_limit_mib: float | None
     """The user's limit; None: the memory that cgroup and machine allow."""
     space: Space
+    """The values to try, by setting."""
     is_default_space: bool
+    """False if the user has given the space."""
 
 
 def override_for_race(request: JobRequest) -> tuple[str, ...]:
@@ -98,7 +106,7 @@ def plan_tuning(
     spending: Spending,
     begin_step: Callable[[str], None],
 ) -> TuneFile:
-    """The plan of the sweep: the jobs that are raced, the present one first.
+    """Plan the sweep: the jobs that are raced, the present one first.
 
     Raises JobFailed if the present job can't be run, and UsageError if the budget is too small.
     """
@@ -153,6 +161,7 @@ def _forecast_mib(job: Job, pilot: Pilot) -> float | None:
 
 
 def _without_slow_starts(candidates: Candidates) -> Candidates:
+    """The candidates without those that start slowly, which are counted as left out."""
     kept, slow = drop_slow_starts(candidates.found)
     return Candidates(found=tuple(kept), left_out={**candidates.left_out, **slow})
 
@@ -162,7 +171,7 @@ def _as_change(values: Mapping[str, object]) -> Change:
 
 
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
-    """The first pass of the present job, which time_pass runs until a deadline.
+    """Run the first pass of the present job, by time_pass, until a deadline.
 
     Raises UsageError if it takes so long that the budget has no time for a race; after the first
     samples, if reading all of them does.
@@ -174,7 +183,7 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
         return time_pass(deadline_after(FIRST_PASS_UNTIL * budget_s - begun_s))
     except SlowReadingError as error:
         larger = name_budget_of_share(begun_s + error.seconds, FIRST_PASS_UNTIL)
-        allowed = f"such as {larger}, or fastloop prepare first"
+        allowed = f"for example {larger}, or fastloop prepare first"
         raise UsageError(
             f"budget={budget_s:g}s is too short: {error}; allowed: {allowed}"
         ) from None
@@ -194,15 +203,16 @@ def check_trial_time(pilot: Pilot, spending: Spending) -> None:
 
 
 def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
+    """The error for a budget that is too short, with a larger one."""
     larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
     given = f"budget={spending.budget.seconds:g}s is too short"
-    return UsageError(f"{given}: {reason}; allowed: such as {larger}")
+    return UsageError(f"{given}: {reason}; allowed: for example {larger}")
 
 
 def _choose_space(
     settings: TuneSettings, present: Job, own_loader: str, *, waits: bool
 ) -> tuple[Space, list[str]]:
-    """The space that the budget has time for, and notes on the rest.
+    """Choose the space that the budget has time for, with notes on the rest.
 
     own_loader: name of the present job's loader. waits: True if samples wait rather than compute.
     """
@@ -225,7 +235,7 @@ def _choose_raced(
     predict: Callable[[Job, Sequence[str]], float],
     spending: Spending,
 ) -> list[ChangedJob]:
-    """The most promising candidates, about twice as many as the budget has trials for."""
+    """Choose the most promising candidates, about twice as many as the budget has trials for."""
     # With twice as many, the race can pass over candidates with predictions that turn out wrong.
     by_name = {each.name: each for each in candidates}
     num_trials = spending.count_trials(_forecast_trial_s(pilot))
@@ -234,7 +244,10 @@ def _choose_raced(
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
-    return [by_name[name] for name in surrogate.shortlist(count)]
+    # The race begins with these, so they are on the list in any case.
+    simplest = [surrogate.names[place] for place in choose_simplest(changes, predicted)]
+    names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])
+    return [by_name[name] for name in [*names][:count]]
 
 
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
@@ -246,7 +259,7 @@ def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> floa
 
 
 def _forecast_trial_s(pilot: Pilot) -> float:
-    """About the seconds of a trial of the present configuration."""
+    """Approximate seconds of a trial of the present configuration."""
     return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s, pilot.start_s)
 
 

@@ -1,8 +1,8 @@
-"""A race of configurations: the fastest of many, at a fraction of the cost of measuring them all.
+"""Race configurations, to find the fastest of many at a fraction of the cost of measuring them all.
 
 Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
-round runs the present configuration, the leader, and the configurations that promise most by the
-model and by the trials so far: first one trial of many, then more of the ones that are not told
+round runs the present configuration, the leader, and the configurations that look most promising to
+the model after the trials so far: first one trial of many, then more of those that can't be told
 apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
 race picks the luckiest of many, so the rounds of the race would promise too much. A trial begins
 only if there is room for it and for the rounds that must follow, judged by the cost of trials so
@@ -31,9 +31,9 @@ YOURS = "yours"
 FEWEST_CONFIRMING = 3
 """Number of rounds that an interval needs."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
-"""Number of configurations in a round beside the present one."""
+"""Minimum and maximum number of configurations in a round, besides the present one."""
 ROUNDS = 6
-"""About the number of rounds into which the budget is divided."""
+"""Approximate number of rounds into which the budget is divided."""
 MARGIN = 1.2
 """Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
 SURE = 2.0
@@ -45,8 +45,8 @@ LEAST_CHANCE = 0.02
 """The race goes on while the chance that there is such a configuration is greater than this."""
 LEAST_OPEN_GAIN = 0.1
 """Nothing is decided if fresh rounds do not confirm a gain of this size or more: they differ too
-much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the least
-one that is told."""
+much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the
+smallest one that is reported."""
 SIGNIFICANCE = 0.05
 """A gain is confirmed only if its p value is below this."""
 
@@ -55,11 +55,16 @@ class NoRoomError(Exception):
     """The budget has no room for a trial of the present configuration."""
 
 
+class PresentFailedError(Exception):
+    """A trial of the present configuration has failed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RaceResult:
     """The costs that were measured in a race, and its outcome."""
 
     present: str
+    """Name of the present configuration."""
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
@@ -111,10 +116,13 @@ class RaceRules:
     confirming: int = 5
     """Number of rounds of the winner and the present configuration after the race."""
     reserve: float = 0.3
-    """Largest share of the budget that is kept for more rounds than an interval needs."""
+    """Maximum share of the budget that is kept for more rounds than an interval needs."""
     finishing: int = 0
     """Number of passes of the winner for which room is kept after these rounds; if `reserve` allows
     it, the present configuration gets room for as many."""
+    first: tuple[str, ...] = ()
+    """Names about which the predictions tell least. They fill up to half of each round until all of
+    them have run once, in this order."""
 
 
 @dataclass(kw_only=True)
@@ -124,12 +132,15 @@ class _Race:
     surrogate: Surrogate
     measure: Measure
     spent: Callable[[], float]
+    """Returns the share of the budget that is spent so far."""
     rules: RaceRules
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The costs so far, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
     """For each name, the shares of the budget that its trials have cost."""
     rounds: int = 0
+    """Number of rounds so far."""
     is_cut: bool = False
     """True if there is no room for all rounds that confirm a gain; they run as far as there is
     room."""
@@ -148,7 +159,8 @@ class _Race:
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
         # of the round is the seed, so that a resumed race repeats the order.
-        order, number = [*dict.fromkeys((self.present, *names))], self.rounds
+        order = [*dict.fromkeys((self.present, *names))]
+        number = self.rounds
         random.Random(number).shuffle(order)
         self.rounds += 1
         measured = [name for name in order if self._run_trial(name, number, kept)]
@@ -162,13 +174,15 @@ class _Race:
         failed = len(self.failed)
         ran = self.run_round(self.choose_round(posterior, count), kept)
         while not ran and len(self.failed) > failed:
-            failed, names = len(self.failed), self.choose_round(posterior, count)
+            failed = len(self.failed)
+            names = self.choose_round(posterior, count)
             ran = [name for name in names if self._run_trial(name, self.rounds - 1, kept)]
         return ran
 
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
         """Run a trial, if there is room for it; True once it has been measured."""
-        before, room = self.spent(), self._find_room(name, number, kept)
+        before = self.spent()
+        room = self._find_room(name, number, kept)
         if room < self.price(name) or self.present in self.failed or self.is_over:
             return False
         try:
@@ -190,7 +204,7 @@ class _Race:
         """The share of the budget that a trial may take."""
         room = 1 - self.spent()
         # The rounds that confirm run even if they exceed the budget by a little: without them all
-        # trials so far would be of no use. The same holds for the present configuration in a round
+        # trials so far would be wasted. The same holds for the present configuration in a round
         # that has begun, because the other trials of the round are compared with it.
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
@@ -199,7 +213,7 @@ class _Race:
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
-        """About the share of the budget that the next trial of that name will cost."""
+        """Approximate share of the budget that the next trial of that name will cost."""
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
@@ -221,16 +235,17 @@ class _Race:
     def share_to_keep(self, leader: str) -> float:
         """The share of the budget that is kept for confirming a leader and for the passes after
         that."""
-        rules, both = self.rules, self.price_of_both(leader)
+        rules = self.rules
+        both = self.price_of_both(leader)
         wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
         return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
 
     def fit(self) -> Posterior:
-        """The posterior of all configurations."""
+        """Fit the posterior of all configurations to the costs so far."""
         return self.surrogate.fit(self.seconds)
 
     def find_leader(self, posterior: Posterior) -> str:
-        """The fastest configuration that has run."""
+        """Find the fastest configuration that has run."""
         return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
 
     def is_open(self, posterior: Posterior) -> bool:
@@ -239,7 +254,7 @@ class _Race:
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
-        """The chance of each configuration to be better than the leader by more than
+        """Estimate the chance of each configuration to be better than the leader by more than
         LEAST_LOG_GAIN, without the leader and failed ones."""
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
@@ -252,23 +267,29 @@ class _Race:
         }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
-        """The names that have run and are not surely slower than the leader."""
-        places, leader = self.surrogate.places, self.find_leader(posterior)
+        """Find the names that have run and are not surely slower than the leader."""
+        places = self.surrogate.places
+        leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE * posterior.difference_std(places[leader])
         others = (name for name in self.seconds if name != leader)
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
-        """The names of the next round."""
+        """Choose the names of the next round."""
+        chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
-        chances, count = self.find_chances(posterior), count - len(chosen) + 1
+        count += 1 - len(chosen)
         # Even all names below this chance together have a chance below LEAST_CHANCE, at which the
         # race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
-        return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]
+        known = {*chosen, *hopeless, *self.seconds}
+        first = [name for name in self.rules.first if name not in known][: math.ceil(count / 2)]
+        chosen += first
+        others = self.surrogate.choose(posterior, count - len(first), chosen, hopeless)
+        return [*chosen[1:], *others]
 
 
 def race(
@@ -277,11 +298,11 @@ def race(
     spent: Callable[[], float],
     rules: RaceRules = RaceRules(),
 ) -> RaceResult:
-    """The outcome of a race of the surrogate's configurations.
+    """Race the surrogate's configurations.
 
     spent: the share of the budget that is spent so far. No trial begins without room for it, except
-    trials of the present configuration in a round that has begun. Raises ValueError if the present
-    configuration can't be run, and NoRoomError if not even its first trial has room.
+    trials of the present configuration in a round that has begun. Raises PresentFailedError if the
+    present configuration can't be run, and NoRoomError if not even its first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
@@ -301,13 +322,13 @@ def race(
         _try_one(run)
     result = None if run.present in run.failed else _finish(run)
     if result is None or run.present in run.failed:
-        raise ValueError(f"{run.present}: it has failed")
+        raise PresentFailedError(run.present)
     return result
 
 
 def _try_one(run: _Race) -> None:
-    """Run the most promising configuration once if there is no room for a whole race: one trial
-    tells more than none."""
+    """Run the most promising configuration once if there is no room for a whole race: one trial is
+    better than none."""
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
     if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
@@ -317,7 +338,8 @@ def _try_one(run: _Race) -> None:
 def _finish(run: _Race) -> RaceResult:
     """Run the rounds that confirm the leader's gain; the outcome of the race."""
     # The winner and its ties are chosen before the fresh rounds, which take no part in the choice.
-    posterior, first = run.fit(), run.rounds
+    posterior = run.fit()
+    first = run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
@@ -349,7 +371,8 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     while len(confirmed) < run.rules.confirming:
         # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
         # if the passes after them have room as well.
-        is_extra, number = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING, run.rounds
+        is_extra = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING
+        number = run.rounds
         if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)

@@ -1,4 +1,4 @@
-"""The plan of a race in a script's process, and its outcome, as files of a folder."""
+"""Exchange the plan of a race in a script's process, and its outcome, as files of a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ScriptPlan:
     pass_s: float
     """Mean seconds of a pass of the loop in the observed run, with the script's own workers."""
     num_samples: int | None = None
-    """Length of the DataLoader's dataset; None: it has none."""
+    """Length of the DataLoader's dataset; None if it has none."""
     end_ns: int
     """Time at which the race ends, by the clock of `now_ns`."""
 
@@ -44,27 +44,28 @@ class ScriptOutcome:
     best: str = ""
     """Name of the configuration to use."""
     is_faster: bool = False
+    """True if `best` was confirmed to be faster than the present configuration."""
     needed_s: float | None = None
     """Time that a race needs, if there was too little."""
 
 
 def write_plan(folder: Path, plan: ScriptPlan) -> None:
-    """Let the process that is given this folder tune by the plan."""
+    """Write the plan to the folder, for the script's process."""
     (folder / PLAN).write_text(json.dumps(asdict(plan)))
 
 
 def read_plan(folder: Path) -> ScriptPlan:
-    """The plan that the folder holds."""
+    """Read the plan from the folder."""
     return ScriptPlan(**json.loads((folder / PLAN).read_text()))
 
 
 def write_outcome(folder: Path, outcome: ScriptOutcome) -> None:
-    """Keep the outcome for the command."""
+    """Write the outcome to the folder, for the command."""
     (folder / OUTCOME).write_text(json.dumps(asdict(outcome)))
 
 
 def read_outcome(folder: Path) -> ScriptOutcome | None:
-    """The outcome; None: the script ended before its loop asked for a batch."""
+    """Read the outcome; None if the script ended before its loop asked for a batch."""
     try:
         return ScriptOutcome(**json.loads((folder / OUTCOME).read_text()))
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The first code in the process of a script that is tuned: the script runs as it is until its loop
-asks for its first batch; then the race of the loop's DataLoader takes the loop's place.
+"""Run a script that is tuned as it is until its loop asks for its first batch; then the race of the
+loop's DataLoader takes the loop's place. This is the first code in its process.
 
-It is run by its path: python script_process.py <folder of plan.json> [-m] <script> [its arguments]
+This file is run by its path:
+python script_process.py <folder of plan.json> [-m] <script> [its arguments]
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class RaceProbe:
     def __init__(self, plan: ScriptPlan, folder: Path, module: ModuleType) -> None:
         from fastloop.explain.attach.by_identity import ByIdentity
 
-        self.plan, self.folder, self.module = plan, folder, module
+        self.plan = plan
+        self.folder = folder
+        self.module = module
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
         self.made: ByIdentity[tuple[DataLoader[Any], dict[str, Any]]] = ByIdentity()
@@ -125,6 +128,7 @@ class RaceProbe:
 
 
 def _start() -> None:
+    """Run the script, with the probe in DataLoader's module."""
     # Without -P, Python has put this file's folder first on sys.path.
     if not sys.flags.safe_path:
         del sys.path[0]

@@ -1,4 +1,4 @@
-"""The race of a script's DataLoader against others, in the script's process."""
+"""Race a script's DataLoader against others, in the script's process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fastloop.explain.attach.import_hook import DATALOADER_MODULE
 from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.fastloader import FastLoader
-from fastloop.fastloader.reading_choice import MAX_WAITING_THREADS
+from fastloop.fastloader.loader_tuning import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.expected_cost import divide_waits
 from fastloop.tune.loop_trials import EpochPart, LoopTrials, SmallBudgetError, least_race_s
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
-from fastloop.tune.short_budget import divide_waits
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings
 
 TRIALS_OF_UNCONFIRMED_RACE = 2
-"""A race in which yours and one other run once confirms nothing, but tells more than a refusal: the
+"""A race in which yours and one other run once confirms nothing, but says more than a refusal: the
 script has taken most of a small budget by then."""
 SIDE = 64
 """Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
@@ -41,7 +41,7 @@ SIDE = 64
 def race_in_script(
     plan: ScriptPlan, loader: DataLoader[Any], arguments: dict[str, Any], step_path: Path
 ) -> ScriptOutcome:
-    """The outcome of the race of a DataLoader, made with these arguments, against others.
+    """Race a DataLoader, made with these arguments, against others.
 
     step_path: the file for the name of the configuration that is being measured.
     """
@@ -75,11 +75,11 @@ def race_in_script(
 
 
 def forecast_race_s(found: LoopFindings) -> float:
-    """About the seconds of the shortest race of the loop's DataLoader, by the observed run."""
+    """Approximate seconds of the shortest race of the loop's DataLoader, from the observed run."""
     passes = max(1, found.passes)
     start_s = found.seconds * found.shares[Part.START_UP].value / passes
-    # The observed run may have been stopped within its first pass, so that the length of an epoch
-    # is not known: a race of whole epochs, which takes longer, is expected then.
+    # The observed run may have been stopped within its first pass. The length of an epoch is then
+    # not known, and a race of whole epochs, which takes longer, is expected.
     part = EpochPart(
         samples=FEWEST_BATCHES,
         batches=FEWEST_BATCHES,
@@ -95,8 +95,8 @@ def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> di
     own sample, and so does each thread of a FastLoader without workers.
 
     pass_s: seconds of a pass of the observed run, with the script's own workers; workers that start
-    in each pass prolong it. If there are such, a pass without them takes longer, so that the start
-    of workers counts more than it should.
+    in each pass prolong it. If there are any, a pass without them takes longer, and the start of
+    workers counts for more than it should.
     """
     costs = {}
     for name, each in settings.items():
@@ -133,7 +133,7 @@ def _loader_maker(
         if fastloader:
             with collect_notes(notes):
                 return FastLoader(**changed)
-        # The loader is copied, and the __init__ of DataLoader alone runs again: a derived class has
+        # The loader is copied, and only the __init__ of DataLoader runs again: a derived class has
         # its own attributes, and its __init__ may take other arguments. With the attribute that
         # is removed here, DataLoader would refuse to change its settings.
         made = copy.copy(loader)
@@ -146,13 +146,13 @@ def _loader_maker(
 
 def _busy_step(seconds: float) -> Callable[[Any], None]:
     """A step that keeps one core busy for this time, in place of the script's."""
-    # A step on an accelerator leaves the cores to the loader, so that this one only pauses.
+    # A step on an accelerator leaves the cores to the loader, so this one only pauses.
     if torch.accelerator.is_available():
         return lambda _: pause(seconds)
     matrix = torch.rand(SIDE, SIDE)
 
     def step(_: Any) -> None:
-        # The thread's CPU time counts, so that a step takes longer if workers take its core.
+        # The thread's CPU time counts, so a step takes longer if workers take its core.
         until_ns = cpu_ns() + int(1e9 * seconds)
         while cpu_ns() < until_ns:
             torch.mm(matrix, matrix)

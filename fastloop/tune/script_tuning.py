@@ -1,4 +1,4 @@
-"""`fastloop tune --script train.py`: the fastest settings for a DataLoader of a script."""
+"""Tune a DataLoader of a script: `fastloop tune --script train.py`."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from fastloop.tune.script_plan import (
 
 CHILD = str(Path(__file__).with_name("script_process.py"))
 LEAST_BUDGET_S = 10.0
-"""A smaller budget has no time for two runs of a script, each with an import of torch, and a
+"""A smaller budget leaves no time for two runs of a script, each with an import of torch, and a
 race."""
 FIRST_SHARE = 0.5
 """The observed run is stopped after this share of the budget, even if no batch has come by then:
 the second run would take as long to reach its loop."""
 LATE_S = 30.0
-"""A script that still runs so long after its race should have ended is killed."""
+"""A script that still runs this long after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
@@ -57,6 +57,7 @@ class TunedScript:
     """The answer about a script."""
 
     text: str
+    """The verdict, with the place of the call and its change."""
     patch: str
     """The recommended change for `git apply`; empty if there is none."""
 
@@ -75,7 +76,7 @@ def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings
     again_s = outside_s(findings)
     if again_s < spending.remaining_s:
         return
-    # These import torch, which the command itself needs for nothing else.
+    # These import torch, which nothing else in the command needs.
     from fastloop.tune.loop_trials import SPARE
     from fastloop.tune.script_race import forecast_race_s
 
@@ -98,7 +99,7 @@ def check_outcome(spending: Spending, outcome: ScriptOutcome) -> None:
 
 
 def find_sufficient_s(spending: Spending, needed_s: float) -> int:
-    """A budget in whole seconds that has room for what is spent and for so many more seconds."""
+    """Find a budget in whole seconds with room for what is spent and for this many more seconds."""
     given_s, spent_s = spending.budget.seconds or 0.0, spending.seconds_used
     least_s = math.floor(given_s) + 1
     # With a larger budget, the observed run is longer, and more time is kept for the outcome.
@@ -118,10 +119,10 @@ def look_s(budget_s: float) -> float:
 def choose_loop(
     findings: ScriptFindings, arguments: Sequence[str], late_s: float | None = None
 ) -> LoopFindings:
-    """The loop over a DataLoader that waits longest. Raises UsageError if there is none, or if
-    several processes have it.
+    """Choose the loop over a DataLoader that waits longest. Raises UsageError if there is none, or
+    if several processes have it.
 
-    late_s: time after which the script was stopped; None: it ended before.
+    late_s: time after which the script was stopped; None if it ended before.
     """
     script = " ".join(arguments[: 2 if arguments[0] == "-m" else 1])
     loops = [each for each in findings.loops if each.facts.get("made_at")]
@@ -140,7 +141,7 @@ def choose_loop(
 
 
 def refuse_ranks(arguments: Sequence[str]) -> str:
-    """The line that refuses a script of several ranks, and names the way round."""
+    """The line that refuses a script of several ranks, and names an alternative."""
     words = shlex.join(arguments)
     return (
         f"--script {words}: its ranks would have to race together, which tune can't let them do; "
@@ -192,7 +193,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
 
 
 def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Change:
-    """The change of the script's call that makes these settings of the present ones."""
+    """Find the change of the script's call that turns the present settings into these."""
     changed = {
         name: value
         for name, value in settings.items()
@@ -239,7 +240,8 @@ def run_script_race(
     if outcome := read_outcome(folder):
         return outcome
     late = "had not reached" if status == -signal.SIGKILL else "ended before"
-    place, last = found.facts["place"], read_last_line(output)
+    place = found.facts["place"]
+    last = read_last_line(output)
     raise UsageError(f"the script's second run {late} the loop at {place}: {last}")
 
 

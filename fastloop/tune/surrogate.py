@@ -1,7 +1,8 @@
-"""A surrogate of the cost of configurations: the model's prediction, corrected by measurements.
+"""Predict the cost of configurations by a surrogate: the model's prediction, corrected by
+measurements.
 
 It is a Gaussian process of the model's error: the logarithm of cost / prediction. Configurations
-that share settings share errors, so a trial of one tells something about others: a setting that
+that share settings share errors, so a trial of one says something about others: a setting that
 helps one loader is tried with the others next. The trials of a round share the noise of that round.
 """
 
@@ -35,7 +36,7 @@ USUAL_NOISE = 0.08
 NOISE_WEIGHT = 4
 """The weight of this assumption, in degrees of freedom."""
 MOST_SCALED = 10.0
-"""Greatest factor by which observed errors may raise the variance of SPREAD."""
+"""Maximum factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
 """When trials are chosen, each cost is lowered by this many of its standard deviations. So
 configurations about which little is known are preferred."""
@@ -66,6 +67,7 @@ class Surrogate:
     """Configurations, the first of which is the present one."""
 
     names: Sequence[str]
+    """Names of the configurations."""
     changes: Sequence[frozenset[str]]
     """The settings by which each configuration differs from the first."""
     predicted: Sequence[float]
@@ -99,11 +101,12 @@ class Surrogate:
         return SPREAD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
-        """The posterior of the costs of all names, given the costs of trials."""
+        """Fit the posterior of the costs of all names to the costs of trials."""
         logs = np.log(np.asarray(self.predicted, float))
         places = np.array([self.places[name] for name in costs])
         values, has_run = _tabulate([*costs.values()])
-        errors, noise = has_run * (values - logs[places, None]), estimate_noise(costs)
+        errors = has_run * (values - logs[places, None])
+        noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
         # An error is f(name) + r(round) + noise. Let A be the (trials, names + rounds) matrix of
@@ -130,14 +133,16 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """The names to run next: the most promising ones that tell something new.
+        """Choose the names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
-        covariance, picked = posterior.covariance.copy(), [self.places[each] for each in chosen]
+        covariance = posterior.covariance.copy()
+        picked = [self.places[each] for each in chosen]
         for place in picked:
             _expect_trial(covariance, place, posterior.noise)
-        mean, num_chosen = posterior.mean.copy(), len(picked)
+        mean = posterior.mean.copy()
+        num_chosen = len(picked)
         mean[[*picked, *(self.places[each] for each in excluded)]] = np.inf
         while len(picked) < num_chosen + count and np.isfinite(mean).any():
             # The variances of the differences from the present configuration, which is at place 0.
@@ -171,16 +176,18 @@ class Surrogate:
 def make_surrogate(
     names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> Surrogate:
-    """The surrogate of these configurations. changes: the overrides of each, none for the first."""
+    """Make the surrogate of these configurations. changes: the overrides of each, none for the
+    first."""
     settings = [frozenset(change) for change in changes]
     return Surrogate(names=names, changes=settings, predicted=predicted)
 
 
 def estimate_noise(costs: Costs) -> float:
-    """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
+    """Estimate the standard deviation of the logarithm of a trial's cost from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
-    squares, free = 0.0, 0
+    squares = 0.0
+    free = 0
     if repeated:
         # Degrees of freedom of an additive two-way table: trials - names - rounds + 1.
         free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)

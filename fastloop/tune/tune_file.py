@@ -37,11 +37,11 @@ class TuneFile:
     predicted: list[float]
     """Cost of each job by the model, in any unit."""
     trial_s: float
-    """About the seconds of a trial of the present configuration."""
+    """Approximate seconds of a trial of the present configuration."""
     notes: list[str]
     """Settings that are not tried, and missing measurements, with the reasons."""
     combinations: int
-    """The number of combinations that could be raced, beside the present configuration."""
+    """The number of combinations that could be raced, besides the present configuration."""
     exhaustive: int
     """The number of trials that measuring all of them would take."""
     raced_from_s: float | None = None
@@ -68,7 +68,8 @@ def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> s
 
 
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
-    """The folder that `resume=` names, or with `last` the newest one of this command, and its file.
+    """Find the folder that `resume=` names, or with `last` the newest one of this command, and its
+    file.
 
     None for `last` if no tuning has written a file. Raises UsageError if a folder has no file, or
     if the file is another command's or damaged.
@@ -82,12 +83,12 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
     if name == LAST and not tuned:
         return None
     where = outputs_folder() if name == LAST else Path(name).absolute()
-    reason = "it is of another command" if tuned else f"no {TUNE_FILE} in {where}"
+    reason = "it belongs to another command" if tuned else f"no {TUNE_FILE} in {where}"
     raise UsageError(f"resume={name}: {reason}; allowed: the folder of an earlier fastloop tune")
 
 
 def _load(path: Path, name: str) -> TuneFile:
-    """The file's content. Raises UsageError, with the file's name, if tuning has not written it."""
+    """Load the file. Raises UsageError, with the file's name, if tuning has not written it."""
     remedy = f"allowed: the folder of another fastloop tune; without resume={name} it starts again"
     try:
         file = _adapter.validate_json(path.read_bytes())

@@ -595,6 +595,14 @@ def test_other_arguments_of_workers_are_tried_if_they_are_predicted_to_help(gain
     assert changes[: 1 + len(first)] == [more.change, *first]
 
 
+@pytest.mark.parametrize(("gain", "place"), [(0.6, 0), (0.4, 3)])
+def test_forks_come_before_many_workers_if_starting_workers_takes_half_of_the_time(gain, place):
+    """Samples that wait: 16 more workers would be started in each epoch, too."""
+    what_if = LoopWhatIf(change=FORKED, gain=gain)
+    found = replace(known_loop(num_workers=2), samples_wait=True, loaders=2, what_ifs=(what_if,))
+    assert choose_changes(found)[place] == FORKED
+
+
 @pytest.mark.parametrize(
     ("facts", "is_tried"),
     [

@@ -64,7 +64,7 @@ def test_process_that_can_not_be_sampled_is_refused_with_the_reason(tmp_path):
         process = attach(f"--pid={other.pid}", "--seconds=1", cwd=tmp_path)
         other.kill()
     assert process.returncode == 2
-    assert "is no Python process" in process.stderr or "ptrace" in process.stderr
+    assert "is not a Python process" in process.stderr or "ptrace" in process.stderr
     process = attach(f"--pid={other.pid}", cwd=tmp_path)
     assert process.returncode == 2
     assert f"there is no process {other.pid}" in process.stderr

@@ -16,7 +16,7 @@ from commands import run_fastloop
 from interrupts import interrupt_after
 from torch.utils.data import DataLoader
 
-from fastloop.cli.script_words import read_torchrun
+from fastloop.cli.script_command import read_torchrun
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
@@ -166,8 +166,8 @@ def test_budget_that_is_too_small_for_a_script_is_told_in_a_line(tmp_path):
         (["--script", "Makefile"], "tune --script Makefile: not Python: invalid syntax, line 1"),
         (["--script", "image.jpg"], "tune --script image.jpg: not Python: "),
         (["--script", "empty"], "tune --script empty: No such file or directory"),
-        (["dataset=digits", "--script", "none.py"], "allowed: budget=, as a time"),
-        (["budget=60trials", "--script", "none.py"], "allowed: budget=, as a time"),
+        (["dataset=digits", "--script", "none.py"], "allowed: only budget=, a time"),
+        (["budget=60trials", "--script", "none.py"], "allowed: only budget=, a time"),
         (["budget=5s", "--script", "ends.py"], "budget=5s is too short for two runs of a script"),
         (
             ["--script", "torchrun", "--nproc_per_node=2", "ends.py"],

@@ -226,7 +226,7 @@ def test_wrong_settings_are_one_line(tmp_path, monkeypatch, settings, arguments,
 @pytest.mark.parametrize("base", [[], ["against=HEAD"]])
 def test_settings_of_the_job_are_told_their_place(base):
     words = ["dataset=digits", "+dataset.root=my data"]
-    with pytest.raises(UsageError, match="inside of job=") as error:
+    with pytest.raises(UsageError, match="inside job=") as error:
         _refuse_settings_of_job(["job=loader=raw", *words, *base])
     advised = shlex.split(str(error.value))[-1]
     assert shlex.split(advised.removeprefix("job=")) == ["loader=raw", *words]

@@ -115,7 +115,7 @@ def test_other_samples_are_told_and_not_judged(repository):
     write_dataset(repository, SLOW_S, shift=1)
     process = check(repository, "against=HEAD")
     assert process.returncode == 3, process.stdout + process.stderr
-    assert "delivers other samples in the working folder" in process.stdout
+    assert "delivers different samples in the working folder" in process.stdout
     assert "SLOWER" not in process.stdout
 
 

@@ -169,7 +169,7 @@ def test_compare_rejects_other_libraries_and_data_but_not_other_fastloop(folders
         (["fail_above=much"], "fail_above=much: allowed: a percentage, 0 or more"),
         (["fail_above=nan"], "fail_above=nan: allowed: a percentage, 0 or more"),
         (["allow=luck"], "allow=luck: no such difference: luck; allowed: machine,versions,data"),
-        (["here", "there"], "compare here there: allowed: two folders, that of the base first"),
+        (["here", "there"], "compare here there: allowed: two folders, the base first"),
         (["bananas=3"], "bananas=3: no such setting; allowed: base=…, new=…, fail_above=…"),
         (["new=nowhere"], "new=nowhere: new= is given twice; allowed: once"),
     ],

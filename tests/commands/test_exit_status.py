@@ -41,3 +41,11 @@ def test_wrong_setting_has_the_documented_status(tmp_path, command):
     assert process.stderr.count("\n") == 1
     assert "nope" in process.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_folder_that_the_system_refuses_is_no_slower_job(tmp_path):
+    """compare exits with 1 after a regression."""
+    process = run_fastloop(f"base={'a' * 300}", "new=.", cwd=tmp_path, command="compare")
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.count("\n") == 1

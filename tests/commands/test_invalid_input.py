@@ -117,7 +117,10 @@ LOADERS = ", ".join(options("loader"))
             "loader=np_memmap loader.store.root=",
             "loader.store.root=: allowed: the path of a folder",
         ),
-        ("tracker._target_=builtins.dict", "tracker: builtins.dict is no Tracker: it lacks attach"),
+        (
+            "tracker._target_=builtins.dict",
+            "tracker: builtins.dict does not implement Tracker: it lacks attach",
+        ),
         ("-m trials=1,-1", "trials=-1: allowed: auto, or a whole number from 1 on"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
         ("loader._target_=nope.make", "loader._target_=nope.make: there is no module nope"),

@@ -112,7 +112,7 @@ REFUSED = [
     ("run loader=fastloop +loader.store=null", "loader.store=…, without +"),
     (
         "run -m loader=raw,preload loader.store=null",
-        "loader.store=null: allowed: one option, as null is no Store",
+        "loader.store=null: allowed: one option, as null does not implement Store",
     ),
     (
         f"run {FOLDER}",
@@ -123,7 +123,7 @@ REFUSED = [
     ("explain loader=raw,np_memmap", "fastloop run -m loader=raw,np_memmap explain=true"),
     ("explain -m loader=raw,np_memmap", "fastloop run -m loader=raw,np_memmap explain=true"),
     ("tune loader=raw,np_memmap", "space= names what else is tried"),
-    ("tune loader=raw budget=60", "allowed: a time as 300s, 5min or 1h"),
+    ("tune loader=raw budget=60", "allowed: a time such as 300s, 5min or 1h"),
     ("options", "did you mean fastloop list?"),
     ("loaders", "did you mean fastloop list?"),
     ("reports", "did you mean fastloop report?"),
@@ -140,7 +140,7 @@ REFUSED = [
     ("ui port=0", "port=0: allowed: 1 to 65535"),
     ("ui", "mlflow.db: no results yet; fastloop run produces some"),
     ("compare", "there are no results in"),
-    ("compare a", "allowed: two folders, that of the base first"),
+    ("compare a", "allowed: two folders, the base first"),
 ]
 FOREIGN = (
     "Input should",

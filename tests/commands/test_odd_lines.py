@@ -29,6 +29,11 @@ LONG = "x" * 100_000
         ("report", ("folder=\n",), "'folder=\\n': allowed: printable characters"),
         ("report", (f"folder={LONG}",), "folder=xxxxxxxx"),
         ("report", (LONG,), "settings have the form name=value; allowed: sweep=…"),
+        ("report", ("folder=\x9b31mred",), r"'folder=\x9b31mred': allowed: printable characters"),
+        ("compare", ("\x1b[31mred",), "compare ?[31mred: allowed: two folders"),
+        ("suite", ("\x1b[31mred",), "suite ?[31mred: allowed: "),
+        ("suite", ("verify", "\x1b[31mred"), "?[31mred: No such file"),
+        ("attach", ("-\x1b[31mred",), r"attach '-\x1b[31mred': allowed: [-m] <script>"),
         ("compare", ("base=a", "base=a"), "base=a: base= is given twice; allowed: once"),
         ("compare", ("fail_above=\uff15",), "fail_above=\uff15: allowed: a percentage, 0 or more"),
         ("check", ("record=true", "record=true"), "record=true: record= is given twice"),
@@ -47,6 +52,7 @@ def test_odd_argument_is_refused_in_one_short_line(tmp_path, command, arguments,
     assert process.stdout == ""
     assert message in process.stderr
     assert process.stderr.count("\n") == 1
+    assert process.stderr.strip().isprintable()
     assert len(process.stderr) < 2000
     assert not (tmp_path / "outputs").exists()
 
@@ -63,7 +69,7 @@ def test_store_root_that_is_a_file_is_named(tmp_path, root):
     (tmp_path / "file").write_text("mine")
     process = run_fastloop("loader=np_memmap", f"loader.store.root={root}", *QUICK, cwd=tmp_path)
     assert process.returncode == 1
-    assert process.stderr.splitlines()[-1] == f"loader.store.root={root}: it is no folder"
+    assert process.stderr.splitlines()[-1] == f"loader.store.root={root}: it is not a folder"
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -471,7 +471,7 @@ def test_ffcv_returns_every_supported_dtype_bit_for_bit(outputs, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_ffcv_rejects_other_dtypes_before_writing(outputs, dtype):
     job = ffcv_job()
-    with pytest.raises(Unsupported, match=f"^store=ffcv holds no {dtype}; store=torch_storage"):
+    with pytest.raises(Unsupported, match=f"^store=ffcv can't hold {dtype}; store=torch_storage"):
         prepare(Pairs(dtype), job.loader.store)
     assert not list((outputs / "stores").rglob("*.beton"))
 

@@ -194,6 +194,7 @@ def test_trial_on_tokens_runs_all_three_benchmarks(prepared_job):
     [
         "model._target_=my_code.Net",
         "model._target_=my_code.Net +model.width=3",
+        "model._target_=my_code.ComputedNet",
         "model._target_=my_code.make_net",
         "model._target_=my_code.NET",
         "model._target_=torch.nn.LazyLinear +model.out_features=4",
@@ -228,6 +229,14 @@ def test_user_model_runs_training_and_inference(outputs, overrides):
 def test_user_model_with_an_invalid_target_is_rejected(overrides, message):
     with pytest.raises(ConfigError, match=message):
         compose_job(*overrides.split())
+
+
+@pytest.mark.parametrize("name", ["Net", "ComputedNet", "SharedNet", "make_net", "NET"])
+def test_each_benchmark_has_a_user_model_of_its_own(name):
+    model = compose_job(f"model._target_=my_code.{name}").model
+    first, second = (model.build((2, 3), 4) for _ in range(2))
+    tensors = {id(each) for module in (first, second) for each in module.parameters()}
+    assert len(tensors) == 2 * len([*first.parameters()])
 
 
 def test_user_model_that_returns_no_module_is_bad_data(outputs):

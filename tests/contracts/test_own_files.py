@@ -116,7 +116,7 @@ def test_parquet_lists_of_any_length_are_ragged_samples(outputs, tmp_path):
         ("name", r"0\.parquet: column name is string; dataset\.columns selects columns of numbers"),
         ("words", r"column words has lists without a fixed length; dataset\.ragged=true"),
         ("other", r"column other is absent; columns are image, weight, flag, label, name"),
-        ("label", r"no column but label_column=label$"),
+        ("label", r"no column except label_column=label$"),
     ],
 )
 def test_parquet_names_a_column_that_it_cannot_read(outputs, tmp_path, column, message):

@@ -215,12 +215,12 @@ def test_loader_delivers_bfloat16_bit_for_bit_or_rejects_it(outputs, loader):
 
 def test_store_and_loader_without_bfloat16_name_an_alternative(outputs):
     npy = compose_job("loader=np_memmap").loader.store
-    with pytest.raises(Unsupported, match=r"^store=npy holds no bfloat16; store=torch_storage"):
+    with pytest.raises(Unsupported, match=r"^store=npy can't hold bfloat16; store=torch_storage"):
         prepare(Halves(), npy)
     override = "store@loader.store=torch_storage"
     loops = {name: compose_job(f"loader={name}", override) for name in ("numpy_loop", "index_loop")}
     prepared = prepare(Halves(), loops["index_loop"].loader.store)
-    with pytest.raises(Unsupported, match=r"^loader=numpy_loop holds no bfloat16; loader=index_"):
+    with pytest.raises(Unsupported, match=r"^loader=numpy_loop can't hold bfloat16; loader=index_"):
         loops["numpy_loop"].loader.open(prepared, loops["numpy_loop"].plan(0)).__enter__()
     with loops["index_loop"].loader.open(prepared, loops["index_loop"].plan(0)) as epochs:
         assert sorted(rows(epochs(0))) == sorted(rows([collate_all(Halves())]))

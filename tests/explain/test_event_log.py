@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from threading import Barrier, Event, Thread
 
 import pytest
 
 from fastloop.core.parts import Part
+from fastloop.observe import event_log
 from fastloop.observe.event_log import LEAST_BYTES, RECORD_BYTES, EventLog
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
@@ -50,6 +53,18 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, endless))
 log.add_fact(number=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (endless, endless))
 log.add_fact(number=2)
+"""
+ADD_LAST = """
+import sys
+from pathlib import Path
+from fastloop.core.parts import Part
+from fastloop.observe.event_log import EventLog
+
+here = EventLog(Path(sys.argv[1])).here()
+here.add(Part.WAIT, 1, 2, 0)
+print("ready", flush=True)
+sys.stdin.readline()
+here.add(Part.WAIT, 1, 2, 1)
 """
 SIZES = (1, LEAST_BYTES, 3 * LEAST_BYTES)
 """Bytes of the disk."""
@@ -124,6 +139,91 @@ def test_forked_process_leaves_the_records_of_its_parent_alone(tmp_path):
         batches[event.process_id].append(event.batch)
     assert batches == {os.getpid(): [0, 2], child: [1]}
     log.close()
+
+
+def test_threads_that_begin_together_have_a_file_each(tmp_path):
+    count, before = 16, sys.getswitchinterval()
+    failures: list[Exception] = []
+    # Otherwise a thread would usually get its log without another one in between.
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(100):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            log, start = EventLog(folder), Barrier(count)
+
+            def add(batch: int, log: EventLog = log, start: Barrier = start) -> None:
+                start.wait()
+                try:
+                    log.here().add(Part.WAIT, 1, 2, batch)
+                except RuntimeError as error:
+                    failures.append(error)
+
+            threads = [Thread(target=add, args=(batch,)) for batch in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert failures == []
+            events = log.read()
+            assert sorted(event.batch for event in events) == list(range(count))
+            assert len({event.lane for event in events}) == count
+            log.close()
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_records_whatever_a_thread_of_its_parent_was_doing(tmp_path):
+    log = EventLog(tmp_path, main_process_id=None)
+    is_held, may_end = Event(), Event()
+
+    def hold() -> None:
+        with event_log._lock:
+            is_held.set()
+            may_end.wait()
+
+    thread = Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        log.here().add(Part.WAIT, 1, 2, 3)
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    may_end.set()
+    thread.join()
+    assert [(event.process_id, event.batch) for event in log.read()] == [(child, 3)]
+    log.close()
+
+
+class EndsAfterReading(dict[Path, int]):
+    """The offsets of a reader. The process adds its last event and ends right after a file was
+    read."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.process = process
+
+    def __setitem__(self, path: Path, offset: int) -> None:
+        super().__setitem__(path, offset)
+        if self.process.poll() is None:
+            self.process.communicate("go on\n")
+
+
+def test_last_events_of_a_process_that_ends_while_it_is_read_are_read_later(tmp_path):
+    command = [sys.executable, "-c", ADD_LAST, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        log, before = EventLog(tmp_path), dict[Path, int]()
+        assert [event.batch for event in log.read_new(before)] == [0]
+        offsets = EndsAfterReading(process)
+        offsets.update(before)
+        found = [*log.read_new(offsets), *log.read_new(offsets)]
+    assert [event.batch for event in found] == [1]
 
 
 def test_later_process_of_the_same_id_adds_to_the_file(tmp_path):

@@ -11,8 +11,8 @@ from torch.utils.data._utils import pin_memory as module
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.job_probe import loaders_watched
 from fastloop.observe.lanes import build_lanes
+from fastloop.observe.torch_hooks import loaders_watched
 
 
 class Pinnable:

@@ -49,7 +49,7 @@ def test_reading_that_is_too_long_is_refused_after_the_first_samples(compose):
         first_pass_within(
             spending, lambda deadline: time_first_pass(request, request.job, deadline=deadline)
         )
-    found = re.search(r"about (\d+) s; allowed: such as budget=(\w+), or", str(caught.value))
+    found = re.search(r"about (\d+) s; allowed: for example budget=(\w+), or", str(caught.value))
     assert found
     assert int(found[1]) <= FIRST_PASS_UNTIL * parse_budget(found[2]).seconds
 

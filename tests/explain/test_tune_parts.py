@@ -25,15 +25,16 @@ from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
-from fastloop.tune.budget import Spending, TuneBudget, parse_budget
+from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
-from fastloop.tune.candidates import find_tune_candidates
+from fastloop.tune.candidates import choose_simplest, find_tune_candidates
 from fastloop.tune.default_space import (
     add_workers,
     cap_workers,
     drop_settings_without_effect,
     narrow_space,
 )
+from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
 from fastloop.tune.peak_memory import (
@@ -41,13 +42,11 @@ from fastloop.tune.peak_memory import (
     MemoryProfile,
     forecast_peak_mib,
     forecast_trial_mib,
-    limit_mib,
 )
 from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
 from fastloop.tune.short_budget import (
     check_least_time,
-    expect_cost,
     is_short,
     longest_epoch_s,
     name_larger_budget,
@@ -85,7 +84,7 @@ def test_budgets(text, budget):
 
 @pytest.mark.parametrize("text", ["abc", "5", "0s", "-3s", "1.5trials", "120%", "", None, "5 days"])
 def test_wrong_budgets_are_named(text):
-    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time as 300s"):
+    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time such as 300s"):
         parse_budget(text)
 
 
@@ -155,9 +154,9 @@ def test_wrong_objectives_are_named(name):
 @pytest.mark.parametrize("text", ["abc", "0", "-5", "inf", "nan"])
 def test_wrong_memory_limits_are_named(text):
     with pytest.raises(UsageError, match=f"memory_limit_mib={text}: allowed"):
-        limit_mib(text)
-    assert limit_mib("1500") == 1500
-    assert limit_mib(None) is None
+        parse_memory_limit(text)
+    assert parse_memory_limit("1500") == 1500
+    assert parse_memory_limit(None) is None
 
 
 def test_settings_of_tune_are_told_from_those_of_jobs():
@@ -249,11 +248,29 @@ def test_settings_of_an_option_are_crossed_with_that_option_alone():
     }
 
 
+def test_race_begins_with_the_simplest_change_to_each_loader_and_decoder():
+    changes = [
+        (),
+        ("decoder=opencv", "num_workers=2", "persistent_workers=True"),
+        ("loader=spdl", "decoder=opencv"),
+        ("loader=fastloop", "num_workers=0", "torch_threads=1"),
+        ("loader=fastloop", "num_workers=0"),
+        ("loader=spdl",),
+        ("num_workers=2",),
+        ("decoder=turbojpeg", "device_prefetch=2"),
+        ("decoder=turbojpeg", "prefetch_factor=8"),
+    ]
+    predicted = [1.0, 0.2, 0.6, 0.9, 0.9, 0.7, 0.1, 0.4, 0.3]
+    # FastLoader usually wins; the others follow by their predictions.
+    assert choose_simplest(changes, predicted) == [4, 8, 2, 5]
+
+
 def test_short_budgets_try_what_helps_most_often():
     present = compose_job("dataset=digits", "loader=raw", "device=cpu")
     space, _ = drop_settings_without_effect(read_space(None, []), present)
     narrow, (note,) = narrow_space(space, "raw")
-    assert {*narrow["loader"]} == {"loader=fastloop", "loader=python_loop", "loader=raw"}
+    loaders = ("fastloop", "numpy_loop", "python_loop", "raw")
+    assert {*narrow["loader"]} == {f"loader={name}" for name in loaders}
     assert len(narrow["persistent_workers"]) == 2
     assert {*narrow} <= {*space}
     assert "budget is below" in note
@@ -471,7 +488,7 @@ def test_budget_without_time_for_one_trial_is_refused_and_a_larger_one_is_named(
     check_trial_time(slow, Spending(budget=TuneBudget(trials=5), before_s=1e9))
     with pytest.raises(UsageError, match=r"^budget=60s is too short: .* about 26 s") as caught:
         check_trial_time(slow, Spending(budget=TuneBudget(seconds=60), before_s=40))
-    named = re.search(r"such as budget=(\S+)$", str(caught.value))
+    named = re.search(r"for example budget=(\S+)$", str(caught.value))
     assert named
     assert parse_budget(named[1]).seconds >= 40 + race_of_two_s(26)
 
@@ -524,10 +541,13 @@ def test_reasons_that_differ_by_their_values_share_a_line():
         "num_workers=1: loader=grain has no such setting": 2,
         "num_workers=2: loader=grain has no such setting": 2,
         "persistent_workers=true needs workers": 4,
+        "transform=crop: loader=hdf5 reads a store, so no loader=raw": 3,
+        "transform=crop: loader=zarr reads a store, so no loader=raw": 2,
         "anything else": 1,
     }
     assert group_reasons(counts) == [
         ("num_workers=1,2: loader=fastloop,grain has no such setting", 9),
+        ("transform=crop: loader=hdf5,zarr reads a store, so no loader=raw", 5),
         ("persistent_workers=true needs workers", 4),
         ("anything else", 1),
     ]

@@ -10,7 +10,14 @@ import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT, Ratio
 from fastloop.tune.outcome import TuneOutcome, format_outcome, verdict_text
-from fastloop.tune.race import FEWEST_CONFIRMING, NoRoomError, RaceResult, RaceRules, race
+from fastloop.tune.race import (
+    FEWEST_CONFIRMING,
+    NoRoomError,
+    PresentFailedError,
+    RaceResult,
+    RaceRules,
+    race,
+)
 from fastloop.tune.surrogate import Surrogate, estimate_noise
 from fastloop.tune.tune_file import TuneFile
 
@@ -96,6 +103,27 @@ def test_what_is_recommended_is_hardly_ever_slower():
         drawn.seconds[PRESENT] = 0.9 * min(drawn.seconds.values())
         slower += drawn.race(budget=60).is_faster
     assert slower <= 0.01 * runs
+
+
+@pytest.mark.parametrize("first", [(), ("loader",)])
+def test_first_names_run_although_hundreds_promise_more(first):
+    others = {f"workers {number}": 1.0 for number in range(300)}
+    drawn = Table({PRESENT: 1.0, **others, "loader": 0.15}, seed=0)
+    predicted = [1.0] + [0.5] * len(others) + [0.75]
+    known = surrogate([*drawn.seconds], predicted)
+    spent = lambda: drawn.spent / 30  # noqa: E731
+    result = race(known, drawn.measure, spent, RaceRules(first=first))
+    assert result.is_faster == bool(first)
+    assert ("loader" in result.seconds) == bool(first)
+
+
+def test_first_names_leave_half_of_each_round_to_others():
+    drawn = table(40, 1)
+    first = tuple(f"candidate {number}" for number in range(10, 20))
+    drawn.race(budget=200, first=first)
+    begun = drawn.rounds[1:4]
+    assert all(1 <= len({*names} & {*first}) <= math.ceil(len(names) / 2) for names in begun)
+    assert all({*names} - {*first, PRESENT} for names in begun)
 
 
 def test_present_configuration_runs_in_every_round():
@@ -226,7 +254,7 @@ def test_present_configuration_must_run(last):
     def measure(name, number, room):
         return None if name == PRESENT and number >= last else drawn.measure(name, number, room)
 
-    with pytest.raises(ValueError, match="yours"):
+    with pytest.raises(PresentFailedError, match="yours"):
         race(surrogate([*drawn.seconds]), measure, lambda: sum(map(len, drawn.rounds)) / 1000)
 
 

@@ -121,7 +121,7 @@ def test_folder_of_another_command_is_not_resumed(tuning):
     folder, _, _ = tuning
     process = run_fastloop(*TUNE, "seed=1", "resume=last", cwd=folder, command="tune")
     assert process.returncode == 1
-    assert "resume=last: it is of another command" in process.stderr
+    assert "resume=last: it belongs to another command" in process.stderr
     assert process.stderr.count("\n") == 1
 
 
@@ -140,7 +140,7 @@ def test_last_tuning_starts_again_if_none_has_finished_a_trial(tmp_path):
     quick += ["space=loader=raw", "budget=2trials", "resume=last"]
     process = run_fastloop(*quick, "tracker=none", cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stderr
-    assert "resume=last: no earlier tuning has finished a trial, this one starts again\n" in (
+    assert "resume=last: no earlier tuning has finished a trial; this one starts again\n" in (
         process.stderr
     )
 
@@ -179,7 +179,7 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("budget=abc", "budget=abc: allowed: a time as 300s"),
+        ("budget=abc", "budget=abc: allowed: a time such as 300s"),
         ("budget=5s", "budget=5s is too short: comparing yours with one other takes at least"),
         ("objective=nope", "objective=nope: allowed: epoch"),
         ("space=num_wrkers=1", "space: num_wrkers=1: no such setting"),
@@ -192,7 +192,7 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
             "space: these values make 998,001 candidates; allowed: at most 100,000",
         ),
         ("space=", "space=: it is empty; allowed: name=a,b,c"),
-        ("budget=\u0665min", "budget=\u0665min: allowed: a time as 300s"),
+        ("budget=\u0665min", "budget=\u0665min: allowed: a time such as 300s"),
         ("memory_limit_mib=0", "memory_limit_mib=0: allowed"),
         ("num_wrkers=1", "num_wrkers=1: there is no such setting"),
     ],

@@ -31,7 +31,7 @@ def store(tmp_path):
 def test_broken_structure_is_named(store, text):
     path = store / "structure.json"
     path.write_text(text, errors="surrogatepass")
-    with pytest.raises(BadData, match=f"^{path}: no structure of a store: ") as caught:
+    with pytest.raises(BadData, match=f"^{path}: not the structure of a store: ") as caught:
         open_store(store)
     assert "\n" not in str(caught.value)
 

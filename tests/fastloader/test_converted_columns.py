@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -103,12 +105,26 @@ def test_mean_may_differ_by_feature():
         ({"mean": [1.0, 2.0]}, "mean: 2 numbers; one for all, or one for each of 3 channels"),
         ({"std": [1.0] * 4}, "std: 4 numbers"),
         ({"std": 0.0}, "std=0.0"),
+        ({"std": math.nan}, "std=nan"),
+        ({"std": [1.0, 1.0, math.nan]}, "std=.*nan"),
+        ({"std": [math.nan, -1.0, 1.0]}, "std=.*nan"),
+        ({"std": np.array([[1.0, 0.0, 1.0]])}, "std="),
         ({"source_layout": "WHC"}, "source_layout=WHC"),
     ],
 )
 def test_converted_rejects_invalid_arguments(settings, message):
     with pytest.raises(ValueError, match=message):
         converted(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), **settings)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1, 1)])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_numbers_of_channels_may_be_an_array_or_a_tensor(kind, shape):
+    images = torch.arange(4 * 3 * 2 * 2, dtype=torch.uint8).reshape(4, 3, 2, 2)
+    (plain,) = FastLoader(converted(images, mean=MEANS, std=STDS), 4)
+    settings = {"mean": kind(MEANS).reshape(shape), "std": kind(STDS).reshape(shape)}
+    (given,) = FastLoader(converted(images, **settings), 4)
+    assert torch.allclose(plain, given, rtol=1e-6)
 
 
 def test_converted_rejects_channels_last_vectors_and_complex_numbers():

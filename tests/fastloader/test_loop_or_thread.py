@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fastloop import FastLoader
 from fastloop.core.current_batch import UNKNOWN, current_batch
 from fastloop.fastloader.global_generators import GENERATORS
+from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import (
     DECIDED,
     FEWEST_COMPARED,
@@ -25,7 +26,6 @@ from fastloop.fastloader.loop_or_threads import (
     Pace,
     ReadTimes,
 )
-from fastloop.fastloader.reading_choice import Tuning
 
 MS = 1_000_000
 TWO_CORES = Tuning(1, 2, num_cores=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -129,6 +130,21 @@ def test_what_is_not_said_is_refused_and_nothing_written(tmp_path, kind, make, s
     with pytest.raises(BadData, match=message) as caught:
         write_store(kind(make), tmp_path / "store", **settings)
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "store").exists()
+
+
+class Named(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+@pytest.mark.parametrize("kind", [Samples, Stream])
+def test_text_that_a_kind_of_sample_can_not_do_without_is_named(tmp_path, kind):
+    def make(index: int) -> Named:
+        return Named(torch.full((2,), index), f"text {index}")
+
+    with pytest.raises(BadData, match=r"sample.*name.* is a text: .* dicts, lists and tuples"):
+        write_store(kind(make), tmp_path / "store", strings="leave_out")
     assert not (tmp_path / "store").exists()
 
 

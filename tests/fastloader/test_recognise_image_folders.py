@@ -299,9 +299,9 @@ def test_other_folders_are_read_as_they_are_written(root, tmp_path, caplog, monk
     assert_as_written(labelled, "whole numbers", caplog)
     write_files(tmp_path, {"a/deep.tif": b"x"})
     assert_as_written(folder(tmp_path), "files other than", caplog)
-    assert_as_written(Subset(folder(root), [99]), "no (path, label)", caplog)
+    assert_as_written(Subset(folder(root), [99]), "not (path, label)", caplog)
     monkeypatch.setattr("fastloop.fastloader.recognise_image_folders.has_jpeg", lambda: False)
-    assert_as_written(folder(root), "decoder of JPEG is not there", caplog)
+    assert_as_written(folder(root), "decoder of JPEG is missing", caplog)
 
 
 def test_derived_folders_and_single_samples(root):

@@ -329,3 +329,19 @@ def test_what_holds_no_samples_is_named(tmp_path):
     with pytest.raises(ValueError, match="dataset=int: allowed: a Dataset, an iterable of samples"):
         write_store(5, tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("leaf", "error"),
+    [
+        (torch.tensor(1.0), ValueError),
+        (np.array(1.0), ValueError),
+        (np.array(["x", "y"]), Unsupported),
+        (np.array([{}, {}]), Unsupported),
+        (np.array(["2026-11-27"], "M8[D]"), Unsupported),
+    ],
+)
+def test_leaf_of_a_tree_that_no_store_can_hold_is_named(tmp_path, leaf, error):
+    with pytest.raises(error, match=r"dataset\['label'\] .*allowed: "):
+        write_store({"x": torch.zeros(2), "label": leaf}, tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastloop import FastLoader, Images, converted
-from fastloop.fastloader import reading_choice
+from fastloop.fastloader import loader_tuning
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
-from fastloop.fastloader.reading_choice import (
+from fastloop.fastloader.loader_tuning import (
     GROUP_BYTES,
     UNTHREADED_BYTES,
     Workload,
@@ -145,11 +145,11 @@ def test_transform_of_sequential_batches_runs_in_threads():
 )
 def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, kind, cores):
     workload = Workload(row_nbytes, batch_size, num_samples, **KINDS[kind])
-    before, reading_choice.usable_cores = reading_choice.usable_cores, lambda: cores
+    before, loader_tuning.usable_cores = loader_tuning.usable_cores, lambda: cores
     try:
         tuned = choose_tuning(workload)
     finally:
-        reading_choice.usable_cores = before
+        loader_tuning.usable_cores = before
     assert tuned.group_rows == 1 or (
         kind == "device" and tuned.group_rows * max(1, row_nbytes) <= GROUP_BYTES
     )
@@ -173,7 +173,7 @@ def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, k
     ids=["rows", "mapped", "integers", "few integers"],
 )
 def test_native_core_has_a_thread_beside_the_loop_on_two_cores(monkeypatch, epoch, expected):
-    monkeypatch.setattr(reading_choice, "usable_cores", lambda: 2)
+    monkeypatch.setattr(loader_tuning, "usable_cores", lambda: 2)
     tuned = choose_tuning(Workload(*epoch, is_cheap=True, is_native=True))
     assert tuned.num_threads == expected
 
@@ -201,7 +201,7 @@ def test_given_num_threads_and_prefetch_factor_are_kept():
 
 
 def test_slow_samples_use_every_thread(monkeypatch):
-    monkeypatch.setattr(reading_choice, "usable_cores", lambda: 2)
+    monkeypatch.setattr(loader_tuning, "usable_cores", lambda: 2)
     slow = Images(png_files(6), decoder="pil")
     assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
     assert FastLoader(torch.arange(6), 2).num_threads == 0

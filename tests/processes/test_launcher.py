@@ -323,7 +323,7 @@ def full_group():
 def test_forkserver_that_can_start_no_process_fails_one_call_with_one_line(full_group, capfd):
     FORKSERVER.call(os.getpid)
     full_group(forkserver._forkserver._forkserver_pid)
-    with pytest.raises(JobFailed, match="ChildProcessError: the system starts no further process"):
+    with pytest.raises(JobFailed, match="ChildProcessError: the system can't start another"):
         FORKSERVER.call(os.getpid)
     assert FORKSERVER.call(os.getpid) != os.getpid()
     assert capfd.readouterr().err == ""

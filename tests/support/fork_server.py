@@ -80,7 +80,7 @@ PRELOADED = (
     "fastloop.options.tracker.none",
     "fastloop.options.transform.none",
     "fastloop.tune.script_tuning",
-    "fastloop.tune.tuned_sweep",
+    "fastloop.tune.run_race",
 )
 """Modules that commands import, except those with side effects: the commands' own modules and
 fastloop.processes.forkserver_hook."""

@@ -561,8 +561,27 @@ class WideNet(Net):
         super().__init__(input_shape, num_classes, hidden)
 
 
+class ComputedNet(Net):
+    """A module with a computed tensor, which torch does not copy."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.computed = self.layers[1].weight.norm()
+
+
 def make_net() -> torch.nn.Module:
     return Net((2, 3), 4)
 
 
 NET = make_net()
+
+
+class SharedNet(torch.nn.Module):
+    """A module of which each instance has the same layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = NET
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layers(batch)

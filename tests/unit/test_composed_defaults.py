@@ -258,5 +258,5 @@ def test_reading_without_a_store_is_told(tmp_path):
     assert told.stderr.count("loader=fastloop reads the samples: no store fits collate=pad\n") == 1
     kept = compose_job("loader=fastloop", *CLIPS, "benchmark=traversal", "loader.in_memory=true")
     assert kept.loader.store is not None
-    with pytest.raises(Unsupported, match=r"^store=npy: rows are of one length"):
+    with pytest.raises(Unsupported, match=r"^store=npy: it holds samples of one length"):
         check_support(kept)

@@ -13,7 +13,7 @@ from fastloop.core.result_io import load
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
 from fastloop.processes.child_process import Call, start_child
-from fastloop.trial.earlier_trials import Earlier, find_earlier, limits_of
+from fastloop.trial.earlier_trials import EarlierFindings, find_earlier, limits_of
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.timed_trial import run_trial
 
@@ -34,7 +34,7 @@ def test_later_trial_compares_no_epoch_and_times_one_window(make_job):
     assert first.calls.compares_data
     assert first.calls.windows["traversal"][0] == 1
     earlier = find_earlier([first], {})
-    assert (earlier.unread, earlier.limits) == (first.calls.unread, {})
+    assert (earlier.may_be_unread, earlier.limits) == (first.calls.unread, {})
     second = run_trial(job, prepared, 1, now_ns(), earlier)
     assert not second.calls.compares_data
     assert second.calls.windows["traversal"][0] == first.benchmarks["traversal"].repeats
@@ -43,7 +43,7 @@ def test_later_trial_compares_no_epoch_and_times_one_window(make_job):
 
 def test_window_that_an_earlier_trial_makes_too_short_is_repeated(make_job):
     job, prepared = make_job("honest", "benchmark=traversal", "min_window_s=0.2")
-    earlier = Earlier(unread=False, repeats={"traversal": 2})
+    earlier = EarlierFindings(may_be_unread=False, repeats={"traversal": 2})
     trial = run_trial(job, prepared, 1, now_ns(), earlier)
     measured = trial.benchmarks["traversal"]
     assert trial.calls.windows["traversal"] == [2, measured.repeats]

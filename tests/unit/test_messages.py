@@ -37,7 +37,10 @@ def message_of(*overrides: str) -> str:
         ("batch_size='64'", "batch_size='64': allowed: an integer"),
         ("batch_size=abc", "batch_size=abc: allowed: an integer"),
         ("loader._target_=null", "loader._target_=null: allowed: the dotted name of a class"),
-        ("order._target_=builtins.dict", "order: builtins.dict is no Order: it lacks complete"),
+        (
+            "order._target_=builtins.dict",
+            "order: builtins.dict does not implement Order: it lacks complete",
+        ),
         ("placement._target_=builtins.int", "placement._target_=builtins.int: TypeError: "),
         ("hydra.searchpath=[nope]", "hydra.searchpath: there is no folder nope"),
         (

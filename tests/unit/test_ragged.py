@@ -21,7 +21,7 @@ from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
 from fastloop.data.digest import sample_hashes
 from fastloop.data.prepare_dataset import prepare
-from fastloop.data.ragged import collate_jagged, remove_padding
+from fastloop.data.ragged import collate_ragged, remove_padding
 from fastloop.data.reference import reference_hashes, sample_lengths
 from fastloop.data.same_data import check_data
 from fastloop.options.collate.pad import PadCollate
@@ -133,7 +133,7 @@ def test_remove_padding_restores_the_joined_samples(lengths, dtype, value):
     samples = [(torch.ones(length, 2).to(dtype), length) for length in lengths]
     leaves = ((str(dtype).removeprefix("torch."), (-1, 2)), ("int64", ()))
     batch = remove_padding(PadCollate(value=float(value)).collate(samples), leaves)
-    assert (sample_hashes(batch, 255.0) == sample_hashes(collate_jagged(samples), 255.0)).all()
+    assert (sample_hashes(batch, 255.0) == sample_hashes(collate_ragged(samples), 255.0)).all()
 
 
 @given(LENGTHS, st.data())
@@ -143,7 +143,7 @@ def test_sample_hash_depends_on_the_length(lengths, data):
     changed[place] += data.draw(st.integers(1, 3))
     before, after = (
         sample_hashes(
-            collate_jagged([(torch.zeros(length, dtype=torch.int64), 0) for length in sizes]), None
+            collate_ragged([(torch.zeros(length, dtype=torch.int64), 0) for length in sizes]), None
         )
         for sizes in (lengths, changed)
     )
@@ -424,7 +424,7 @@ def test_check_support_rejects_unsuitable_options_for_texts(outputs, overrides):
 def test_store_rejects_ragged_samples(outputs, loader):
     job = compose_job(*JOB, f"loader={loader}")
     if job.loader.store is not None:
-        with pytest.raises(Unsupported, match="texts are not; loader=raw reads it"):
+        with pytest.raises(Unsupported, match="texts differ; loader=raw reads it"):
             prepare(job.dataset, job.loader.store)
         assert not outputs.exists()
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 from commands import results, run_fastloop
+from options import require_library
 
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core.types import Unsupported
@@ -82,6 +83,29 @@ def test_jobs_that_differ_only_in_a_setting_that_they_lack_are_one(compose, caps
     ]
     assert [each.folder.name for each in requests] == ["0", "1", "2"]
     assert capsys.readouterr().err == "order.block_size concerns 2 of 3 jobs: order=blocks\n"
+
+
+def test_jobs_that_were_typed_twice_are_one(compose, capsys):
+    requests = compose("-m loader=raw,raw,fastloop batch_size=8,8,4 loader.num_threads=2,2")
+    assert [each.overrides for each in requests] == [
+        ("loader=raw", "batch_size=8"),
+        ("loader=raw", "batch_size=4"),
+        ("loader=fastloop", "batch_size=8", "loader.num_threads=2"),
+        ("loader=fastloop", "batch_size=4", "loader.num_threads=2"),
+    ]
+    assert [each.folder.name for each in requests] == ["0", "1", "2", "3"]
+    line = capsys.readouterr().err
+    assert line == "loader.num_threads=2 concerns 2 of 4 jobs: loader=fastloop\n"
+
+
+def test_job_that_was_typed_twice_is_refused_with_a_launcher_that_runs_it_twice(compose, capsys):
+    require_library("hydra_plugins.hydra_joblib_launcher")
+    with pytest.raises(SystemExit) as raised:
+        compose("-m batch_size=8,8,4 hydra/launcher=joblib allow_concurrent=true")
+    assert raised.value.code == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("hydra/launcher=joblib: batch_size=8 ")
+    assert "allowed: " in error
 
 
 def test_setting_that_all_jobs_have_is_not_mentioned(compose, capsys):

@@ -13,7 +13,7 @@ from fastloop.core.launcher import RankTask
 from fastloop.core.types import JobFailed
 from fastloop.processes import stall_watch
 from fastloop.processes.rank_children import RankWork
-from fastloop.processes.rank_launcher import run_ranks
+from fastloop.processes.run_ranks import run_ranks
 from fastloop.processes.stall_watch import Activity, StallWatch, activity_of
 
 CHILD: Any = SimpleNamespace(pid=7)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fastloop.core.stall_alarm import Stalled, limit_stalls, note_progress
+from fastloop.core.stall_limit import Stalled, limit_stalls, note_progress
 
 
 def remaining_s() -> float:

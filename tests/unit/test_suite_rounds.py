@@ -16,7 +16,7 @@ from fastloop.core.result import Result
 from fastloop.core.result_io import save
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.suite import measure_round
-from fastloop.suite.build_suite_file import build_suite_file
+from fastloop.suite.build_suite_file import OTHER_DATA, build_suite_file
 from fastloop.suite.measure_round import MeasuredRow, MeasuredWorkload, SuiteRun
 from fastloop.suite.workloads import WORKLOADS, SuiteRow
 from fastloop.sweep.environment_facts import describe_environment
@@ -121,3 +121,17 @@ def test_the_file_names_the_packages_that_a_loader_has_of_its_own(tmp_path):
     versions = build_suite_file(SuiteRun(scope="full", folder=tmp_path), "a", [measured]).versions
     added = {"numpy of dali": "2.1.3", "nvidia-dali of dali": "2.0"}
     assert versions == describe_machine()["versions"] | added
+
+
+def test_of_two_rows_with_different_data_the_first_keeps_its_rank(tmp_path):
+    rows = [
+        MeasuredRow(
+            row=SuiteRow(loader=name),
+            reason="",
+            result=save_result(tmp_path, name, fingerprint=name, content=name),
+        )
+        for name in ("raw", "spdl")
+    ]
+    measured = MeasuredWorkload(workload=WORKLOADS[0], overrides=(), rows=rows)
+    cells = build_suite_file(SuiteRun(scope="full", folder=tmp_path), "a", [measured]).cells
+    assert [each.unranked_reason for each in cells] == ["", OTHER_DATA]

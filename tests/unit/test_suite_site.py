@@ -14,7 +14,13 @@ from suite_files import FAST, NOW_MS, SLOW, document_of, example, measured_cell,
 from fastloop.core.types import UsageError
 from fastloop.suite.build_suite_file import OTHER_DATA
 from fastloop.suite.round_agreement import ComparedRow, find_agreement
-from fastloop.suite.round_files import CLAIMS_FILES, ROUNDS, LoadedRound, load_rounds
+from fastloop.suite.round_files import (
+    CLAIMS_FILES,
+    ROUNDS,
+    LoadedRound,
+    best_of_machines,
+    load_rounds,
+)
 from fastloop.suite.site import render_site
 from fastloop.suite.suite_file import SuiteFile, save_suite, seal
 from fastloop.suite.verify_file import find_problems
@@ -23,6 +29,7 @@ RESULTS = REPOSITORY / "experiments" / "suite" / "results"
 OLD_MS = NOW_MS - 400 * 24 * 3600 * 1000
 CAN_NOT_EXIST = (
     "rows are of one length",
+    "holds samples of one length",
     "samples only",
     "samples of two tensors only",
     "repeats one draw",
@@ -135,6 +142,23 @@ def test_cells_of_the_quick_suite_do_not_replace_those_of_the_full_one():
         LoadedRound(round="2026-11", machine="box", document=quick),
     )
     assert "2026-10 full" in rows["small_rows", "raw"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "best"),
+    [
+        ("full whole, full whole, full part, quick whole", 1),
+        ("full part, full part, quick whole, quick part", 1),
+        ("quick whole, quick whole, quick part", 1),
+    ],
+)
+def test_a_machine_shows_its_newest_round_of_the_best_kind(kinds, best):
+    rounds = []
+    for number, kind in enumerate(kinds.split(", ")):
+        scope, extent = kind.split()
+        document = replace(example(), scope=scope, complete=extent == "whole")
+        rounds.append(LoadedRound(round=str(number), machine="box", document=document))
+    assert best_of_machines(rounds) == {"box": rounds[best]}
 
 
 @pytest.mark.parametrize(

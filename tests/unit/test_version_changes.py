@@ -107,7 +107,7 @@ def test_statuses_and_their_order():
     other = replace(job, content="b", fingerprint="b", decoder_equivalence_id="")
     found = outcome_of(1.5, new={job.name: other})
     assert found.status == CheckStatus.OTHER_DATA
-    assert "other samples" in answer_versions(found)
+    assert "different samples" in answer_versions(found)
 
 
 def test_reason_why_a_version_is_not_judged_is_told_once():

@@ -1,4 +1,4 @@
-"""Splits the wait for a batch among the parts of making it.
+"""Split the wait for a batch among the parts of making it.
 
 Each moment of a wait belongs to the part of the work that went on for the awaited batch. Without
 workers, that is the work inside of next(). With workers, it is the work of the worker that makes
@@ -127,7 +127,8 @@ def _split_by_fetches(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list
     for batch, start_ns, stop_ns in zip(
         each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
     ):
-        made, decode, collate = found.get(batch), 0, 0
+        made = found.get(batch)
+        decode = collate = 0
         if made:
             decode, collate = made.collate_ns - made.start_ns, made.stop_ns - made.collate_ns
         split.append([decode, collate, stop_ns - start_ns - decode - collate, 0])

@@ -1,4 +1,4 @@
-"""The first code in a script's process: installs the probe, then becomes the script.
+"""The first code in a script's process: it installs the probe, then becomes the script.
 
 It is run by its path: python bootstrap.py <folder of the records> [-m] <script> [its arguments]
 """

@@ -1,4 +1,4 @@
-"""Values that belong to objects of a script, about which nothing is known but that they exist."""
+"""Values that belong to objects of a script, which may be of any class."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _Entry(Generic[T]):
 class ByIdentity(Generic[T]):
     """A value for each object, which is forgotten with the object.
 
-    Unlike the keys of a WeakKeyDictionary, the objects need not be hashable, as those of a
-    dataclass, and may be equal to each other.
+    Unlike the keys of a WeakKeyDictionary, the objects need not be hashable (those of a dataclass
+    may not be), and may be equal to each other.
     """
 
     def __init__(self) -> None:

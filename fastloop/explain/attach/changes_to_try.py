@@ -17,11 +17,11 @@ from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = 5
-"""Most changes that are tried; all of them run in the first round."""
+"""Maximum number of changes that are tried; all of them run in the first round."""
 MANY_WORKERS = (8, 16)
 """Numbers of workers that are tried in addition if samples wait."""
 USUAL_S, LEAST_S = 5.0, 3.0
-"""Usual and least seconds of the loop in one run, from which the number of batches follows. In a
+"""Usual and minimum seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
 FEWEST_BATCHES, MOST_BATCHES = 5, 10_000
 """Bounds of the number of batches in a run."""
@@ -29,9 +29,12 @@ FEWEST_PASSES, MOST_FACTOR = 2, 3
 """A run should contain FEWEST_PASSES passes, because workers start and end in each of them, unless
 these passes take more than MOST_FACTOR times USUAL_S."""
 MOST_OF_ROUND = (MOST_CHANGES, 3, 2)
-"""Most changes in each of the first rounds; later rounds have as many as the last of these."""
+"""Maximum number of changes in each of the first rounds; later rounds have as many as the last of
+these."""
 FEWEST_ROUNDS = 3
 """Number of rounds after which the gain of a change has an interval."""
+MUCH = 0.5
+"""If samples wait, a change that is predicted to save this share of the time is tried first."""
 OF_PRESENT_WORKERS = ("prefetch_factor", "multiprocessing_context")
 """Other arguments than the number of workers that are changed if the model predicts a gain."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
@@ -120,13 +123,13 @@ def _place_fastloader(found: LoopFindings, fastloader: Change, others: Sequence[
 
 def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]) -> int:
     """The place of a change that has no place of its own among the others."""
-    # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
-    # so the large numbers of workers are tried first.
-    if found.samples_wait:
-        return len(MANY_WORKERS)
-    # The gain of FastLoader over a Dataset in Python may not be predicted. If there is little time,
-    # changes with a greater predicted gain have it.
+    # The gain of FastLoader over a Dataset in Python may not be predicted.
     predicted = find_prediction(found, change) or 0.0
+    # FastLoader has at most as many threads as there are cores. If samples wait, this is too few,
+    # so the large numbers of workers are tried first; but not if they start for half of the time.
+    if found.samples_wait:
+        return 0 if predicted >= MUCH else len(MANY_WORKERS)
+    # If there is little time, changes with a greater predicted gain have it.
     gains = [find_prediction(found, each) for each in others]
     return sum(gain is not None and gain >= predicted for gain in gains)
 
@@ -138,7 +141,8 @@ def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     kept: settings that new workers get. If the loop has no workers, the cores are divided by the
     CPU time that loading and the step take.
     """
-    cores, facts = usable_cores(), found.facts
+    cores = usable_cores()
+    facts = found.facts
     fits = found.step_cores <= cores - 1 or facts["torch_threads"] < 2
     if fits or found.samples_wait or cores < 2 or facts["most_workers"] == 0:
         return None
@@ -188,7 +192,7 @@ def loop_of_rank(found: LoopFindings) -> RankLoop:
 def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> int:
     """Number of the loop's batches in each run, and in each rank.
 
-    budget_s: of all runs together; outside_s: about the time of a run outside of the loop.
+    budget_s: time for all runs together; outside_s: approximate time of a run outside of the loop.
     """
     loop = loop_of_rank(found)
     return _fit_batches(loop, loop.seconds / loop.batches, budget_s, outside_s)
@@ -204,16 +208,16 @@ def choose_more_batches(
 ) -> int:
     """Number of the loop's batches in each further run: never fewer than the first one had.
 
-    The loop may have been far slower in the observed run, as beside other programs: runs that are
-    too short for the loop's usual time would tell nothing. batches: of the first run; later_s: time
-    of the loop in it after the first batch, which takes longer than others; outside_s: the rest of
-    that run; left_s: the part of the budget that is left.
+    The loop may have been far slower in the observed run, for example beside other programs: runs
+    that are too short for the loop's usual time would tell nothing. batches: of the first run;
+    later_s: time of the loop in it after the first batch, which takes longer than others;
+    outside_s: the rest of that run; left_s: the part of the budget that is left.
     """
     if batches < 2 or not 0 < later_s < LEAST_S:
         return batches
     batch_s = later_s / (batches - 1)
     fitting = _fit_batches(loop_of_rank(found), batch_s, budget_s, outside_s)
-    # The fewest rounds must still fit, also if their runs are slower than the first one.
+    # The fewest rounds must still fit even if their runs are slower than the first one.
     most_s = left_s / (SLOWDOWN * (FEWEST_RUNS - 1)) - outside_s
     return max(batches, min(fitting, 1 + int(most_s / batch_s)))
 
@@ -249,12 +253,12 @@ def more_minutes(given: float, enough: float) -> float:
 def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: float) -> None:
     """Raise UsageError if even the loop's own time in the fewest possible runs exceeds `minutes`.
 
-    batches: number of the loop's batches in each run. outside_s: about the time of a run outside of
-    the loop.
+    batches: number of the loop's batches in each run. outside_s: approximate time of a run outside
+    of the loop.
     """
     loop = loop_of_rank(found)
     run_s = batches * loop.seconds / loop.batches
-    # The time outside of the loop may be less, as a run ends with the loop: no reason to refuse it.
+    # The time outside of the loop may be less, as a run ends with the loop: it is not counted here.
     if (least_s := FEWEST_RUNS * run_s) > 60 * minutes:
         raise UsageError(
             f"--minutes={minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop at "

@@ -29,7 +29,7 @@ class CutRun:
     change: Change
     hashed: int = 0
     """The samples of this many batches, from the first one on, are hashed, and the losses of their
-    steps recorded. The time for hashing counts for no part of the loop, but workers go on
+    steps recorded. The time for hashing does not count as part of the loop, but workers go on
     meanwhile."""
 
 
@@ -65,7 +65,8 @@ def read_cut(folder: Path) -> CutRun | None:
     except FileNotFoundError:
         return None
     # JSON turns a tuple into a list.
-    made_at, change = tuple(read["made_at"]), change_from(read["change"])
+    made_at = tuple(read["made_at"])
+    change = change_from(read["change"])
     return CutRun(**read | {"made_at": made_at, "change": change})
 
 

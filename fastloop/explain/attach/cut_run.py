@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 PASS = "_fastloop_pass"
 """Attribute of an iterator with its CutPass."""
 DECISIVE = 2
-"""Number of the call of next() that decides which loop a pass is of."""
+"""Number of the call of next() that decides which loop a pass belongs to."""
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     loop = CutLoop(cut, folder)
-    loader, iterator = module.DataLoader, module._BaseDataLoaderIter
+    loader = module.DataLoader
+    iterator = module._BaseDataLoaderIter
     if cut.change.is_fastloader:
         loader.__new__ = loop.wrap_new(loader)
     loader.__init__ = loop.wrap_init(loader.__init__)
@@ -72,27 +73,29 @@ class CutLoop:
     batch."""
 
     def __init__(self, cut: CutRun, folder: Path) -> None:
-        self.cut, self.folder = cut, folder
+        self.cut = cut
+        self.folder = folder
         self.result = CutResult()
         self.losses = LossRecorder(lambda: self.result.batches)
         self.can_hash = True
         self.ends = 0
-        """Number of times that the script was ended so far."""
+        """Number of attempts so far to end the script."""
         self.has_fastloader = False
         """True once FastLoader is wrapped, too."""
         self.changed: ByIdentity[bool] = ByIdentity()
-        """The changed DataLoaders, and the FastLoaders in the place of others."""
+        """The changed DataLoaders, and the FastLoaders in place of others."""
 
     def wrap_new(self, dataloader: type) -> Callable[..., Any]:
         """DataLoader.__new__, which returns a FastLoader at the place of the change.
 
         The script then gets the same loader as with the patch. If it needs more of a DataLoader
-        than FastLoader has, such as its class, this run fails, and not first the patched script.
+        than FastLoader has, such as its class, this run fails already, and not only the patched
+        script.
         """
         signature = inspect.signature(dataloader.__init__)
 
         def __new__(kind: type, *args: Any, **named: Any) -> Any:  # noqa: N807
-            # No patch puts FastLoader in the place of a class that is derived from DataLoader.
+            # No patch puts FastLoader in place of a class that is derived from DataLoader.
             if kind is not dataloader or place_of_call(None) not in self.cut.made_at:
                 make = super(dataloader, kind).__new__
                 # A second base class may need the arguments, which `object` refuses.
@@ -151,7 +154,7 @@ class CutLoop:
         return fast
 
     def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """FastLoader.__iter__, which begins a pass if it is in the place of the DataLoader."""
+        """FastLoader.__iter__, which begins a pass if it takes the place of the DataLoader."""
 
         @functools.wraps(original)
         def __iter__(fast: Any) -> Any:  # noqa: N807
@@ -204,7 +207,7 @@ class CutLoop:
         # elsewhere.
         if begun.asked < DECISIVE:
             begun.asked += 1
-            # A thread that only calls next() is no place in the script.
+            # A thread that only calls next() has no place in the script.
             begun.place = place_in_script() or begun.place
         if begun.place != self.cut.place:
             return call()

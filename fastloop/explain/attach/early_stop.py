@@ -1,4 +1,4 @@
-"""Ends an observed script before its own end, when its main loop has had enough batches."""
+"""End an observed script before its own end, when its main loop has had enough batches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fastloop.core.spans import now_ns
 
 LONGEST_WAIT = 10
 """An evaluation ends a script at the latest after this many times the batches that were asked for,
-if a DataLoader is left that no loop has used."""
+if there still is a DataLoader that no loop has used."""
 EXITS_OF_SHORTENED_RUN = 2
 """Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
 EXITS_OF_OBSERVED_RUN = 20
 """An observed script that catches SystemExit is not ended by force before its loops have asked for
 this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
 CLEAN_UP_S = 10.0
-"""Most time that functions of `atexit` have if the script is ended by force."""
+"""Maximum time that functions of `atexit` have if the script is ended by force."""
 FLUSH_S = 1.0
-"""Most time to write their output after that, which a full pipe may take for ever."""
+"""Maximum time to write their output after that: to a full pipe it may take forever."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
 
@@ -38,9 +38,10 @@ class EarlyStop:
     """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """End it once its main loop, see StopCounter, has worked on so many batches."""
+    """End it once its main loop, see StopCounter, has worked on this many batches."""
     seconds: float | None = None
-    """End it at the first step that ends so many seconds after its import of torch's DataLoader."""
+    """End it at the first step that ends this many seconds after its import of torch's
+    DataLoader."""
 
 
 def ask_for_stop(folder: Path, stop: EarlyStop) -> None:
@@ -70,16 +71,17 @@ class LoopSteps:
 class StopCounter:
     """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
 
-    The main loop is the one with the most time in its steps so far. A loop without gradients, as
-    an evaluation, is the main one only if no loop has any. It then ends the script once each
+    The main loop is the one with the most time in its steps so far. A loop without gradients, such
+    as an evaluation, is the main one only if no loop has any. It then ends the script once each
     DataLoader has been used, or LONGEST_WAIT is over.
     """
 
     def __init__(self, stop: EarlyStop) -> None:
-        self.stop, self.start_ns = stop, now_ns()
+        self.stop = stop
+        self.start_ns = now_ns()
         self.loops: dict[tuple[str, str], LoopSteps] = {}
         self.ends = 0
-        """Number of times that the script was ended so far."""
+        """Number of attempts so far to end the script."""
 
     def count_step(
         self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False
@@ -96,7 +98,8 @@ class StopCounter:
         counted = self.loops.get(loop) or self.loops.setdefault(loop, LoopSteps(is_training))
         counted.steps += 1
         counted.steps_ns += step_ns
-        stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
+        stop = self.stop
+        spent_s = (now_ns() - self.start_ns) / 1e9
         # A copy: a loop of another thread may begin meanwhile.
         loops = [*self.loops.values()]
         main = max(loops, key=lambda each: (each.is_training, each.steps_ns))

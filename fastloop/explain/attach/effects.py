@@ -1,4 +1,4 @@
-"""Finds the effects of a script beyond its own process, which a second run would have again.
+"""Find the effects of a script beyond its own process, which a second run would have again.
 
 Python's audit hooks (PEP 578) report the files that it writes and removes, its connections, and the
 programs that it starts.
@@ -27,14 +27,14 @@ MOST_LINES = 5
 WRITES = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
 SYSTEM = ("/dev/", "/proc/", "/sys/")
-"""Folders of the system; writing to them is no effect of a script."""
+"""Folders of the system; writing to them does not count as an effect of a script."""
 REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
 _home: list[str] = []
 """The working folder of the command; empty until effects are recorded."""
 _untold: list[str] = [*SYSTEM]
-"""Beginnings of paths that are no effects: of the system, and of temporary files once effects are
-recorded."""
+"""Beginnings of paths that don't count as effects: of the system, and of temporary files once
+effects are recorded."""
 
 
 def ask_for_effects(folder: Path) -> None:
@@ -55,7 +55,9 @@ def find_home(folder: Path) -> str:
 
 def record_effects(folder: Path) -> None:
     """Write a line to the folder for each effect of this process and of its forks from now on."""
-    path, busy, seen = folder / RECORDED.format(os.getpid()), threading.local(), set()
+    path = folder / RECORDED.format(os.getpid())
+    busy = threading.local()
+    seen = set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _home[:] = [find_home(folder)]
     # The search for this folder opens files while it holds a lock: a hook that began the search in
@@ -74,7 +76,7 @@ def record_effects(folder: Path) -> None:
             if line and str(folder) not in line and line not in seen:
                 seen.add(line)
                 os.write(file, f"{line}\n".encode(errors="replace"))
-        # An effect that can't be described is no error of the script's.
+        # An effect that can't be described is not an error of the script's.
         except Exception:
             return
         finally:
@@ -100,12 +102,13 @@ def read_files(folder: Path) -> dict[str, tuple[int, int]]:
     """The files below the folder: path -> time of the last change, and size.
 
     LEFT_OUT are left out, and what this command writes: its own folders, and files to which the
-    shell has redirected its output. The script has no part in that.
+    shell has redirected its output. The script has nothing to do with these.
     """
     # The script's process, which imports this module as well, does without that one.
     from fastloop.core.outputs_folder import outputs_folder
 
-    found, outputs = {}, _find_redirections()
+    found = {}
+    outputs = _find_redirections()
     own = os.path.abspath(outputs_folder() / "attach")
     for path, folders, names in os.walk(os.path.abspath(folder)):
         folders[:] = [

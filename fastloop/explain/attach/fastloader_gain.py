@@ -22,8 +22,8 @@ instead of one by one; a batch itself costs about as much as a sample of the Dat
 single ones.
 """
 KEPT_OF_RESIZED = 0.28
-"""The same for images in memory that Pillow resizes first. Measured: 0.22 to 0.28 of batches of 64
-images of 28 pixels that get 32."""
+"""Share of loading that is left for images in memory that Pillow resizes first. Measured: 0.22 to
+0.28 of batches of 64 images of 28 pixels that get 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
     A Dataset of Python is read by a thread, while the step runs. The gain is then a lower bound: it
     counts the waits of samples alone, as if all other reading held the interpreter's lock.
     """
-    loop, model = time.loop, time.model
+    loop = time.loop
+    model = time.model
     if loop.facts.get("is_in_memory") or loop.facts.get("is_resized"):
         return FastLoaderGain(gain=time.gain(0, TORCH_PREFETCH, 0.0, _find_kept_share(loop)))
     if loop.facts.get("is_native"):
@@ -90,7 +91,8 @@ def _explain_no_gain(loop: Loop) -> FastLoaderGain | None:
 def _find_gain_of_thread(time: LoopTime) -> FastLoaderGain | None:
     """The gain of a thread that reads ahead, or why it is not predicted; None if it is too
     small."""
-    loop, idle = time.loop, _find_idle_share(time.loop)
+    loop = time.loop
+    idle = _find_idle_share(time.loop)
     least = _predict_thread(time, idle or 0.0, holds_lock=True)
     most = _predict_thread(time, idle or 0.0, holds_lock=False)
     if max(least, most) < LEAST_GAIN:

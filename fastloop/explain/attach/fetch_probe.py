@@ -28,14 +28,14 @@ FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch and in one batch in EVERY, as long as
 this costs little."""
 FREE = 8
-"""Number of a dataset's batches in which samples are timed whatever it costs: a script may look at
+"""Number of a dataset's batches in which samples are timed whatever the cost: a script may look at
 a few batches before its loop begins."""
 COUNTED, COUNTED_EVERY = 8, 8
 """Counters are read around the first COUNTED batches of an epoch, and later around at most one
 batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
 batch."""
 EVENT_NS = 2000
-"""About the cost of recording an event of a sample."""
+"""Approximate cost of recording an event of a sample."""
 MOST_COST = 0.005
 """Share of the time of making batches that these events may take after the first batches."""
 # A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
@@ -61,7 +61,8 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, turns = fetcher.fetch, FetchTurns(_budget_of(fetcher.dataset))
+    fetch = fetcher.fetch
+    turns = FetchTurns(_budget_of(fetcher.dataset))
     usage = PassUsage(log, "makes")
 
     @skip_in_warnings
@@ -80,7 +81,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     def fetch_batch(index: Any) -> Any:
         here = log.here()
         events = here.count
-        is_first, is_counted = not turns.batches, turns.is_counted()
+        is_first = not turns.batches
+        is_counted = turns.is_counted()
         has_samples = turns.has_samples() and here.is_detailed
         check = FirstBatchCheck(fetcher) if is_first else None
         if is_counted:
@@ -104,7 +106,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         here.add(Part.FETCH, start_ns, stop_ns, cpu_ns=spent_ns)
         return batch
 
-    fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
+    fetcher.fetch = fetch_batch
+    fetcher.collate_fn = ProbedCollate(fetcher.collate_fn, log)
 
 
 @dataclass
@@ -150,7 +153,7 @@ class FetchTurns:
         return self.batches < COUNTED or self.batches % COUNTED_EVERY == 0
 
     def end_batch(self, spent_ns: int, events: int) -> None:
-        """Account for a batch that was made in that time, with so many events of its samples."""
+        """Account for a batch that was made in that time, with this many events of its samples."""
         self.batches += 1
         if events:
             self.budget.free_batches -= 1
@@ -160,7 +163,8 @@ class FetchTurns:
 @contextmanager
 def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
     """A context in which the fetcher's samples, and their transforms, are recorded."""
-    dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+    dataset = fetcher.dataset
+    iterator = getattr(fetcher, "dataset_iter", None)
     if iterator is not None:
         fetcher.dataset_iter = ProbedIterator(iterator, Part.DECODE, log)
     else:
@@ -178,7 +182,8 @@ class ProbedSamples:
     """A dataset with an event for each sample."""
 
     def __init__(self, dataset: Any, log: EventLog) -> None:
-        self._dataset, self._here = dataset, log.here()
+        self._dataset = dataset
+        self._here = log.here()
 
     def __getattr__(self, name: str) -> Any:
         # torch also finds __getitems__ in this way, if the dataset has it, and fetches batches as a

@@ -70,14 +70,14 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 
 
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
-    """The sentence about the script as a whole, which takes so many seconds: the time that the best
-    predicted change of each loop saves, and the time outside of loops."""
+    """The sentence about the script as a whole, which takes this many seconds: the time that the
+    best predicted change of each loop saves, and the time outside of loops."""
     savings = find_savings(findings)
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     head = f"Of the script's {show_time(seconds)},"
     if not savings:
         return f"{head} {outside}; no change of a loader is predicted to save time."
-    # A sum of an upper and a lower bound is neither.
+    # A sum of an upper and a lower bound is neither of the two.
     bounds = {_show_bound(each.what_if) for each in savings} - {""}
     bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
     saved = show_time(sum(each.seconds for each in savings))
@@ -103,7 +103,8 @@ def describe_unseen(findings: ScriptFindings) -> list[str]:
 
 def describe_nothing(findings: ScriptFindings) -> str:
     """The lines that are printed instead of findings if there is no loop."""
-    status, answer = findings.status, "no DataLoader was iterated over"
+    status = findings.status
+    answer = "no DataLoader was iterated over"
     if findings.begun:
         answer = "no loop over a DataLoader got beyond its first batch"
     if status:
@@ -158,7 +159,8 @@ def _note_on_cores(loop: LoopFindings) -> str:
 
 def _what_if_lines(loop: LoopFindings) -> list[str]:
     if loop.facts.get("is_watched"):
-        return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
+        reason = "it is not a DataLoader: what happens in its next() is not seen"
+        return [f"{reason}, so nothing is predicted"]
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
     miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))

@@ -1,4 +1,4 @@
-"""Finds out from the first batch of a pass whether a store could keep the dataset's samples."""
+"""Find out from the first batch of a pass whether a store could keep the dataset's samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class FirstBatchCheck:
     """Watches a batch while it is fetched. It reads no sample again and draws no random number."""
 
     def __init__(self, fetcher: Any) -> None:
-        self.fetcher, self.collate = fetcher, fetcher.collate_fn
+        self.fetcher = fetcher
+        self.collate = fetcher.collate_fn
         self.reason = ""
         self.states = _generator_states()
         fetcher.collate_fn = self.collate_first
@@ -87,7 +88,7 @@ def _find_unstorable(sample: Any) -> str:
     arrays = (numpy.ndarray, numpy.generic) if numpy else ()
     if isinstance(sample, (torch.Tensor, bool, int, float, *arrays)):
         return ""
-    return f"a store keeps no {type(sample).__qualname__}"
+    return f"a store can't keep {type(sample).__qualname__}"
 
 
 def _has_generator(holder: Any, depth: int) -> bool:

@@ -1,4 +1,4 @@
-"""Carries the probe to the Python processes that a script starts; forked ones have it anyway.
+"""Carry the probe to the Python processes that a script starts; forked ones have it anyway.
 
 multiprocessing's processes get it with their preparation data, as in coverage.py. Interpreters that
 subprocess starts on a script or a module, such as torchrun's ranks, get it by their arguments, as
@@ -42,8 +42,8 @@ install_probe({folder!r})
 """The program by which a process of multiprocessing installs the probe."""
 OPTIONS = re.compile(r"-(?=.)([bBdEIOPqRsStuv]*)(?:([mWX])(.*))?", re.DOTALL)
 """Options of the interpreter in one argument, such as -uW: those without a value, then one with a
-value that may be the next argument. It has none of those that run no script (-c, -h, -i, -V), and
-not -x, which would leave out the first line of the bootstrap."""
+value that may be the next argument. Options that run no script (-c, -h, -i, -V) are left out, and
+-x, which would skip the first line of the bootstrap."""
 LONG_OPTION = "--check-hash-based-pycs"
 """The interpreter's only long option that runs a script. Its value is the next argument."""
 

@@ -1,4 +1,4 @@
-"""Describes a loop that makes no progress: which side holds it up, who waits for whom, and why."""
+"""Describe a loop that makes no progress: which side holds it up, who waits for whom, and why."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def describe_hang(
 ) -> str:
     """The lines about a loop in which nothing has moved for that long.
 
-    cores: cores that each of its processes keeps busy. pause: waits for so many seconds.
+    cores: cores that each of its processes keeps busy. pause: waits for this many seconds.
     """
     where, stacks = locate_by_stacks(
         loop.process_id, lambda pid: _shorten_stacks(read_stack(folder, pid, pause))

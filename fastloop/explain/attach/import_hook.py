@@ -1,5 +1,5 @@
-"""Puts a probe into torch's DataLoader, and one into FastLoader, as soon as the script imports it;
-and records the iterables of fastloop.watch."""
+"""Put a probe into torch's DataLoader, and one into FastLoader, as soon as the script imports it;
+and record the iterables of fastloop.watch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class ProbeFinder(MetaPathFinder):
     """Finds a module with a loader that adds a probe."""
 
     def __init__(self, name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
-        self.name, self.probe, self.folder = name, probe, folder
+        self.name = name
+        self.probe = probe
+        self.folder = folder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

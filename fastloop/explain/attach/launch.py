@@ -1,4 +1,4 @@
-"""Runs a script in a process of its own, passes signals on to it, and ends as the script does.
+"""Run a script in a process of its own, pass signals on to it, and end as the script does.
 
 The processes of the script record to a temporary folder, which is made here; folders that earlier
 commands and scripts have left behind are removed.
@@ -33,7 +33,8 @@ PASSED_ON = [
 KILLED_S = 5.0
 """Time that a script has to end after SIGTERM."""
 FROM_TERMINAL = 0x80
-"""si_code SI_KERNEL: a signal from the terminal, such as Ctrl-C, which the script has got, too."""
+"""si_code SI_KERNEL: a signal from the terminal, such as Ctrl-C, which the script has received,
+too."""
 PREFIX = "fastloop-attach-"
 NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
 """Name of a folder, with the id of the process that has made it."""
@@ -128,7 +129,7 @@ def _wait(
 
 
 def _next_signal(waited: set[signal.Signals]) -> tuple[int, bool]:
-    """The next signal, and whether the script has got it, too."""
+    """The next signal, and whether the script has received it, too."""
     if hasattr(signal, "sigwaitinfo"):
         info = signal.sigwaitinfo(waited)
         return info.si_signo, info.si_code == FROM_TERMINAL

@@ -19,7 +19,7 @@ INFO, RECORD = ".dist-info", "RECORD"
 package's files in it."""
 OWN: set[str] = set()
 """Paths of the script that a command runs, or of the folder of its package: whatever is installed
-together with one of these is no library."""
+together with one of these is not a library."""
 
 
 def add_own_files(arguments: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ def package_of(path: str, is_of_script: bool = True) -> str:
     is_of_script: True in the script's process, which imports from the folders of `sys.path`. False
     in another one, which does not know that path.
     """
-    # Code that is no file, as that of exec(), has a name in such brackets.
+    # Code that is not in a file, such as that of exec(), has a name in such brackets.
     if path.startswith("<"):
         return ""
     parts = path.split(os.sep)
@@ -126,7 +126,7 @@ def _list_path() -> set[str]:
 @cache
 def _list_installed(folder: str) -> frozenset[str]:
     """The files that pip has put into the folder. The package of the script itself is left out,
-    which may be installed there as any other."""
+    which may be installed there like any other."""
     files: set[str] = set()
     names: list[str] = []
     # A folder that can't be listed may still contain files that can be run.

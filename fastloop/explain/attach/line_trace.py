@@ -1,4 +1,4 @@
-"""Times the lines of a script in a few steps of a loop, by Python's trace function (sys.settrace).
+"""Time the lines of a script in a few steps of a loop, by Python's trace function (sys.settrace).
 
 Two levels are timed: the lines of the function that has the loop, and those of the first function
 of the script that one of these lines calls, perhaps through a library.
@@ -19,12 +19,14 @@ from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import frame_in_script, is_probe
 
 FIRST = 5
-"""Of a loop's steps, the second to this one are traced, and then those of which the number is a
-power of two. The first one also loads libraries."""
+"""Of a loop's steps, the second to this one are traced, and then those whose number is a power of
+two. The first one also loads libraries."""
 MOST_LINES = 2000
-"""Most lines of a step that are timed on each level, as each of them costs a microsecond."""
+"""Maximum number of lines of a step that are timed on each level, as each of them costs a
+microsecond."""
 MOST_LEFT = 2
-"""Functions that may be left, from the one that asks for batches to the one with the step."""
+"""Maximum number of functions that may be left, from the one that asks for batches to the one with
+the step."""
 FREE_CALLS, CALL_NS, MOST_SHARE = 2000, 500, 0.1
 """Python reports each call of a traced step, which takes CALL_NS. The trace ends early if these
 calls, from this number on, are a greater share of the step."""
@@ -63,7 +65,7 @@ def begin_trace(place: str) -> LineTrace | None:
 
 def _has_compiled() -> bool:
     """True if torch.compile has compiled code of this process. Beside a trace function it would
-    compile that code once more."""
+    compile that code again."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     # Another thread may be importing the module right now.
     counters = getattr(dynamo, "counters", None) or {}
@@ -80,7 +82,8 @@ class LineTimes:
 
     def reach(self, frame: FrameType | None) -> None:
         """Note that the frame begins its present line; None: no line goes on."""
-        reached_ns, self.count = now_ns(), self.count + 1
+        reached_ns = now_ns()
+        self.count += 1
         if self.line:
             self.spent_ns[self.line] += reached_ns - self.since_ns
         self.line = (frame.f_code.co_filename, frame.f_lineno) if frame else None
@@ -105,8 +108,11 @@ class LineTrace:
 
     def __init__(self, frame: FrameType) -> None:
         """frame: of the function that has the loop."""
-        self.start_ns, self.thread, self.is_on = now_ns(), get_ident(), True
-        self.loop, self.called = LineTimes(), LineTimes()
+        self.start_ns = now_ns()
+        self.thread = get_ident()
+        self.is_on = True
+        self.loop = LineTimes()
+        self.called = LineTimes()
         self.frame: FrameType | None = frame
         self.num_left = 0
         """Number of functions that were left since."""
@@ -125,7 +131,7 @@ class LineTrace:
     def end(self) -> dict[str, Any] | None:
         """End the trace; the times of the step and of its longest lines, as a fact.
 
-        None if the trace has ended before the step: a part of its time is in no line.
+        None if the trace has ended before the step: a part of its time was not timed.
         """
         was_on = self.is_on
         self.stop()
@@ -135,7 +141,7 @@ class LineTrace:
         return {
             "whole_ns": whole_ns,
             "of_loop": self.loop.longest(whole_ns),
-            # If some lines are missing, the others are no longer the longest ones.
+            # If some lines are missing, the others need not be the longest ones.
             "of_called": None if self.called.is_full else self.called.longest(whole_ns),
         }
 
@@ -145,7 +151,7 @@ class LineTrace:
         spent_ns = now_ns() - self.start_ns
         is_slowed = self.num_calls > FREE_CALLS and CALL_NS * self.num_calls > MOST_SHARE * spent_ns
         is_late = is_slowed or spent_ns > MOST_NS
-        # torch.compile would compile this code now, and once more after the trace has ended.
+        # torch.compile would compile this code now, and again after the trace has ended.
         is_compiled = frame.f_code.co_qualname.startswith(COMPILED)
         # Another thread may have ended the trace; only this one can remove its trace function.
         if is_late or is_compiled or not self.is_on:
@@ -218,7 +224,7 @@ def _is_of_script(path: str) -> bool:
 
 
 def _trace_of(function: Any) -> LineTrace | None:
-    """The trace of which this is the trace function."""
+    """The trace that this trace function belongs to."""
     owner = getattr(function, "__self__", None)
     return owner if isinstance(owner, LineTrace) else None
 

@@ -197,7 +197,8 @@ def _describe_recent(
 ) -> list[str]:
     waits = [attribute_waits(each, makers_of_pass(each, records)) for each in passes]
     parts_ns = np.concatenate(waits).sum(0)
-    batches, step_ns = sum(map(len, waits)), sum(sum(each.step_ns) for each in passes)
+    batches = sum(map(len, waits))
+    step_ns = sum(sum(each.step_ns) for each in passes)
     whole_ns = parts_ns.sum() + step_ns
     rate = 1e9 * batches / max(1, whole_ns)
     speed = f"{significant(rate * (batch_size or 1))} {'samples' if batch_size else 'batches'}/s"

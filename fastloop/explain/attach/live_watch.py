@@ -1,5 +1,5 @@
-"""Watches a script while it runs, from a thread of the command: a line of its loop at the bottom of
-a terminal, a loop that hangs, and reports at SIGUSR1."""
+"""Watch a script while it runs, from a thread of the command: show a line of its loop at the bottom
+of a terminal, and report a loop that hangs, and the findings so far at SIGUSR1."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STDERR = 2
 PERIOD_S = 2.0
 """Time between two looks at the records."""
 OWN_HANDLER = (
-    "fastloop: the script has its own handler of SIGUSR1, which has got the signal: no report"
+    "fastloop: the script has its own handler of SIGUSR1, which has received the signal: no report"
 )
 SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
 ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"
 """ONE_DOWN stays in the same column, and scrolls the screen if the cursor is in the last row. The
-usual ways of going down do not do both."""
+usual ways of moving down do only one of the two."""
 FEWEST_ROWS = 3
 """A terminal with fewer rows gets no line."""
 
@@ -51,7 +51,7 @@ class LiveWatch:
 
     tell: prints a text. report: prints the findings so far. line: shows the loop; None: nobody
     watches. hang_s: time without progress after which a loop is reported to hang. pause: waits for
-    so many seconds.
+    this many seconds.
     """
 
     def __init__(
@@ -64,12 +64,18 @@ class LiveWatch:
         pause: Callable[[float], object],
         tell: Callable[[str], object],
     ) -> None:
-        self.folder, self.hang_s, self.period_s = folder, hang_s, min(PERIOD_S, hang_s / 4)
-        self._report, self._line, self._tell, self._pause = report, line, tell, pause
+        self.folder = folder
+        self.hang_s = hang_s
+        self.period_s = min(PERIOD_S, hang_s / 4)
+        self._report = report
+        self._line = line
+        self._tell = tell
+        self._pause = pause
         self._loops: LiveLoops | None = None
         self._still: dict[int, _LoopStill] = {}
         self._told_steps: set[str] = set()
-        self._asked_bytes, self._looks_since_signal = 0, 0
+        self._asked_bytes = 0
+        self._looks_since_signal = 0
 
     def note_signal(self) -> None:
         """Note that SIGUSR1 was passed on to the script."""
@@ -84,7 +90,8 @@ class LiveWatch:
         live = self._open_loops()
         if not live:
             return
-        moved, loops = live.update(), live.loops()
+        moved = live.update()
+        loops = live.loops()
         for loop in loops:
             self._check(loop, moved)
         if self._line and loops:
@@ -111,7 +118,8 @@ class LiveWatch:
         path = self.folder / ASKED
         size = path.stat().st_size if path.exists() else 0
         if size > self._asked_bytes:
-            self._asked_bytes, self._looks_since_signal = size, 0
+            self._asked_bytes = size
+            self._looks_since_signal = 0
             self._print(self._report)
         # The script's process needs a moment to answer, so two looks pass before a missing answer
         # is reported.
@@ -136,7 +144,8 @@ class LiveWatch:
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:
-            still.cpu_s, still.read_at_s = read_cpu_s(processes_of(loop)), still.still_s
+            still.cpu_s = read_cpu_s(processes_of(loop))
+            still.read_at_s = still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
             spent = read_cpu_s(processes_of(loop))
@@ -186,7 +195,7 @@ def watch_script(
             # The script goes on, whatever its records or the terminal are like.
             except Exception as error:
                 watch.close()
-                print(f"fastloop: the script is watched no more: {error!r}", file=sys.stderr)
+                print(f"fastloop: the script is no longer watched: {error!r}", file=sys.stderr)
                 return
 
     thread = Thread(target=watch_until_end, daemon=True)
@@ -213,7 +222,8 @@ class StatusLine:
     """
 
     def __init__(self, write: Callable[[str], object], size: Callable[[], tuple[int, int]]) -> None:
-        self._write, self._size = write, size
+        self._write = write
+        self._size = size
         self._rows = 0
         """Number of rows when the line was drawn; 0: it is not there."""
 
@@ -239,7 +249,8 @@ class StatusLine:
 
 
 def open_status_line(descriptor: int) -> StatusLine | None:
-    """The line of the terminal with the descriptor; None if it is no terminal that can draw one."""
+    """The line of the terminal with the descriptor; None if it is not a terminal that can draw
+    one."""
     is_drawn = os.isatty(descriptor) and os.environ.get("TERM", "dumb") != "dumb"
     # Under torchrun, several ranks of this command may share the terminal.
     if not is_drawn or os.environ.get("LOCAL_RANK", "0") != "0":

@@ -34,7 +34,8 @@ def describe_loader(
 
     count: finds the length of the dataset; None: count_samples does.
     """
-    is_native, is_tensors = _is_read_natively(loader), _is_tensors(loader.dataset)
+    is_native = _is_read_natively(loader)
+    is_tensors = _is_tensors(loader.dataset)
     return name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
@@ -61,14 +62,14 @@ def describe_loader(
 def import_recognition() -> None:
     """Import FastLoader's modules by which `describe_loader` recognises images, if it will.
 
-    The import takes some 60 ms, which are no part of a loop if they are spent before it.
+    The import takes some 60 ms, which are not part of a loop if they are spent before it.
     """
     if "torchvision.datasets.folder" in sys.modules:
         importlib.import_module("fastloop.fastloader.recognise_image_folders")
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON holds it, as an int of a number of NumPy; None for any other object."""
+    """The value as JSON holds it, such as an int for a NumPy number; None for any other object."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return _plain(value.item()) if hasattr(value, "dtype") and hasattr(value, "item") else None
@@ -77,8 +78,8 @@ def _plain(value: Any) -> Any:
 def _find_start_method(loader: DataLoader[Any]) -> str:
     """The name of the way in which its workers are started."""
     context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
-    # To ask for the default would settle it: the script could no longer set another one. It is the
-    # first of all.
+    # Asking for the default would settle it: the script could no longer set another one. The
+    # default is the first of all methods.
     settled = context.get_start_method(allow_none=True)
     return settled or torch.multiprocessing.get_all_start_methods()[0]
 
@@ -100,7 +101,8 @@ def _is_derived(loader: DataLoader[Any]) -> bool:
 
 
 def find_rank() -> str | None:
-    """The rank of this process, as launchers tell it; None if there is none, or no number."""
+    """The rank of this process, as launchers tell it; None if there is none, or if it is not a
+    number."""
     text = os.environ.get("RANK", "")
     return str(int(text)) if text.isdecimal() else None
 
@@ -146,9 +148,9 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
 
 
 def _is_tensors(dataset: Any) -> bool:
-    """True for a TensorDataset, of which FastLoader reads the tensors as rows."""
-    # A derived class may do more, so that FastLoader reads it by its samples, as it reads tensors
-    # that are no rows of plain memory.
+    """True for a TensorDataset, whose tensors FastLoader reads as rows."""
+    # A derived class may do more, so FastLoader reads it sample by sample, as it reads tensors that
+    # are not rows of plain memory.
     return type(dataset) is torch.utils.data.TensorDataset and all(
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided

@@ -35,7 +35,7 @@ def place_in_script() -> str:
 
 def place_of_pass() -> str:
     """File and line that begin a pass: those of `place_in_script`, or of the nearest frame in an
-    installed library if the script has no part in this thread."""
+    installed library if this thread runs none of the script's code."""
     frame = frame_in_script() or next(_library_frames(), None)
     return _show_place(frame)
 

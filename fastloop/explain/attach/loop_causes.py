@@ -138,7 +138,8 @@ answers one in less than 50 ms."""
 
 
 def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
-    usage, cost = loop.usage, _making_share(shares) * loop.usage.idle_share
+    usage = loop.usage
+    cost = _making_share(shares) * loop.usage.idle_share
     parts = [each["parts"] for each in usage.makes]
     idle_s = usage.idle_share * sum(each["wall_ns"] for each in parts) / 1e9
     read = sum(each["read_bytes"] for each in parts)
@@ -157,11 +158,12 @@ def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 MOST_WORKERS = 32
-"""Most workers that are advised: each takes the memory of a process."""
+"""Maximum number of workers that are advised: each takes the memory of a process."""
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
-    idle, making = loop.usage.idle_share, _making_share(shares)
+    idle = loop.usage.idle_share
+    making = _making_share(shares)
     workers = loop.facts["num_workers"]
     if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
         return []
@@ -222,7 +224,7 @@ def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
         if sum(each["delay_ns"] for each in shared) > sum(each["cpu_ns"] for each in shared):
             hidden = hidden or _tell_hidden_lock(loop, threads)
             continue
-        advice = "use processes in the place of threads, such as num_workers of the DataLoader"
+        advice = "use processes in place of threads, such as num_workers of the DataLoader"
         return _tell(CauseName.LOCK, f"{threads} hold it by turns", advice)
     return hidden
 
@@ -327,7 +329,7 @@ TAIL = 4
 LEAST_TAIL = 3
 """Fewer slow batches than this may be slow by chance."""
 MOST_DELAYED = 1.3
-"""Slow batches are no heavy tail if their excess is less than this many times the time in which
+"""Slow batches are not a heavy tail if their excess is less than this many times the time in which
 workers waited for a core. The factor allows for inexact readings of that time."""
 
 
@@ -338,7 +340,7 @@ def _tail(loop: Loop) -> list[Cause]:
     usual = float(np.median(took)) if len(took) else 0.0
     slow = took >= TAIL * usual
     excess_ns = float((took[slow] - usual).sum())
-    # A batch is also slow if its worker has waited for a core, which is no heavy tail.
+    # A batch is also slow if its worker has waited for a core, which is not a heavy tail.
     passes_ns = sum(each.stop_ns - each.start_ns for each in loop.passes)
     delayed_ns = (loop.usage.delay_share or 0.0) * passes_ns * loop.usage.workers
     is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAYED * delayed_ns
@@ -365,8 +367,8 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     unshared = sum(each["unshared_bytes"] for each in usage.makes)
     rate = unshared / sum(each["unshared_after_ns"] for each in usage.makes)
     # Memory that is new to a process causes page faults, too, and the loop's process also ends the
-    # sharing of memory to which it writes. So only the share of the faults counts that copies of
-    # shared memory explain.
+    # sharing of memory to which it writes. So only faults that copies of shared memory explain are
+    # counted.
     of_copies = min(1.0, rate / faults) if faults else 0.0
     # On a busy machine, all of the work waits for cores. The time without these waits is the base
     # of the share, as neither the copies nor the rest is longer by itself.
@@ -390,7 +392,7 @@ a convolution waited for each other for 12 % of a loop's time while one of them 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
-    # Ranks wait for each other in their steps, which is no fault of the step.
+    # Ranks wait for each other in their steps, which is not a fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None
     if cost < LEAST_STALL or is_rank:
         return []

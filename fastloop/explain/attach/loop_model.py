@@ -28,7 +28,7 @@ MOST_OF_LOOP, BLOCKS = 2000, 20
 beginning to its end. These are more than of a job's epoch: a script is seen once, and some of its
 steps may take a hundred times as long as others. A simulation takes 30 ms."""
 LEAST_HAND_OFF_S = 2e-4
-"""About the least time in which a loop receives a batch from a worker."""
+"""Approximate minimum time in which a loop receives a batch from a worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,8 @@ class LoopTime:
 
         starts: how often the workers start, if the loop has none now.
         """
-        present, first_s = self.model.workers, self._first_s
+        present = self.model.workers
+        first_s = self._first_s
         if not workers:
             return 0.0 if present else self.starts_s
         if present:

@@ -22,7 +22,8 @@ OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """A pass of a loop over a DataLoader. Its lists, but `own_events`, have an entry a batch."""
+    """A pass of a loop over a DataLoader. Its lists, except `own_events`, have an entry for each
+    batch."""
 
     number: int
     loader: int
@@ -153,7 +154,8 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
             steps_ns[piece.pass_number, piece.batch] += piece.stop_ns - piece.start_ns
     waits = {(each.pass_number, each.batch): each for each in events if each.part is Part.WAIT}
     for event in events:
-        loop_pass, key = passes.get(event.pass_number), (event.pass_number, event.batch)
+        loop_pass = passes.get(event.pass_number)
+        key = (event.pass_number, event.batch)
         if loop_pass is None:
             continue
         if event.part is Part.STEP and key in waits:

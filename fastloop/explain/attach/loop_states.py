@@ -58,7 +58,9 @@ class PassState:
 
     def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
         """Note that the loop has the batch."""
-        self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
+        self.batch = batch
+        self.start_ns = start_ns
+        self.cpu_ns = cpu_ns
         self.lines = begin_trace(self.place)
 
     def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, has_inner_loop: bool) -> None:
@@ -69,7 +71,8 @@ class PassState:
         if self.batch == UNKNOWN:
             return
         if self.lines:
-            fact, self.lines = self.lines.end(), None
+            fact = self.lines.end()
+            self.lines = None
             if fact and not has_inner_loop:
                 self.usage.log.add_fact(lines_of=self.number, **fact)
         if self.usage.is_begun:

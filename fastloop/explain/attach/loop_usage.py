@@ -30,7 +30,7 @@ class LoopUsage:
     tensors: int = 0
     """Number of tensors of a batch."""
     errors: tuple[str, ...] = ()
-    """Texts of the errors that the loop has got instead of batches."""
+    """Texts of the errors that the loop has received instead of batches."""
 
     def share_of_makes(self, name: str) -> float:
         """A counter as a share of the time of making batches. name: its name, such as `cpu_ns`."""

@@ -24,8 +24,8 @@ from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention."""
 MOST_SLOWED = 4.0
-"""Other programs are taken to slow steps, or loading, down by this factor at most. Chosen by hand:
-on a machine that others use completely, the quotient would be infinite."""
+"""Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
+hand: on a machine that others use completely, the quotient would be infinite."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
 apart, unlike a job's."""
@@ -138,7 +138,8 @@ def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
 
 def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
     name = f"The loop over {loop.name} is limited by its step"
-    most, seconds = show_percent(max(0.0, wait.high)), _loop_seconds(loop)
+    most = show_percent(max(0.0, wait.high))
+    seconds = _loop_seconds(loop)
     if _is_contention_told(shares):
         return (
             f"{name}: it waits for data at most {most} of {seconds}, and for cores that its "

@@ -87,7 +87,8 @@ def predict_changes(
 
 
 def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
-    loop, model = time.loop, time.model
+    loop = time.loop
+    model = time.model
     found = [
         change
         for workers in WORKERS
@@ -119,19 +120,23 @@ def _change_to_fastloader(loop: Loop, found: FastLoaderGain) -> tuple[LoopWhatIf
 
 def _most_workers(loop: Loop) -> int:
     """The greatest number of workers that may help."""
-    divided, most = loop.facts["most_workers"], 2 * usable_cores()
+    divided = loop.facts["most_workers"]
+    most = 2 * usable_cores()
     return most if divided is None else min(most, divided)
 
 
 def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
-    passes, loaders = len(time.loop.passes), time.loop.loaders
+    passes = len(time.loop.passes)
+    loaders = time.loop.loaders
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
     # If a DataLoader is iterated over several times, its workers may stay from pass to pass.
     if workers and not time.model.workers and loaders < passes:
         ways.append(({"persistent_workers": True}, loaders))
-    found, best = [], 0.0
+    found = []
+    best = 0.0
     for kept, starts in ways:
-        ahead, starts_s = time.model.prefetch, time.starts_with(workers, starts)
+        ahead = time.model.prefetch
+        starts_s = time.starts_with(workers, starts)
         most_starts_s = time.starts_with(workers, STARTS_UNSURE * starts)
         gain = time.gain(workers, ahead, starts_s)
         least = time.gain(workers, ahead, most_starts_s, crowded_power=WORST_CROWDED_POWER)
@@ -193,7 +198,8 @@ def _remaining_share(loop: Loop) -> float:
 
 
 def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
-    facts, passes = loop.facts, len(loop.passes)
+    facts = loop.facts
+    passes = len(loop.passes)
     # If each pass has a DataLoader of its own, workers end with it and can't stay.
     if not facts["num_workers"] or facts["persistent_workers"] or loop.loaders == passes:
         return []

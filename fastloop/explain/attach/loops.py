@@ -27,7 +27,7 @@ from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 from fastloop.explain.attach.step_lines import StepLines, find_step_lines
 
-# Successive batches resemble each other and are no independent measurements. Intervals are
+# Successive batches resemble each other and are not independent measurements. Intervals are
 # therefore over whole passes or, if there are few, over blocks of successive batches (a block
 # bootstrap).
 BLOCKS = 20
@@ -37,7 +37,7 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 """Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
-"""Least number of batches after the first one for which their usual wait is known. The excess of
+"""Minimum number of batches after the first one for which their usual wait is known. The excess of
 the first wait over it is start-up."""
 PARTS = (
     *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
@@ -113,10 +113,10 @@ class Loop:
     @property
     def name(self) -> str:
         """The loader's class, and the place of the loop in the script."""
-        kind, place = self.facts["type"], self.facts["place"]
-        where = f"{kind} at {place}" if place else kind
+        where = _add_place(self.facts["type"], self.facts["place"])
         if self.has_twin:
-            made_at, samples = self.facts.get("made_at"), self.facts.get("num_samples")
+            made_at = self.facts.get("made_at")
+            samples = self.facts.get("num_samples")
             where += f" (of line {made_at.rpartition(':')[2]}" if made_at else " ("
             where += f", {samples:,} samples)" if samples is not None else ")"
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
@@ -143,7 +143,7 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
                 facts = found | {"place": each.place}
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
-                # line of a function, as those of training and validation.
+                # line of a function, such as those of training and validation.
                 groups[tuple(facts.get(name) for name in ALIKE)].append(FoundPass(facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
@@ -177,8 +177,7 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
         for number, fact in describe_passes(process).items():
             if (process.process_id, fact["loader"]) in seen or fact["loader"] not in loaders:
                 continue
-            kind, place = loaders[fact["loader"]]["type"], fact["place"]
-            name = f"{kind} at {place}" if place else kind
+            name = _add_place(loaders[fact["loader"]]["type"], fact["place"])
             has_batch = any(event.part is Part.WAIT for event in process.by_pass.get(number, ()))
             how = (
                 "got its first batch, and asked for no other"
@@ -210,10 +209,15 @@ def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tup
         used = {fact["dataset_id"] for fact in made if is_seen[fact["made"]]}
         for fact in made:
             if not is_seen[fact["made"]] and fact["dataset_id"] not in used:
-                names[f"{fact['type']} at {fact['place']}" if fact["place"] else fact["type"]] += 1
+                names[_add_place(fact["type"], fact["place"])] += 1
     return tuple(
         name if count == 1 else f"{name} ({count} of them)" for name, count in names.items()
     )
+
+
+def _add_place(kind: str, place: str) -> str:
+    """The name of a loader's class with a place in the script, such as `DataLoader at a.py:3`."""
+    return f"{kind} at {place}" if place else kind
 
 
 def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
@@ -227,7 +231,8 @@ def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
     # If there are too few blocks for a bootstrap, the range over the blocks takes its place. Each
     # block gets an equal part of the starts.
     if not is_interval:
-        shares = (blocks + fixed / len(blocks)) / (blocks + fixed / len(blocks)).sum(1)[:, None]
+        parts = blocks + fixed / len(blocks)
+        shares = parts / parts.sum(1, keepdims=True)
     low, high = np.percentile(shares, BOUNDS if is_interval else (0, 100), axis=0)
     return {
         part: Estimate(
@@ -319,7 +324,8 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
     """The waits of a pass, with the excess of the first one over the median as start-up."""
     if len(waits) <= FEWEST_LATER:
         return waits
-    first, usual = waits[0], np.median(waits[1:].sum(1))
+    first = waits[0]
+    usual = np.median(waits[1:].sum(1))
     if (first_ns := first.sum()) > usual:
         # The usual part of the first wait keeps the proportions of its parts. Time that was
         # attributed to the start of a worker is start-up in any case.

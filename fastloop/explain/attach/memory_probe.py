@@ -1,5 +1,5 @@
-"""The probe of the memory that a worker shares with its parent, which becomes less as the worker
-copies the pages to which it writes.
+"""The probe of the memory that a worker shares with its parent, which shrinks as the worker copies
+the pages to which it writes.
 
 A reading takes milliseconds, so that only one worker of a few passes reads its memory.
 """
@@ -27,15 +27,15 @@ ALLOWANCE = Allowance(FREE_NS)
 
 class MemoryTurns:
     """Chooses the passes in which a worker's memory is read, which takes milliseconds: the first
-    pass with workers, and later one each time that this process has run GROWTH times as
-    long."""
+    pass with workers, and then one each time that this process has run GROWTH times as long."""
 
     def __init__(self) -> None:
         self.process_id = self.start_ns = self.next_ns = 0
 
     def open(self) -> None:
         """Begin to count, in the process that is to start the workers."""
-        self.process_id, self.start_ns = os.getpid(), now_ns()
+        self.process_id = os.getpid()
+        self.start_ns = now_ns()
 
     def end_turn(self) -> None:
         """Note that the workers of a pass have started."""
@@ -79,7 +79,8 @@ class SharedMemory:
         if self.first_bytes is None or now_ns() < self.next_ns or not ALLOWANCE.has_left():
             return
         with ALLOWANCE.attempt_reading():
-            shared_bytes, elapsed_ns = _read_shared_bytes(), now_ns() - start_ns
+            shared_bytes = _read_shared_bytes()
+            elapsed_ns = now_ns() - start_ns
             self.next_ns = start_ns + GROWTH * elapsed_ns
             if shared_bytes is not None:
                 self.unshared_bytes = self.first_bytes - shared_bytes

@@ -1,4 +1,4 @@
-"""Patches torch's DataLoader in a process of the script: the clock is read around each next().
+"""Patch torch's DataLoader in a process of the script: the clock is read around each next().
 
 The classes stay torch's own; a few of their functions are wrapped. A wrapped function keeps its
 name: it is pickled to spawned workers by this name, and found there with or without a probe.
@@ -109,9 +109,11 @@ class LoopProbe:
     """Records each pass over a DataLoader, and each next() of its iterators."""
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
-        self.log, self.iterators, self.counter = log, iterators, counter
+        self.log = log
+        self.iterators = iterators
+        self.counter = counter
         self.lengths = SamplerLengths(log)
-        # This is no attribute of the DataLoader, which may be pickled or copied with its
+        # This is not an attribute of the DataLoader, which may be pickled or copied with its
         # attributes.
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
         self.datasets: ByIdentity[int] = ByIdentity()
@@ -135,7 +137,8 @@ class LoopProbe:
             if original_loader is not None:
                 first = self._state_of(original_loader)
                 first.is_replaced = True
-                state.made_at, state.gives_workers = first.made_at, first.gives_workers
+                state.made_at = first.made_at
+                state.gives_workers = first.gives_workers
             facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
             self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
@@ -146,7 +149,7 @@ class LoopProbe:
         return not all(each.is_described or each.is_replaced for each in self.loaders.values())
 
     def _number_of(self, dataset: Any) -> int:
-        """A number that no other dataset has, also none at the same place in memory later on."""
+        """A number that no other dataset has, not even a later one at the same place in memory."""
         number = self.datasets.get(dataset)
         if number is None:
             number = next(DATASETS)
@@ -234,7 +237,8 @@ class LoopProbe:
         last: PassState | None = getattr(iterator, STATE, None)
         if last and last.begun_ns >= start_ns:
             return
-        stop_ns, earlier_passes = now_ns(), last.earlier_passes + 1 if last else 0
+        stop_ns = now_ns()
+        earlier_passes = last.earlier_passes + 1 if last else 0
         origin: _Origin | None = getattr(iterator, ORIGIN, None)
         # An iterator that is reset was made in an earlier pass.
         if origin and origin.start_ns >= start_ns:
@@ -311,7 +315,7 @@ class LoopProbe:
         This line is in the loop, while iter() may have been called elsewhere.
         """
         place = place_in_script()
-        # A thread that only calls next() is no place in the script.
+        # A thread that only calls next() has no place in the script.
         if place not in ("", state.place):
             self.log.add_fact(pass_number=state.number, place=place)
 
@@ -331,14 +335,17 @@ class LoopProbe:
         """Record the step before this call of next(), if there is one; returns the time."""
         # The CPU time of a step is known only if it was also read at its start.
         cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
-        start_ns, has_step = now_ns(), state.batch != UNKNOWN
+        start_ns = now_ns()
+        has_step = state.batch != UNKNOWN
         # A loop inside of the step has waits of its own.
         has_inner_loop = getattr(self.last, "state", None) is not state
         self.last.state = state
         state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
-        # A loop in a worker, as of a dataset over another one, must not end the worker alone.
+        # A loop in a worker, such as that of a dataset over another one, must not end the worker
+        # alone.
         if self.counter is not None and has_step and get_worker_info() is None:
-            loop, step_ns = (state.place, state.loader.made_at), start_ns - state.start_ns
+            loop = (state.place, state.loader.made_at)
+            step_ns = start_ns - state.start_ns
             self.counter.count_step(loop, step_ns, self.has_unused)
         return start_ns
 
@@ -359,7 +366,8 @@ class LoopProbe:
             # over another DataLoader, which must leave this loop's numbers as they were.
             current = here.current
             outside = current.number, current.pass_number
-            current.number, current.pass_number = iterator._num_yielded, state.number
+            current.number = iterator._num_yielded
+            current.pass_number = state.number
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -373,7 +381,8 @@ class LoopProbe:
                 current.number, current.pass_number = outside
             # The number is read after the call, which passes over the numbers of workers that have
             # ended, as those of an IterableDataset do at different times.
-            stop_ns, number = now_ns(), number_of_batch(iterator)
+            stop_ns = now_ns()
+            number = number_of_batch(iterator)
             here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
             if has_cpu:

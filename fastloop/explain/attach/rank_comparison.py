@@ -43,7 +43,7 @@ class RankComparison:
     ranks: tuple[RankFindings, ...]
     slowest: int | None
     """The rank that takes longest; if all take equally long, the one that waits longest for data,
-    for which the others wait in their steps; None if the ranks are alike."""
+    and makes the others wait in their steps; None if the ranks are alike."""
     sentence: str
 
 
@@ -95,7 +95,8 @@ def _describe_rank(loop: Loop) -> RankFindings:
 def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
     """The sentence on a rank that takes longest. spent: seconds, (ranks, PARTS)."""
     others = np.delete(spent, place, 0).mean(0)
-    took, usual = significant(spent[place].sum()), significant(others.sum())
+    took = significant(spent[place].sum())
+    usual = significant(others.sum())
     part, excess_s = _greatest_excess(spent[place] - others, range(len(PARTS)))
     return (
         f"Rank {rank} is the slowest: its loop takes {took} s, the others' {usual} s on average; "
@@ -106,7 +107,8 @@ def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
 def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
     """The sentence on a rank that waits longest. spent: seconds, (ranks, PARTS)."""
     others = np.delete(spent, place, 0).mean(0)
-    waits, usual = significant(spent[place, WAITS].sum()), significant(others[WAITS].sum())
+    waits = significant(spent[place, WAITS].sum())
+    usual = significant(others[WAITS].sum())
     part, excess_s = _greatest_excess(spent[place] - others, WAITS)
     return (
         f"All ranks take equally long, but rank {rank} slows down the others: it waits {waits} s "

@@ -28,7 +28,9 @@ class Allowance:
         """
         # A fork has an allowance of its own, which it has not spent yet.
         if self.process_id != os.getpid():
-            self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
+            self.process_id = os.getpid()
+            self.start_ns = now_ns()
+            self.spent_ns = 0
         return self.spent_ns < times * self.most_ns + MOST_COST * (now_ns() - self.start_ns)
 
     @contextmanager
@@ -43,5 +45,5 @@ class Allowance:
             pass
         finally:
             # Python may collect garbage meanwhile, which takes 40 ms in a process that has imported
-            # torch, and is none of the reading's cost.
+            # torch, and is not part of the reading's cost.
             self.spent_ns += min(cpu_ns() - start_ns, self.most_ns)

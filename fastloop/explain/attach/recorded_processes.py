@@ -1,4 +1,4 @@
-"""Reads the records of a script's processes, and the batches that a process has made."""
+"""Read the records of a script's processes, and the batches that a process has made."""
 
 from __future__ import annotations
 

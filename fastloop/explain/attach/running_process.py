@@ -1,4 +1,4 @@
-"""Finds the share of time that a running process spends in next() of a DataLoader.
+"""Find the share of time that a running process spends in next() of a DataLoader.
 
 py-spy samples the stack of its main thread from outside.
 """
@@ -33,7 +33,7 @@ NOT_PREDICTED = (
 
 
 def describe_process(pid: int, seconds: float) -> str:
-    """The share of samples in next(), by place of the script, after so many seconds.
+    """The share of samples in next(), by place of the script, after this many seconds.
 
     Raises Unsupported, with the reason, if the process can't be sampled.
     """
@@ -84,7 +84,7 @@ def _find_reason(pid: int, errors: str) -> str:
     if "ermission" in errors or "not permitted" in errors:
         return f"the system does not let this user look into process {pid} (ptrace)"
     if "Failed to find python version" in errors:
-        return f"process {pid} is no Python process"
+        return f"process {pid} is not a Python process"
     first = next((line for line in errors.splitlines() if line.startswith("Error:")), errors)
     return f"py-spy can't sample process {pid}: {first.removeprefix('Error: ').strip()}"
 

@@ -1,8 +1,8 @@
 """The lengths of a script's datasets, as torch's samplers ask for them.
 
 A dataset's `__len__` is the script's own code, which may count its calls or take long. A DataLoader
-with a sampler of torch calls it in any case: the probe keeps that result instead of calling it once
-more.
+with one of torch's samplers calls it anyway: the probe keeps that result instead of calling it
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a script or a module as `python <script>` and `python -m <module>` do, in `__main__`."""
+"""Run a script or a module as `python <script>` and `python -m <module>` do, in `__main__`."""
 
 from __future__ import annotations
 

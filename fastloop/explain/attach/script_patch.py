@@ -1,5 +1,5 @@
-"""Changes of the call that makes a script's DataLoader: the patch of the script with the edited
-call, and the notes of a FastLoader that is made with the same arguments."""
+"""Change the call that makes a script's DataLoader: the patch of the script with the edited call,
+and the notes of a FastLoader that is made with the same arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNPACKED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Dict)
 """Expressions that a dictionary unpacks as they are; others need brackets."""
 LOADER = "DataLoader"
 OTHER_ORDER = (
-    "With workers that stay, DataLoader draws a number less from torch's generator in each later "
+    "With workers that stay, DataLoader draws one number less from torch's generator in each later "
     "pass, so that a seeded script shuffles those passes otherwise than now, unless its sampler "
     "has a generator of its own"
 )
@@ -141,7 +141,8 @@ class PatchedCall:
 
 def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
     """The change of the call that makes a DataLoader. facts: those that were recorded about it."""
-    made_at, takes = facts["made_at"], facts.get("takes")
+    made_at = facts["made_at"]
+    takes = facts.get("takes")
     path, _, line = made_at.rpartition(":")
     of_results = _notes_on_results(facts, change)
     if is_library(path, is_of_script=False):
@@ -196,7 +197,8 @@ def _library_advice(path: Path, line: str, change: Change) -> str:
 
 def show_command(patch: Path) -> str:
     """The command that applies the file of a patch in the folder of `patch_script`."""
-    # Without -p1, git guesses wrong in a folder that has one of its own name, as of a package.
+    # Without -p1, git guesses wrong in a folder that contains one of the same name, such as a
+    # package.
     return f"git apply -p1 {shlex.quote(str(patch))}"
 
 
@@ -212,14 +214,16 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     starts = [0]
     for each in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(each))
-    names, end = _loader_names(tree), "\r\n" if b"\r\n" in text else "\n"
+    names = _loader_names(tree)
+    end = "\r\n" if b"\r\n" in text else "\n"
     call = _find_call(tree, line, names)
     positions = POSITIONS if takes is None else takes
     settings = _settings_of_call(call, change, takes)
     edits = [*_edit_arguments(text, starts, call, settings, positions)]
     if change.is_fastloader:
         if _last_name(call) not in names:
-            raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
+            called = ast.unparse(call.func)
+            raise Unsupported(f"line {line} calls {called}, which is not a DataLoader")
         edits.append(_replace(starts, call.func, FASTLOADER))
         if not _imports(tree, "fastloop", call):
             edits.append(_new_import(tree, text, starts, call, f"import fastloop{end}"))
@@ -240,8 +244,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
 def find_options(
     source: str, line: int, change: Change, takes: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """The expressions, as `args.workers`, that the call on that line gives for the settings of the
-    change; takes: as for `edit_call`."""
+    """The expressions, such as `args.workers`, that the call on that line gives for the settings of
+    the change; takes: as for `edit_call`."""
     tree = ast.parse(source)
     call = _find_call(tree, line, _loader_names(tree))
     given = dict(zip(POSITIONS if takes is None else takes, call.args, strict=False))
@@ -355,7 +359,7 @@ def _edit_arguments(
     words = ", ".join(f"{name}={value!r}" for name, value in added.items())
     if arguments:
         last = max(_span(starts, each)[1] for each in arguments)
-        # The argument may stand in brackets that are no part of its node. The comma belongs after
+        # The argument may stand in brackets that are not part of its node. The comma belongs after
         # them.
         last += _closing_brackets(text[last : _span(starts, call)[1]])
         yield Edit(last, last, f", {words}")
@@ -375,7 +379,8 @@ def _closing_brackets(rest: bytes) -> int:
         if chr(byte) in ",#":
             break
         if chr(byte) == ")":
-            place, count = number + 1, count + 1
+            place = number + 1
+            count += 1
     return place
 
 

@@ -1,4 +1,4 @@
-"""Runs the beginning of a script again, with a change of one of its DataLoaders."""
+"""Run the beginning of a script again, with a change of one of its DataLoaders."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ScriptRunner:
         return self._run_hashed(cut, limit_s)
 
     def lengthen(self, batches: int) -> None:
-        """Let further runs end after so many batches; as many as before are hashed."""
+        """Let further runs end after this many batches; as many as before are hashed."""
         self.cut = replace(self.cut, batches=batches)
 
     def _run_hashed(self, cut: CutRun, limit_s: float) -> HashedRun:
@@ -140,7 +140,8 @@ def _place_in_folder(text: str, folder: Path) -> str:
     the file lies in the working folder."""
     place = 0 if text.startswith("/") else text.find("=/") + 1
     before, path = text[:place], text[place:]
-    here, named = str(Path.cwd()), os.environ.get("PWD", "")
+    here = str(Path.cwd())
+    named = os.environ.get("PWD", "")
     # The shell's name of the working folder may lead through a symbolic link.
     is_here = named.startswith("/") and os.path.realpath(named) == here
     for each in (here, named) if is_here else (here,):

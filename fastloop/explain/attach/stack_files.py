@@ -1,5 +1,5 @@
-"""Stacks of a script's processes, which faulthandler writes on a signal: also in a process that
-hangs, and so runs no Python code."""
+"""Stacks of a script's processes, which faulthandler writes on a signal, even in a process that
+hangs and so runs no Python code."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def write_stacks_on_signals(folder: str) -> None:
 
 
 def _open(path: Path) -> int:
-    """A descriptor that stays open to the end of the process. Of a file object, Python would then
-    warn the script, if that has all warnings shown."""
+    """A descriptor that stays open to the end of the process. Python would then warn the script
+    about a file object, if all warnings are shown."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:
     """The stacks of the process's threads, the main one's last; empty if it writes none.
 
-    pause: waits for so many seconds.
+    pause: waits for this many seconds.
     """
     import psutil
 

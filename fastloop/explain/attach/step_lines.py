@@ -18,7 +18,7 @@ from fastloop.explain.attach.recorded_processes import ProcessRecords
 LEAST_LINE_SHARE = 0.2
 """Lines with a smaller share of the steps' time are not reported."""
 MOST_REPORTED = 3
-"""At most this many lines are reported."""
+"""Maximum number of lines that are reported."""
 WHOLE = 0.8
 """A line with this share that calls a function of the script says little: the function's lines are
 reported, too."""

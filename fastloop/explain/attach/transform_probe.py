@@ -22,7 +22,7 @@ from fastloop.observe.event_log import EventLog
 from fastloop.observe.warning_frames import skip_in_warnings
 
 MOST_WRAPPED = 4
-"""Number of nested datasets, such as Subsets, in which a transform is looked for."""
+"""Maximum number of nested datasets, such as Subsets, in which a transform is looked for."""
 TRANSFORM, TRANSFORMS = "transform", "transforms"
 """Attributes with the transform of a dataset in torchvision, and in datasets modelled on it."""
 CALL = "__call__"
@@ -35,7 +35,7 @@ def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
     Functions, and objects of classes that are not written in Python or are torch's, are not timed.
     """
     own = _find_attributes(dataset)
-    # No set: a class may have no hash, as its metaclass decides.
+    # Not a set: a class may have no hash, as its metaclass decides.
     kinds = [type(own[name]) for name in (TRANSFORM, TRANSFORMS) if name in own]
     # Threads that wrap and unwrap the same class in turn could leave it wrapped.
     is_main = current_thread() is main_thread()
@@ -94,7 +94,8 @@ class TransformCalls:
     log: EventLog
 
     def __post_init__(self) -> None:
-        self.here, self.maker = self.log.here(), _find_thread()
+        self.here = self.log.here()
+        self.maker = _find_thread()
         self.is_inside = False
         """True in a call that is recorded."""
 

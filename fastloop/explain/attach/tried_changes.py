@@ -45,7 +45,7 @@ class TriedLoop:
     """Time of the loop in a run without a change, the median."""
     changes: tuple[TriedChange, ...]
     minutes: float
-    """The most time that all runs together were given."""
+    """The time limit for all runs together."""
     least_minutes: float
     """Minutes that suffice to try one change, by the longest run of those that would run again."""
     is_out_of_time: bool

@@ -29,7 +29,7 @@ from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 
 UNCLEAR = 2.0
-"""If a change may as well save time as cost some, and the ends of the loop's time with it differ by
+"""If a change may save time as well as cost some, and the ends of the loop's time with it differ by
 more than this factor, the rounds tell nothing. Chosen by hand: such bounds fit a change that halves
 the time as well as one that does nothing."""
 

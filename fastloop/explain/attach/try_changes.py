@@ -1,5 +1,5 @@
-"""Tries changes of a script's DataLoader. The beginning of the script runs again and again, once
-without a change and once with each change in every round."""
+"""Try changes of a script's DataLoader. In every round, the beginning of the script runs once
+without a change and once with each change."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def try_changes(
     # This first run gives the samples to compare with, and shows how long a run takes.
     first = runner.run_hashed(AS_IS, budget_s)
     first_s = seconds_between(started_ns, now_ns())
-    before, run_s = runner.cut.batches, _lengthen_runs(runner, found, first, budget_s, first_s)
+    before = runner.cut.batches
+    run_s = _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
         report(_tell_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
-    baseline = Attempt(change=AS_IS, run_s=run_s)
-    changed = [Attempt(change=each, run_s=run_s) for each in changes]
-    attempts, load = Attempts(baseline=baseline, changed=changed), LoadWatch()
+    attempts = _begin_attempts(changes, run_s)
+    load = LoadWatch()
 
     def end_round(number: int) -> None:
         load.end_stretch()
@@ -75,7 +75,7 @@ def try_changes(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
         batches=runner.cut.batches,
-        seconds=stats.median([*baseline.seconds.values()]),
+        seconds=stats.median([*attempts.baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
         least_minutes=least_minutes(attempts.longest_run_s),
@@ -89,6 +89,12 @@ def try_changes(
         advice=chosen.call.advice,
         machine_load=machine_load,
     )
+
+
+def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
+    """The script as it is and with each change, before any round. run_s: seconds of a run."""
+    changed = [Attempt(change=each, run_s=run_s) for each in changes]
+    return Attempts(baseline=Attempt(change=AS_IS, run_s=run_s), changed=changed)
 
 
 def _check_has_round(
@@ -108,7 +114,8 @@ def _lengthen_runs(
 ) -> float:
     """Let further runs have as many batches as the first run shows to be enough; returns the time
     that such a run takes. first_s: that of the first run, from its start to its end."""
-    batches, later_s = runner.cut.batches, first.seconds - first.once_s
+    batches = runner.cut.batches
+    later_s = first.seconds - first.once_s
     # Workers make further batches while one is hashed, so that the waits after it are shorter.
     if found.facts["num_workers"]:
         later_s += first.hash_s
@@ -122,7 +129,7 @@ def _lengthen_runs(
 
 def _tell_length(before: int, batches: int, first: HashedRun) -> str:
     """The line on runs that get more batches than the first one had."""
-    # A first step that loads libraries may take most of a run that is no short one.
+    # A first step that loads libraries may take most of a run that is not short.
     short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
     return f"a run up to batch {before} is {short}: further ones end at {batches}"
 
@@ -130,7 +137,8 @@ def _tell_length(before: int, batches: int, first: HashedRun) -> str:
 def _add_of_later_passes(
     changes: Sequence[Change], found: LoopFindings, before: int, batches: int
 ) -> Sequence[Change]:
-    """The changes, and first those that runs of so many batches can show, unlike shorter ones."""
+    """The changes, beginning with those that runs of this many batches can show, unlike shorter
+    ones."""
     known = choose_changes(found, before)
     added = [each for each in choose_changes(found, batches) if each not in known]
     return [*added, *changes][:MOST_CHANGES]
@@ -163,7 +171,8 @@ def _recommend(
     compared = _leave_out("the time was over")
     if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
         compared = _compare_runs(runner, best.change, first, deadline, limit_s)
-    call, name = patch_call(found.facts, best.change), best.change.name
+    call = patch_call(found.facts, best.change)
+    name = best.change.name
     return replace(
         compared,
         name=name,
@@ -197,7 +206,7 @@ def _compare_runs(
     """The comparison of samples and losses with the change to those of the first run, which is
     without it.
 
-    limit_s: the most time of a run, which ends at the deadline.
+    limit_s: maximum time of a run, which ends at the deadline.
     """
     try:
         again, changed = (

@@ -22,7 +22,7 @@ from fastloop.explain.attach.script_runner import ScriptRunner
 from fastloop.explain.change import LEAST_GAIN, Change
 
 MOST_ROUNDS = 10
-"""Most rounds, even if the budget has time for more."""
+"""Maximum number of rounds, even if the budget has time for more."""
 MOST_RATIO = 1.5
 """A change with which the loop has taken more than this many times as long is not run again, so
 that the others get its time. On a quiet machine a change that saves time does not take so long; on
@@ -109,7 +109,8 @@ class Attempts:
         return waiting[0] if waiting and fits else None
 
     def _cost_s(self, fastest: Sequence[Attempt], count: int, number: int) -> float:
-        """Seconds of this round with so many changes, and of those that the best one needs then."""
+        """Seconds of this round with this many changes, and of those that the best one needs
+        then."""
         later = max(0, FEWEST_ROUNDS - 1 - len(fastest[0].seconds))
         needed_s = self._round_s(fastest[:count]) + later * self._round_s(fastest[:1])
         # Only the first run is timed yet. If the others are slower, a further change in this round
@@ -179,13 +180,15 @@ def run_once(
     runner: ScriptRunner, attempt: Attempt, number: int, deadline: Deadline, limit_s: float
 ) -> None:
     """Run the script with the change in the round of that number; the run ends at the deadline."""
-    start_ns, remaining_s = now_ns(), deadline.remaining_s
+    start_ns = now_ns()
+    remaining_s = deadline.remaining_s
     if remaining_s <= 0:
         return
     try:
         attempt.seconds[number] = runner.seconds(attempt.change, min(limit_s, remaining_s))
     except Unsupported as error:
-        # After the deadline, the run was killed for that reason, which is no fault of its change.
+        # After the deadline, the run was killed for that reason, which is not a fault of its
+        # change.
         if not deadline.is_over:
             attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())

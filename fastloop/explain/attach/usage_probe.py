@@ -55,14 +55,15 @@ class PassUsage:
     """Time from which the counters of the process are read again."""
     memory: SharedMemory = field(default_factory=SharedMemory)
     most_open: int = 0
-    """Most file descriptors that were open at a reading."""
+    """Maximum number of file descriptors that were open at a reading."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
         """Begin a fetch or a step. is_first: True for the first one of the pass."""
         if not HAS_COUNTERS:
             return
         # A reading from before an error would make this part too long.
-        self.is_begun, self.before = True, None
+        self.is_begun = True
+        self.before = None
         # Without its first reading a pass has no figures at all, so this reading may take more of
         # the allowance. In a process that also makes the batches, these have used some of it
         # before the first step.
@@ -82,7 +83,8 @@ class PassUsage:
         """
         self.is_begun = False
         if self.before is not None:
-            before, self.before = self.before, None
+            before = self.before
+            self.before = None
             with OF_THREADS.attempt_reading():
                 if not has_inner_loop:
                     part = read_thread().since(before)

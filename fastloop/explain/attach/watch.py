@@ -1,4 +1,4 @@
-"""fastloop.watch: lets fastloop attach see a loop over an iterable that is no DataLoader."""
+"""fastloop.watch: lets fastloop attach see a loop over an iterable that is not a DataLoader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and the iterables that
+"""The probe of loops over iterables that are not DataLoaders: FastLoaders, and the iterables that
 fastloop.watch gets."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECORDED = DataLoader, _BaseDataLoaderIter
-"""Classes of which every loop is recorded by patch_dataloader.py."""
+"""Classes whose every loop is recorded by patch_dataloader.py."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
@@ -144,7 +144,8 @@ class Watched(Generic[T]):
     """Wraps an iterable, and records each loop over it; all attributes are the iterable's."""
 
     def __init__(self, iterable: Iterable[T], recorder: LoopRecorder) -> None:
-        self._iterable, self._recorder = iterable, recorder
+        self._iterable = iterable
+        self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
         _refuse_own_name(self, name)
@@ -166,8 +167,10 @@ class WatchedIterator(Generic[T]):
     """Wraps an iterator over batches, and records each wait and each step."""
 
     def __init__(self, iterator: Iterator[T], recorder: LoopRecorder, start_ns: int) -> None:
-        self._iterator, self._recorder = iterator, recorder
-        self._start_ns, self._stop_ns = start_ns, now_ns()
+        self._iterator = iterator
+        self._recorder = recorder
+        self._start_ns = start_ns
+        self._stop_ns = now_ns()
         self._place = place_of_pass()
         self._count = 0
         self._state: PassState | None = None
@@ -188,8 +191,10 @@ class WatchedIterator(Generic[T]):
             # unless a thread only calls next().
             place = place_in_script() or self._place
             self._state = self._recorder.begin(place, self._start_ns, self._stop_ns)
-        state, here = self._state, self._recorder.log.log.here()
-        start_ns, has_step = now_ns(), self._count > 0
+        state = self._state
+        here = self._recorder.log.log.here()
+        start_ns = now_ns()
+        has_step = self._count > 0
         state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)
         if has_step and (counter := self._recorder.log.counter):
             loop = state.place, state.loader.made_at
@@ -200,7 +205,8 @@ class WatchedIterator(Generic[T]):
         except StopIteration:
             here.add(Part.END, start_ns, now_ns(), 0, state.number)
             raise
-        spent_ns, stop_ns = cpu_ns() - begun_ns, now_ns()
+        spent_ns = cpu_ns() - begun_ns
+        stop_ns = now_ns()
         here.add(Part.FETCH, start_ns, stop_ns, self._count, state.number, spent_ns)
         here.add(Part.WAIT, start_ns, stop_ns, self._count, state.number)
         state.begin_step(self._count, stop_ns, process_cpu_ns())

@@ -40,7 +40,8 @@ def _try_workers(count: int, start_method: str) -> float:
     import torch  # noqa: F401
 
     context: Any = multiprocessing.get_context(start_method)
-    started, ends = context.Queue(), context.Event()
+    started = context.Queue()
+    ends = context.Event()
     start_ns = now_ns()
     workers = [
         context.Process(target=_work, args=(started, ends), daemon=True) for _ in range(count)

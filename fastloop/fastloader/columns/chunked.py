@@ -37,7 +37,8 @@ class ChunkedColumn:
         rows = out.view(self.chunks[0].dtype).reshape(len(indices), *self.chunks[0].shape[1:])
         numbers = np.searchsorted(self._ends, indices, "right")
         for number in np.unique(numbers).tolist():
-            chunk, places = self.chunks[number], np.flatnonzero(numbers == number)
+            chunk = self.chunks[number]
+            places = np.flatnonzero(numbers == number)
             rows[places] = chunk[indices[places] - (self._ends[number] - len(chunk))]
 
 

@@ -87,7 +87,7 @@ class ColumnList(list):
 
 
 def mark_columns(tree: Any) -> Any:
-    """The tree of columns, in which a list has become a ColumnList, for FastLoader."""
+    """The tree of columns for FastLoader, with a ColumnList in place of each list."""
     return ColumnList(tree) if type(tree) is list else tree
 
 

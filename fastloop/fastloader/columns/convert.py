@@ -1,4 +1,4 @@
-"""Rows that are converted to floats as they are gathered.
+"""Convert rows to floats as they are gathered.
 
 A loop that converts its batches reads and writes each of them in memory once more per operation.
 The native core gathers, converts and scales each row while it is in the processor's cache: memory
@@ -52,7 +52,8 @@ class ConvertedColumn:
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
-        rows, spec = self.rows, self.spec
+        rows = self.rows
+        spec = self.spec
         if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
             return None
         arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes, file=rows.file)
@@ -76,8 +77,8 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     dtype: torch.dtype = torch.float32,
     *,
     scale: float | None = None,
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
+    mean: float | Sequence[float] | np.ndarray = 0.0,
+    std: float | Sequence[float] | np.ndarray = 1.0,
     source_layout: Literal["CHW", "HWC"] = "CHW",
     channels_last: bool = False,
 ) -> ConvertedColumn:
@@ -116,7 +117,8 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if scale is None:
         scale = 1 / 255 if rows.spec.dtype == torch.uint8 else 1.0
     means, stds = _channel_values("mean", mean, shape), _channel_values("std", std, shape)
-    if min(stds) <= 0:
+    # min() of numbers with a NaN depends on their order.
+    if not all(each > 0 for each in stds):
         raise ValueError(f"std={std}: allowed are numbers above 0")
     spec = SampleSpec(dtype, shape, channels_last)
     # If one of them has a number for each channel and the other a single one, that counts for all.
@@ -136,9 +138,9 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 
 
 def _channel_values(
-    name: str, value: float | Sequence[float], shape: tuple[int, ...]
+    name: str, value: float | Sequence[float] | np.ndarray, shape: tuple[int, ...]
 ) -> list[float]:
-    values = [float(number) for number in (value if isinstance(value, Sequence) else [value])]
+    values = [float(each) for each in (value if isinstance(value, Sequence) else np.ravel(value))]
     if len(values) not in {1, *shape[:1]}:
         channels = shape[0] if shape else 0
         allowed = f"one for all, or one for each of {channels} channels"
@@ -154,8 +156,8 @@ def _convert_rows(
     Computed in the factor's dtype. Product and sum are rounded one after the other: the bits are
     those of the native core.
     """
-    is_computed_there = result.dtype == factor.dtype
-    floats = result if is_computed_there else torch.empty_like(result, dtype=factor.dtype)
+    is_in_place = result.dtype == factor.dtype
+    floats = result if is_in_place else torch.empty_like(result, dtype=factor.dtype)
     # If this were one operation with the next, torch would make a temporary copy.
     floats.copy_(rows)
     if len(factor) > 1:
@@ -165,5 +167,5 @@ def _convert_rows(
         # If there is neither a factor nor an offset, nothing is computed: adding 0 would change
         # -0.0.
         floats.mul_(factor).add_(offset)
-    if not is_computed_there:
+    if not is_in_place:
         result.copy_(floats)

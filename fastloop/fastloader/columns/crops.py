@@ -119,7 +119,8 @@ class RandomResizedCrop:
 
     def _cut_middle(self, height: int, width: int) -> Cut:
         """The largest part in the middle with a ratio that is allowed."""
-        ratio, (low, high) = width / height, self.ratio
+        ratio = width / height
+        low, high = self.ratio
         h = min(height, max(1, round(width / low))) if ratio < low else height
         w = min(width, max(1, round(height * high))) if ratio > high else width
         return self._cut((height - h) // 2, h, (width - w) // 2, w)
@@ -161,7 +162,8 @@ class CenterCrop:
 
     def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002
         """The middle; the key draws nothing."""
-        shorter, (num_rows, num_columns) = min(height, width), self.height_width
+        shorter = min(height, width)
+        num_rows, num_columns = self.height_width
         rows = _middle(height, self.resize * height // shorter, num_rows)
         columns = _middle(width, self.resize * width // shorter, num_columns)
         return Cut(rows, columns)

@@ -1,4 +1,4 @@
-"""Decoding of image files: one function per library, each of which releases the GIL.
+"""Decode image files: one function per library, each of which releases the GIL.
 
 The functions decode_by_... take the bytes of a file and its encoding (image_headers.encoding_of),
 and return (height, width, 3) uint8 RGB, possibly read-only or not contiguous. All convert other
@@ -71,7 +71,8 @@ def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG, PNG or WebP file with OpenCV, and convert its BGR to RGB."""
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
-    cv2, data = load_opencv(), bytes(data)
+    cv2 = load_opencv()
+    data = bytes(data)
     # OpenCV would fill the missing part with grey.
     if not has_end(data):
         raise _broken(encoding, "it is cut off")
@@ -247,7 +248,8 @@ def _pil() -> Codec:
     pil = import_module("PIL.Image")
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
-        image, (height, width) = pil.fromarray(pixels), out.shape[:2]
+        image = pil.fromarray(pixels)
+        height, width = out.shape[:2]
         bilinear = pil.Resampling.BILINEAR
         if antialias:
             resized = image.resize((width, height), bilinear)

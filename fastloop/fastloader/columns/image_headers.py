@@ -77,7 +77,8 @@ def has_end(data: bytes) -> bool:
 
 def is_whole_png(data: Encoded) -> bool:
     """True if all chunks of a PNG file, up to the end chunk, have correct checksums."""
-    view, start = memoryview(data), len(PNG_MAGIC)
+    view = memoryview(data)
+    start = len(PNG_MAGIC)
     while start + 12 <= len(view):
         end = start + 8 + int.from_bytes(view[start : start + 4], "big")
         stated = int.from_bytes(view[end : end + 4], "big")
@@ -96,7 +97,8 @@ def is_for_pillow(data: Encoded) -> bool:
     These are animated files, because some libraries draw the first frame differently, and files
     with compressed texts, which Pillow refuses if a text would take too much memory.
     """
-    view, start = memoryview(data), len(PNG_MAGIC)
+    view = memoryview(data)
+    start = len(PNG_MAGIC)
     if bytes(view[:start]) != PNG_MAGIC:
         return False
     while start + 8 <= len(view):
@@ -119,7 +121,8 @@ def _check_bits(data: Encoded, frame: int) -> None:
 
 def _frame(data: Encoded) -> tuple[int, int]:
     """(number of colour components, offset of the frame header) of a JPEG; (0, 0) without one."""
-    view, start = memoryview(data), 2
+    view = memoryview(data)
+    start = 2
     last = len(view) - 10
     while start <= last and view[start] == 0xFF:
         marker = view[start + 1]

@@ -35,7 +35,7 @@ from fastloop.fastloader.columns.image_headers import (
 from fastloop.fastloader.columns.pixel_format import PixelFormat, Statistics, pixel_format
 
 MAX_PIXELS = 2 * 89_478_485
-"""The most pixels of a decoded or resized image: Pillow's own limit."""
+"""Maximum number of pixels of a decoded or resized image: Pillow's own limit."""
 NATIVE = "native"
 """The decoder of the extension `_jpeg`; the others, in decoders.py, are libraries."""
 
@@ -101,7 +101,7 @@ class Images:
     Whole images are uint8 of shape (height, width, 3). With `crop`, samples of shape (3, height,
     width) are cut out of JPEG images natively: only the part that is needed is decoded, resized
     with Pillow's antialiased bilinear filter, flipped and normalized, in one pass and without the
-    interpreter's lock. A sample's draws depend on the loader's seed, the epoch and its index alone.
+    interpreter's lock. A sample's draws depend only on the loader's seed, the epoch and its index.
 
     Args:
         encoded: paths of files, their bytes, the images of a store, as `open_store` returns them,

@@ -126,7 +126,8 @@ def _strides(spec: SampleSpec) -> tuple[int, ...]:
     if spec.channels_last:
         channels, _, width = spec.shape
         return 1, width * channels, channels
-    strides, step = [], 1
+    strides = []
+    step = 1
     for size in reversed(spec.shape):
         strides.append(step)
         step *= max(1, size)

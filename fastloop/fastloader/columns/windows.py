@@ -36,7 +36,7 @@ class Windows:
         beyond: tokens that must follow each window.
 
     Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs, and for
-    numbers that are too low or no integers; TypeError for tokens of another type, such as a list.
+    numbers that are too low or not integers; TypeError for tokens of another type, such as a list.
 
     >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
     >>> len(inputs)
@@ -97,7 +97,8 @@ class Windows:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""
         if not fill_rows(self, indices, out):
-            file, starts = find_file(self._array()), self.starts(indices) + self.first
+            file = find_file(self._array())
+            starts = self.starts(indices) + self.first
             if file is not None:
                 file.check()
             windows = sliding_window_view(self._array(), self.length)[starts]
@@ -106,8 +107,10 @@ class Windows:
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
-        array, spec = self._array(), self.spec
-        stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
+        array = self._array()
+        spec = self.spec
+        stored = array_column(self.tokens[:1]).spec.dtype
+        itemsize = array.itemsize
         nbytes = self.length * itemsize
         arguments = describe_rows(array, len(self), spec, nbytes, file=find_file(array))
         # The core converts integers to int32 and int64 only. torch does all other conversions.

@@ -17,7 +17,7 @@ class UserCollate:
     thread that reads the samples.
 
     The function defines the samples: the reference of the same-data check is its batch of every
-    single sample. A sample that could not be decoded is None; a sample of which the function makes
+    single sample. A sample that could not be decoded is None; a sample for which the function makes
     no batch is left out. With a Dataset that returns a batch from `__getitems__`, the function gets
     that batch.
     """

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the seed and the sample's index alone."""
+"""Random numbers that depend only on the seed and the sample's index."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class HfArrowDataset:
 
     def fetch(self) -> str:
         """A fingerprint of the files and of the columns; raises BadData for columns that are
-        absent, or that the torch format makes no tensors of."""
+        absent, or that the torch format does not turn into tensors."""
         samples = self.open()
         samples[0]
         return files_fingerprint(self.files(), self.columns, self.label_column)
@@ -97,7 +97,7 @@ class HfArrowDataset:
                 known = shorten(", ".join(dataset.column_names), 80, placeholder=" …")
                 raise BadData(f"{self.path}: column {name} is absent; columns are {known}")
         if not inputs:
-            raise BadData(f"{self.path}: no column but label_column={self.label_column}")
+            raise BadData(f"{self.path}: no column except label_column={self.label_column}")
         if not len(dataset):
             raise BadData(f"{self.path}: no rows")
         formatted = dataset.with_format("torch", columns=used)
@@ -116,8 +116,9 @@ class HfArrowDataset:
         return path / self.split
 
     def _load(self) -> Any:
-        """The Dataset of the library; raises BadData if the files are none."""
-        datasets, folder = LIBRARY.load(), self._folder()
+        """The library's Dataset; raises BadData if the files don't hold one."""
+        datasets = LIBRARY.load()
+        folder = self._folder()
         try:
             if (folder / "state.json").is_file():
                 return datasets.load_from_disk(str(folder))

@@ -70,17 +70,19 @@ class _TableReader:
     """Open files, and their row groups that were decoded last."""
 
     def __init__(self, dataset: ParquetDataset) -> None:
-        self._dataset, self._paths = dataset, dataset.files()
+        self._dataset = dataset
+        self._paths = dataset.files()
         self._files = [_open_file(path) for path in self._paths]
         self._inputs = dataset.columns or tuple(self._files[0].schema_arrow.names)
         self._inputs = tuple(name for name in self._inputs if name != dataset.label_column)
         label = [] if dataset.label_column is None else [dataset.label_column]
         self._names = [*self._inputs, *label]
         if not self._inputs:
-            raise BadData(f"{self._paths[0]}: no column but label_column={dataset.label_column}")
+            raise BadData(f"{self._paths[0]}: no column except label_column={dataset.label_column}")
         if dataset.stack and dataset.ragged:
             raise Unsupported("dataset.stack=true: lists that differ in length can't be stacked")
-        self._groups, sizes = [], [0]
+        self._groups = []
+        sizes = [0]
         for path, file in zip(self._paths, self._files, strict=True):
             for name in self._names:
                 _check_column(path, file.schema_arrow, name, dataset.ragged)
@@ -145,7 +147,8 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
     """A column as an array; if its lists differ in length, as an object array with an array a
     row."""
     types = LIBRARY.load().types
-    values, shape = column.combine_chunks(), []
+    values = column.combine_chunks()
+    shape = []
     while True:
         if values.null_count:
             raise BadData(f"{path}: column {name} has missing values; fill them, or leave it out")

@@ -44,7 +44,7 @@ class LateRows:
 class SlowReads:
     """Random bytes that arrive `latency_ms` after they were asked for.
 
-    A loader hides the latency if it asks for many samples at a time. A store has none of it, so
+    A loader hides the latency if it asks for many samples at a time. A store has no latency, so
     only loaders that read the dataset itself are comparable.
     """
 

@@ -19,7 +19,7 @@ Float = Literal["float16", "float32", "float64"]
 
 @dataclass(frozen=True)
 class SyntheticSamples:
-    """(tensor of the shape and dtype, int) samples that depend on seed and index alone.
+    """(tensor of the shape and dtype, int) samples that depend only on seed and index.
 
     Floats are uniform in [0, 1), integers over the full range of their dtype.
     """

@@ -85,7 +85,8 @@ class TableDataset:
         return TableRows({name: table[name].to_numpy().copy() for name in table.column_names})
 
     def _make(self) -> None:
-        pyarrow, parquet = LIBRARY.load(), LIBRARY.load("pyarrow.parquet")
+        pyarrow = LIBRARY.load()
+        parquet = LIBRARY.load("pyarrow.parquet")
         generator = np.random.default_rng(SEED)
         columns: dict[str, np.ndarray] = {}
         for number in range(self.columns - 1):

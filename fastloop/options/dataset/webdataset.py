@@ -68,7 +68,8 @@ class TarSamples:
             return file.read(size)
 
     def _part(self, member: Member) -> Tree:
-        data, extension = self._read(member), member[3]
+        data = self._read(member)
+        extension = member[3]
         try:
             if extension in IMAGES:
                 return to_floats(self.decode_file(data))
@@ -78,7 +79,8 @@ class TarSamples:
                 return _tensors(data)
             return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
         except (BadData, ValueError, TypeError, EOFError, struct.error) as error:
-            path, offset = self.paths[member[0]], member[1]
+            path = self.paths[member[0]]
+            offset = member[1]
             raise BadData(f"{path}: the .{extension} file at byte {offset}: {error}") from error
 
 
@@ -130,7 +132,8 @@ class TarDataset:
 
     def open(self) -> TarSamples:
         """The samples; the headers of all tar files are read for it."""
-        paths, members = self.files(), []
+        paths = self.files()
+        members = []
         for number, path in enumerate(paths):
             for key, files in _members(number, path).items():
                 members.append(tuple(self._member(path, key, files, each) for each in self.fields))

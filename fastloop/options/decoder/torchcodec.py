@@ -24,7 +24,7 @@ LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
 EXIF = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
 """The beginning of the segment with a JPEG file's orientation."""
 HEAD_NBYTES = 1 << 16
-"""This segment begins within so many bytes."""
+"""This segment begins within this many bytes."""
 
 
 @option
@@ -44,7 +44,8 @@ class TorchcodecDecoder:
 def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
-    decoders, file = LIBRARY.load("torchcodec.decoders"), bytearray(data)
+    decoders = LIBRARY.load("torchcodec.decoders")
+    file = bytearray(data)
     # TorchCodec rotates an image by its EXIF orientation. No other decoder here does, so the marker
     # of that segment, APP1, is changed to APP15. In a PNG file this would break a checksum.
     if encoding.endswith("JPEG"):

@@ -22,8 +22,8 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 class CompiledExecution:
     """torch.compile of the model; loss and optimizer are not compiled.
 
-    Compilation happens in the warm-up epoch, also for the shape of an incomplete last batch. The
-    compiled code is cached in outputs/compiled, so that the next trial only loads it.
+    Compilation happens in the warm-up epoch, including that for the shape of an incomplete last
+    batch. The compiled code is cached in outputs/compiled, so that the next trial only loads it.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]

@@ -12,7 +12,7 @@ from fastloop.core.launcher import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported, option
 from fastloop.processes.child_process import Call, run_call
 from fastloop.processes.rank_children import RankWork
-from fastloop.processes.rank_launcher import run_ranks
+from fastloop.processes.run_ranks import run_ranks
 
 
 @option

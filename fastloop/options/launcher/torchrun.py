@@ -15,7 +15,7 @@ from fastloop.core.types import Unsupported, option
 from fastloop.processes.rank_children import RankWork
 from fastloop.processes.rank_commands import followers_of
 from fastloop.processes.rank_group import Backend
-from fastloop.processes.rank_launcher import run_ranks
+from fastloop.processes.run_ranks import run_ranks
 from fastloop.processes.start_method import Isolation
 from fastloop.processes.torchrun_env import torchrun_process
 
@@ -35,7 +35,8 @@ class TorchrunLauncher:
 
     @model_validator(mode="after")
     def _agrees_with_torchrun(self) -> TorchrunLauncher:
-        process, ranks = torchrun_process(), self.nproc_per_node
+        process = torchrun_process()
+        ranks = self.nproc_per_node
         if process and ranks not in (None, process.local_world_size):
             reason = f"torchrun has started {process.local_world_size}"
             raise ValueError(f"launcher.nproc_per_node={ranks}: {reason}; leave it out")
@@ -59,7 +60,8 @@ class TorchrunLauncher:
         """Raise Unsupported if this node has too few devices, or none for the backend."""
         if self.backend == "nccl" and device.type != "cuda":
             raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
-        process, gpus = torchrun_process(), torch.cuda.device_count()
+        process = torchrun_process()
+        gpus = torch.cuda.device_count()
         local = process.local_world_size if process else self._ranks
         # NCCL refuses two ranks on one GPU.
         if device.type == "cuda" and self.backend != "gloo" and local > gpus:

@@ -95,7 +95,7 @@ def _seeds_globally(prepared: PreparedData) -> bool:
 
 
 def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
-    """True if a sample is made by code of the user, which may not be thread-safe."""
+    """True if a sample is made by the user's code, which may not be thread-safe."""
     # The user's Dataset may be inside of a SeededDataset.
     dataset = getattr(prepared.dataset, "dataset", prepared.dataset)
     parts = dataset, plan.collate, plan.transform
@@ -110,7 +110,9 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     """The source and the collate_fn of a FastLoader that reads the dataset itself."""
-    dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
+    dataset = prepared.dataset
+    collate = plan.collate
+    transform = plan.transform
     if isinstance(dataset, CroppedDataset):
         return ColumnList(_crops(dataset, plan)), None
     if check_batches(prepared, plan):

@@ -41,7 +41,7 @@ class GrainLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """A collate of samples that differ in length, of which no store makes rows."""
+        """The collate of samples that differ in length, which no store can hold."""
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -91,7 +91,8 @@ def _grain() -> Any:
     """The module, imported without absl's warning that jax's profiler is missing."""
     logger = logging.getLogger("absl")
     # absl's logger may have been configured by the user: it is left as it was.
-    before, logger.disabled = logger.disabled, True
+    before = logger.disabled
+    logger.disabled = True
     try:
         return LIBRARY.load()
     finally:

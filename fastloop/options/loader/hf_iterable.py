@@ -27,9 +27,8 @@ LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 class HfIterableLoader:
     """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`, torch format.
 
-    This is not a full shuffle: the shards are shuffled, and then the samples that lie in the
-    buffer. A worker makes whole batches of its own shards, so each worker may end with a short
-    batch.
+    This is not a full shuffle: the shards are shuffled, and then the samples in the buffer. A
+    worker makes whole batches of its own shards, so each worker may end with a short batch.
     """
 
     store: Store
@@ -55,7 +54,7 @@ class HfIterableLoader:
             yield epochs
 
     def _batches(self, folder: Path, plan: Plan, epoch: int) -> Batches:
-        """The batches of this process. A DataLoader's worker makes batches of its own shards
+        """The batches of this process. A DataLoader's worker makes batches from its own shards
         only."""
         rows: Any = self.store.open(folder)
         stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))
@@ -71,6 +70,7 @@ class HfIterableLoader:
         # set_epoch comes last, because each step above returns a new stream at epoch 0.
         stream.set_epoch(epoch)
         # batch() would convert each row of each sample by itself, which takes 11 times as long.
-        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        size = plan.loading.batch_size
+        drop_last = plan.loading.drop_last
         for columns in stream.iter(size, drop_last_batch=drop_last):
             yield rows.tree(columns)

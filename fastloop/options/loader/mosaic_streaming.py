@@ -31,7 +31,7 @@ class MosaicStreamingLoader:
 
     Its default shuffle, py1e, shuffles the shards, and then moves samples within 4,000,000 of their
     neighbours. Workers make whole batches, so that each may have a last batch of its own.
-    numpy.stack makes a batch of the arrays of its samples.
+    numpy.stack makes a batch from the arrays of its samples.
     """
 
     store: Store
@@ -85,7 +85,7 @@ def _collate(columns: list[str], structure: Any, samples: list[dict[str, Any]]) 
 def _close(dataset: Any) -> None:
     """End the dataset's threads, and remove its shared memory and the files of its locks.
 
-    Streaming leaves threads and files for ever, and shared memory until the process has ended.
+    Streaming leaves threads and files forever, and shared memory until the process has ended.
     """
     if (iterator := getattr(dataset, "_iterator", None)) is not None:
         iterator.exit()

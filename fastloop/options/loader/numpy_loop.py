@@ -61,7 +61,8 @@ class _Arrays:
 
 def _slices(arrays: list[np.ndarray], plan: Plan) -> Iterator[tuple[np.ndarray, ...]]:
     """Full batches by reshape, then the incomplete one."""
-    size, rows = plan.loading.batch_size, len(arrays[0])
+    size = plan.loading.batch_size
+    rows = len(arrays[0])
     # reshape() makes views of all full batches by one call.
     whole = rows - rows % size
     yield from zip(

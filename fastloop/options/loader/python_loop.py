@@ -59,7 +59,8 @@ class _Lists:
 
     def batches(self, epoch: int) -> Iterator[Tree]:
         """Batches of new tensors."""
-        plan, count = self.plan, len(self.lists[0][0])
+        plan = self.plan
+        count = len(self.lists[0][0])
         order = epoch_indices(plan.order, count, plan.seed, epoch).tolist()
         shuffled = [([rows[index] for index in order], stack) for rows, stack in self.lists]
         size = plan.loading.batch_size

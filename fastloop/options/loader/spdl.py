@@ -33,7 +33,7 @@ class SpdlLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """A collate of samples that differ in length, of which no store makes rows."""
+        """The collate of samples that differ in length, which no store can hold."""
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:

@@ -57,7 +57,8 @@ class _Source:
     """Arrays in TensorFlow's memory."""
 
     def __init__(self, tf: Any, arrays: list[np.ndarray], structure: Any) -> None:
-        self._tf, self._structure = tf, structure
+        self._tf = tf
+        self._structure = structure
         self._dtypes = [torch.from_numpy(array[:0]).dtype for array in arrays]
         self._arrays = [tf.constant(np.asarray(array)) for array in arrays]
 

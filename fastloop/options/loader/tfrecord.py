@@ -86,7 +86,8 @@ class _RecordReader:
         stops = self._records.offsets[numbers + 1].tolist()
         # Contiguous records, as in sequential order: one read for the whole batch.
         if stops[:-1] == starts[1:]:
-            first, whole = starts[0], self._read_bytes(starts[0], stops[-1])
+            first = starts[0]
+            whole = self._read_bytes(starts[0], stops[-1])
             pairs = zip(starts, stops, strict=True)
             frames = (whole[start - first : stop - first] for start, stop in pairs)
         else:
@@ -105,7 +106,7 @@ class _RecordReader:
         """The record in the frame; raises BadData if it is damaged."""
         length, length_crc = HEAD.unpack_from(frame)
         record = frame[HEAD.size : -TAIL.size]
-        # The index may be of another file: its offsets then lead into the middle of records.
+        # The index may belong to another file: its offsets then lead into the middle of records.
         if length != len(record):
             raise BadData(f"{self._records.path}: record {index} is not where the index says")
         if self._crc32c is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch.utils.data import default_collate
 
@@ -39,7 +39,7 @@ class TurboLoaderLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, for which no store can hold rows."""
+        """The collate of samples that differ in length, which no store can hold."""
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -49,7 +49,8 @@ class TurboLoaderLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the threads are started and ended with each epoch."""
-        library, loading = LIBRARY.load(), plan.loading
+        library = LIBRARY.load()
+        loading = plan.loading
         if self.store is None and prepared.returns_batches:
             reason = f"the __getitems__ of {prepared.label} returns a whole batch"
             raise Unsupported(f"loader=turboloader fetches sample by sample: {reason}")
@@ -58,7 +59,6 @@ class TurboLoaderLoader:
             if self.store is None
             else Rows(partial(self.store.open, prepared.folder))
         )
-
         make_batch = plan.collate.collate if plan.collate else default_collate
 
         def batches(epoch: int) -> Batches:
@@ -80,7 +80,7 @@ class TurboLoaderLoader:
 class _Ordered:
     """Samples in the order of an epoch."""
 
-    samples: Samples | Any
+    samples: Samples | Rows
     order: list[int]
 
     def __len__(self) -> int:

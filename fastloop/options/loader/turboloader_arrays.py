@@ -61,7 +61,7 @@ class TurboLoaderArrays:
         def batches(epoch: int) -> Batches:
             batches_of_arrays.set_epoch(epoch)
             for batch in batches_of_arrays:
-                # Of a single array it makes arrays, and of several ones tuples of arrays.
+                # From a single array it makes arrays, and from several ones tuples of arrays.
                 leaves = batch if isinstance(batch, tuple) else (batch,)
                 yield structure.unflatten(map(torch.from_numpy, leaves))
 

@@ -39,7 +39,7 @@ OFFERED_TO_LOADER = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoc
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
-    """Epochs of an iterable; `set_epoch` of it, its samplers and its dataset is called."""
+    """Epochs of an iterable; they call `set_epoch` of it, its samplers and its dataset."""
     parts = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
     setters = [getattr(part, "set_epoch", None) for part in (loader, *parts)]
 
@@ -81,7 +81,7 @@ class UserLoader:
 
     With several ranks each rank calls the target, which must deliver that rank's shard: `sampler`
     is the shard; a target without it uses `rank` and `world_size`, or asks torch.distributed.
-    Shards may differ in length, or be padded as by torch's DistributedSampler.
+    Shards may differ in length, or be padded as torch's DistributedSampler does.
     """
 
     store: ClassVar[None] = None
@@ -116,10 +116,11 @@ class UserLoader:
 
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for a setting other than its default that the target does not take."""
-        target, takes = self.target, self.takes
+        target = self.target
+        takes = self.takes
         collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
         check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
-        # A default that the target can't take is no error: the user may not have asked for it.
+        # A default that the target can't take is not an error: the user may not have asked for it.
         if "batch_size" not in takes and plan.loading.batch_size != DECLARED["batch_size"].default:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")
@@ -175,7 +176,8 @@ class UserLoader:
                 started.close(loader)
 
     def _call(self, arguments: dict[str, Any]) -> Any:
-        """Call the target; raises BadData if it fails or returns nothing that makes batches."""
+        """Call the target; raises BadData if it fails or returns something that can't make
+        batches."""
         loader = call(self.target, self.kwargs | arguments)
         if not is_iterable(loader) and not callable(loader):
             kind = type(loader).__name__

@@ -59,7 +59,8 @@ class WebDatasetLoader:
 
     def _batches(self, shards: Any, plan: Plan, epoch: int) -> Batches:
         """The batches of this process, which webdataset knows as a worker of a DataLoader."""
-        wds, loading = LIBRARY.load(), plan.loading
+        wds = LIBRARY.load()
+        loading = plan.loading
         paths = shards.paths[plan.rank :: plan.world_size]
         is_random = is_shuffled(plan)
         seed = epoch_seed(plan.seed, epoch)

@@ -30,7 +30,9 @@ class UserModel:
     """
 
     target: Annotated[str, AfterValidator(check_usable)]
+    """Import path of a class, a function, or a module."""
     kwargs: dict[str, Any]
+    """Its arguments, `model.<name>=` on the command line."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserModel:
@@ -43,12 +45,12 @@ class UserModel:
             raise unfit_error(self.target, "(input, int64 target)", describe_sample(sample))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-        """A new module from the target, or a copy if the target is a module itself.
+        """A new module of the target, or a copy if the target is a module itself.
 
         Raises BadData if that fails or returns no module, and Unsupported for lazy layers.
         """
-        module = locate(self.target)
-        if not isinstance(module, nn.Module):
+        target = module = locate(self.target)
+        if not isinstance(target, nn.Module):
             offered = {"input_shape": input_shape, "num_classes": num_classes}
             taken = parameter_names(self.target) - self.kwargs.keys()
             arguments = {name: value for name, value in offered.items() if name in taken}
@@ -61,5 +63,13 @@ class UserModel:
         if any(is_lazy(parameter) for parameter in module.parameters()):
             reason = "lazy layers are not supported; take the parameter input_shape instead"
             raise Unsupported(f"model={self.target}: {reason}")
-        # If the target itself is a module, each benchmark trains a copy of it.
-        return copy.deepcopy(module)
+        # Each benchmark trains a copy: the target may be a module, a function may return the same
+        # one at each call, and the modules of a class may share layers.
+        try:
+            return copy.deepcopy(module)
+        except Exception:
+            # torch copies no computed tensors, such as those of weight_norm. A class makes a new
+            # module, which needs no copy.
+            if isinstance(target, type):
+                return module
+            raise

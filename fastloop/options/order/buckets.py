@@ -1,4 +1,4 @@
-"""`order=buckets`: batches of samples of similar length, as by torchtext's `pool`."""
+"""`order=buckets`: batches of samples of similar length, like torchtext's `pool`."""
 
 from __future__ import annotations
 

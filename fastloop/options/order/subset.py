@@ -17,7 +17,7 @@ from fastloop.options.order._npy import load_vector
 
 @option
 class SubsetOrder:
-    """A fixed subset in a new order every epoch, as by torch's SubsetRandomSampler.
+    """A fixed subset in a new order every epoch, like torch's SubsetRandomSampler.
 
     The subset is a `fraction` drawn by the trial's seed, or the user's `indices`.
     """

@@ -22,7 +22,7 @@ PIECE = 1 << 20
 
 @option
 class WeightedOrder:
-    """Weighted sampling with replacement, as by torch's WeightedRandomSampler.
+    """Weighted sampling with replacement, like torch's WeightedRandomSampler.
 
     Unlike torch's sampler, it takes more than 2^24 weights. Without weights it is uniform.
     """

@@ -46,7 +46,8 @@ class JaxPlacement:
         # By default jax allocates most of the GPU's memory at once, and would leave none to torch.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = LIBRARY.load()
-        target, wait = _device(jax, device), not self.non_blocking
+        target = _device(jax, device)
+        wait = not self.non_blocking
         to_torch = _share_memory if device.type == "cpu" else _CopiedArrays()
 
         def place(tree: Tree) -> Tree:

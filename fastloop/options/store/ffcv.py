@@ -109,7 +109,7 @@ def _pair(chunk: Tree) -> tuple[np.ndarray, np.ndarray]:
         data, labels = chunk
         if data.dtype in UNSUPPORTED_DTYPES:
             kind = str(data.dtype).removeprefix("torch.")
-            raise Unsupported(f"store=ffcv holds no {kind}; store=torch_storage does")
+            raise Unsupported(f"store=ffcv can't hold {kind}; store=torch_storage can")
         if data.ndim > 1 and labels.ndim == 1 and labels.dtype == torch.int64:
             return data.numpy(), labels.numpy()
     raise Unsupported("store=ffcv takes (array, int) samples only")

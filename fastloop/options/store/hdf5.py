@@ -30,7 +30,7 @@ class Hdf5Store:
     """An HDF5 file with one chunked dataset per leaf, `0`, `1`, …, with the batch dimension first.
 
     The tree's structure is an attribute of the file. HDF5 reads and decompresses whole chunks, so
-    in random order most of a large chunk is read in vain (see experiment=hdf5_chunks). It reads
+    in random order most of a large chunk is read for nothing (see experiment=hdf5_chunks). It reads
     single rows only from uncompressed chunks that are larger than its cache.
     """
 
@@ -49,7 +49,8 @@ class Hdf5Store:
         Raises Unsupported without h5py, for HDF5 chunks that are too large, and for dtypes that
         numpy does not have.
         """
-        h5py, chunks = LIBRARY.load(), iter(chunks)
+        h5py = LIBRARY.load()
+        chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
@@ -75,7 +76,8 @@ class Hdf5Store:
 
         Raises Unsupported without h5py, and BadData for a file that this store did not write.
         """
-        h5py, path = LIBRARY.load(), folder / FILE
+        h5py = LIBRARY.load()
+        path = folder / FILE
         try:
             file = h5py.File(path, "r")
         except OSError as error:

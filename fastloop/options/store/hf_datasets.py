@@ -54,7 +54,8 @@ class HfDatasetsStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without datasets, and for dtypes and shapes
         that its torch format does not keep."""
-        datasets, chunks = LIBRARY.load(), iter(chunks)
+        datasets = LIBRARY.load()
+        chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         features = {str(number): _feature(datasets, leaf) for number, leaf in enumerate(leaves)}
@@ -86,11 +87,12 @@ def _name(leaf: torch.Tensor) -> str:
 
 
 def _feature(datasets: Any, leaf: torch.Tensor) -> Any:
-    name, shape = _name(leaf), tuple(leaf.shape[1:])
+    name = _name(leaf)
+    shape = tuple(leaf.shape[1:])
     if name not in EXACT:
-        raise Unsupported(f"store=hf_datasets holds no {name}: its torch format does not keep it")
+        raise Unsupported(f"store=hf_datasets can't hold {name}: its torch format does not keep it")
     if len(shape) > MOST_DIMENSIONS:
-        raise Unsupported(f"store=hf_datasets holds no {len(shape)} dimensions; store=npy does")
+        raise Unsupported(f"store=hf_datasets can't hold {len(shape)} dimensions; store=npy can")
     if not shape:
         return datasets.Value(name)
     if len(shape) == 1:

@@ -54,7 +54,8 @@ class LanceStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
         lacks."""
-        lance, chunks = LIBRARY.load(), iter(chunks)
+        lance = LIBRARY.load()
+        chunks = iter(chunks)
         pyarrow = LIBRARY.load("pyarrow")
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
@@ -69,7 +70,7 @@ class LanceStore:
         try:
             lance.write_dataset(reader, str(folder / ROWS))
         except (OSError, ValueError, NotImplementedError) as error:
-            # Lance says this of Arrow's types that it does not have.
+            # Lance raises this for Arrow's types that it lacks.
             if "nsupported" not in str(error):
                 raise
             reason = first_line(error)[:100]

@@ -68,7 +68,7 @@ class LitDataStore:
                 except KeyError as error:
                     # LitData has a table of the dtypes that it supports.
                     kind = str(error).removeprefix("torch.")
-                    raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does") from error
+                    raise Unsupported(f"{OPTION} can't hold {kind}; {ALTERNATIVE} can") from error
                 count += 1
         cache.done()
         cache.merge(1)

@@ -69,7 +69,8 @@ class MosaicStreamingStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
         that it lacks."""
-        streaming, writer = LIBRARY.load(), None
+        streaming = LIBRARY.load()
+        writer = None
         for chunk in chunks:
             leaves, structure = pytree.tree_flatten(chunk)
             arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
@@ -112,7 +113,7 @@ def _encoding(leaf: torch.Tensor) -> str:
     """MDS's name of the encoding of a row of the leaf; raises Unsupported if it has none."""
     kind = str(leaf.dtype).removeprefix("torch.")
     if leaf.dtype not in NUMBERS:
-        raise Unsupported(f"{OPTION} holds no {kind}; {ALTERNATIVE} does")
+        raise Unsupported(f"{OPTION} can't hold {kind}; {ALTERNATIVE} can")
     shape = ",".join(map(str, leaf.shape[1:]))
     return f"ndarray:{kind}:{shape}" if shape else kind
 

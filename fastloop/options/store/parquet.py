@@ -19,7 +19,8 @@ from fastloop.data.arrow_columns import array_of_column, table_of
 from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("pyarrow", "store=parquet", "pip install pyarrow")
-ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
+ROWS, LAYOUT = "rows.parquet", "layout.json"
+ALTERNATIVE = "store=torch_storage"
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class ParquetRows:
 class ParquetStore:
     """A Parquet file; leaf k is the column `k`, of values or of lists of fixed length.
 
-    pyarrow reads and decodes whole row groups, so in random order most of a large group is read in
-    vain.
+    pyarrow reads and decodes whole row groups, so in random order most of a large group is read for
+    nothing.
     """
 
     format_version: ClassVar[int] = 1
@@ -64,7 +65,8 @@ class ParquetStore:
 
         Raises Unsupported without pyarrow, and for dtypes that Parquet lacks.
         """
-        pyarrow, parquet = LIBRARY.load(), LIBRARY.load("pyarrow.parquet")
+        pyarrow = LIBRARY.load()
+        parquet = LIBRARY.load("pyarrow.parquet")
         chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
@@ -91,7 +93,8 @@ class ParquetStore:
 
     def open(self, folder: Path) -> ParquetRows:
         """The opened file; raises Unsupported without pyarrow, and BadData for another file."""
-        parquet, path = LIBRARY.load("pyarrow.parquet"), folder / ROWS
+        parquet = LIBRARY.load("pyarrow.parquet")
+        path = folder / ROWS
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             structure = pytree.treespec_loads(layout["structure"])

@@ -53,8 +53,10 @@ class TfRecordStore:
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append record after record; raises Unsupported without crc32c and protobuf."""
-        example, checksum = example_class(NEEDED_BY), import_crc32c(NEEDED_BY)
-        offsets, count = np.zeros(num_samples + 1, np.int64), 0
+        example = example_class(NEEDED_BY)
+        checksum = import_crc32c(NEEDED_BY)
+        offsets = np.zeros(num_samples + 1, np.int64)
+        count = 0
         with (folder / RECORDS).open("wb") as file:
             for chunk in chunks:
                 leaves, structure = pytree.tree_flatten(chunk)

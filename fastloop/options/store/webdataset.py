@@ -54,7 +54,8 @@ class WebDatasetStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append sample after sample; raises Unsupported without webdataset, and for dtypes that
         numpy lacks."""
-        wds, count = LIBRARY.load(), 0
+        wds = LIBRARY.load()
+        count = 0
         # Without a fixed mtime, files of equal samples would differ by the time of their writing.
         with wds.ShardWriter(
             str(folder / SHARDS), maxcount=-(-num_samples // self.num_shards), verbose=0, mtime=0

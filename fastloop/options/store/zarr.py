@@ -34,7 +34,7 @@ class ZarrStore:
     """A Zarr group with an array per leaf, `0`, `1`, …, with the batch dimension first.
 
     Each chunk is a file. zarr reads and decompresses whole chunks, so in random order most of a
-    large chunk is read in vain.
+    large chunk is read for nothing.
     """
 
     format_version: ClassVar[int] = 1
@@ -49,7 +49,8 @@ class ZarrStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk; raises Unsupported without zarr, and for dtypes that numpy
         lacks."""
-        zarr, chunks = LIBRARY.load(), iter(chunks)
+        zarr = LIBRARY.load()
+        chunks = iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         group = zarr.create_group(str(folder))

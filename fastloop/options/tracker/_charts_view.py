@@ -45,8 +45,8 @@ class ChartsView:
 def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
     """The view of a sweep's finished runs, sorted by the seconds of their trials.
 
-    Jobs that could not run have no figures and are left out. All metrics but those of the
-    charts are in sections that open with a click, named by the first part of the metric's name.
+    Jobs that could not run have no figures and are left out. All metrics except those of the charts
+    are in sections that open with a click, named by the first part of the metric's name.
     """
     names = sorted(metric_names)
     charted = metrics_of_charts(names)

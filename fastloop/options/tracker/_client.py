@@ -1,4 +1,4 @@
-"""Opens MLflow's client, and makes the default database before a client does so less safely."""
+"""Open MLflow's client, and make the default database before a client does so less safely."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 # MLflow logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 PAGE = 1000
-"""The most runs, or experiments, that one call returns; there may be more pages."""
+"""Maximum number of runs, or experiments, that one call returns; there may be more pages."""
 DATABASE_ATTEMPTS = 5
 """MLflow's 10 attempts to open a database take 102 s, these take 3."""
 
@@ -55,7 +55,7 @@ def search_runs(
     filter_string: str,
     order_by: list[str] | None = None,
 ) -> list[Run]:
-    """All runs that the filter lets pass, however many there are."""
+    """All runs that match the filter, however many there are."""
     return _read_pages(
         partial(client.search_runs, experiment_ids, filter_string, order_by=order_by)
     )

@@ -1,4 +1,4 @@
-"""Loads the results of a sweep from MLflow, for a report without the sweep's folder."""
+"""Load the results of a sweep from MLflow, for a report without the sweep's folder."""
 
 from __future__ import annotations
 

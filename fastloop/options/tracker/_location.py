@@ -51,7 +51,7 @@ def tracker_place() -> str:
 
 
 def check_default_place() -> None:
-    """Raise UsageError if the path of the default database can't be a part of an address."""
+    """Raise UsageError if the path of the default database can't be part of an address."""
     # SQLAlchemy takes what follows a ? for a query, and decodes %41; if these were encoded, MLflow
     # would make a folder with the encoded name.
     path = str(default_database())
@@ -71,7 +71,7 @@ def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
         # MLflow would create the folder, too, which sqlite3 does not.
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=timeout_s)) as connection:
-            # Takes the lock for writing, which nothing but a write transaction does.
+            # Takes the lock for writing, which only a write transaction does.
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except (OSError, sqlite3.Error) as error:

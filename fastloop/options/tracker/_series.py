@@ -34,7 +34,8 @@ def trial_series(result: Result) -> list[Point]:
 def rank_series(result: Result) -> list[Point]:
     """`ranks/<benchmark>_seconds`, the median over all trials, and `ranks/<benchmark>_wait_s`, the
     wait per epoch; the step is the rank. Empty for one process."""
-    now_ms, names = wall_ms(), result.trials[0].benchmarks if result.trials else ()
+    now_ms = wall_ms()
+    names = result.trials[0].benchmarks if result.trials else ()
     return [
         Point(f"ranks/{name}_{metric}", value, now_ms, rank)
         for name in names

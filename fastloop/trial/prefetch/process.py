@@ -1,4 +1,4 @@
-"""`device_prefetch_by=process`: one process loads the next batches.
+"""Load the next batches in one process: `device_prefetch_by=process`.
 
 The parent sends an epoch's number, then one MORE for each batch that may be loaded, and finally
 STOP. The process answers with batches and one EpochEnd.
@@ -44,6 +44,7 @@ class EpochEnd:
     """End of an epoch: no batch is left, or loading failed with `error`."""
 
     error: Exception | None = None
+    """The error of loading; None if no batch is left."""
     details: str = ""
     """The error's traceback in the process."""
 
@@ -62,7 +63,8 @@ def prefetch_by_process(
     batch comes in shared memory and is moved to the device when the loop asks for it, on CUDA
     concurrently with the previous step. Raises ChildProcessError if the process has ended.
     """
-    stream, process = DeliveryStream(device), LoaderProcess(open_, ahead, start_method)
+    stream = DeliveryStream(device)
+    process = LoaderProcess(open_, ahead, start_method)
 
     def deliver_epoch(epoch: int) -> Generator[Tree, None, None]:
         with contextlib.closing(process.batches(epoch)) as host_batches:
@@ -86,7 +88,8 @@ class LoaderProcess:
         ahead: int,
         start_method: str,
     ) -> None:
-        self._open, self._ahead = open_, ahead
+        self._open = open_
+        self._ahead = ahead
         self._context: Any = multiprocessing.get_context(start_method)
         self._process: BaseProcess | None = None
         self._is_loading = False
@@ -97,7 +100,8 @@ class LoaderProcess:
             raise RuntimeError("one process loads one epoch at a time")
         if self._process is None:
             self._start()
-        ended, self._is_loading = False, True
+        ended = False
+        self._is_loading = True
         try:
             for command in (epoch, *[MORE] * self._ahead):
                 self._send(command)
@@ -135,6 +139,7 @@ class LoaderProcess:
         self._messages.close()
 
     def _start(self) -> None:
+        """Start the process with a pipe in each direction."""
         commands, self._commands = Pipe(duplex=False)
         self._messages, messages = Pipe(duplex=False)
         parent_ends = self._commands, self._messages
@@ -148,18 +153,22 @@ class LoaderProcess:
         messages.close()
 
     def _send(self, command: int | str) -> None:
+        """Send a command; raises ChildProcessError if the process has ended."""
         try:
             self._commands.send(command)
         except OSError as error:
             raise self._exit_error() from error
 
     def _receive(self) -> SharedBatch | EpochEnd:
+        """Receive a batch or the end of an epoch; raises ChildProcessError if the process has
+        ended."""
         try:
             return self._messages.recv()
         except (EOFError, OSError) as error:
             raise self._exit_error() from error
 
     def _exit_error(self) -> ChildProcessError:
+        """The error for a process that has ended, with its exit status."""
         assert self._process is not None
         self._process.join()
         cause = describe_exit(self._process.exitcode)
@@ -201,7 +210,8 @@ def _serve(
 
 def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connection) -> None:
     """Send one batch of an epoch per MORE, until the epoch's end or STOP."""
-    num_allowed, iterator = 0, iter(batches)
+    num_allowed = 0
+    iterator = iter(batches)
     while True:
         # This waits for a command only if no batch is allowed. Otherwise it takes the commands that
         # have come, so that STOP is noticed before the next batch is loaded.
@@ -227,6 +237,7 @@ def _wait_for_stop(commands: Connection) -> None:
 
 
 def _receive_command(commands: Connection) -> int | str:
+    """Receive a command; exits if the parent has ended."""
     try:
         return commands.recv()
     # The parent has ended.
@@ -235,6 +246,7 @@ def _receive_command(commands: Connection) -> int | str:
 
 
 def _picklable(error: Exception) -> Exception:
+    """Return the error, or a RuntimeError with its text if it can't be pickled."""
     try:
         return pickle.loads(pickle.dumps(error))
     # An exception's class may have a constructor that unpickling can't call.
@@ -249,6 +261,7 @@ class TensorLocation:
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
+    """Position in the block, in bytes."""
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The tensor as a view of the memory."""
@@ -261,11 +274,13 @@ class SharedBatch:
     """A batch with all its tensors in one block: one file descriptor per batch, whatever its tree.
 
     torch would send a file descriptor for each tensor, and keep it open as long as the tensor
-    lives. The sender writes the memory once; then it belongs to the receiver alone.
+    lives. The sender writes the memory once; then it belongs only to the receiver.
     """
 
     memory: torch.Tensor
+    """The block of shared memory."""
     structure: Any
+    """The containers of the batch, without its leaves."""
     leaves: list[Any]
     """A TensorLocation for each packed tensor; any other leaf as it is."""
 
@@ -282,7 +297,8 @@ def share_batch(batch: Tree) -> SharedBatch:
     """Copy the batch into new shared memory; leaves other than plain CPU tensors stay as they are,
     and are pickled separately."""
     leaves, structure = optree.tree_flatten(batch)
-    packed, end = list(leaves), 0
+    packed = list(leaves)
+    end = 0
     for index, leaf in enumerate(leaves):
         if _is_plain(leaf):
             packed[index] = TensorLocation(leaf.dtype, tuple(leaf.shape), end)

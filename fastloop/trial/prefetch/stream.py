@@ -1,4 +1,4 @@
-"""Delivery of batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
+"""Deliver batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
 
 `device_prefetch_by=stream` does so in the loop's thread; the other ways share the stream.
 """
@@ -105,6 +105,7 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    """Yield the batches of an epoch, with up to `ahead` copies pending."""
     pending: deque[PendingBatch] = deque()
     for batch in stream.deliver_each(stream.start_epoch(epochs, epoch), deliver):
         pending.append(batch)

@@ -1,4 +1,4 @@
-"""`device_prefetch_by=thread`: a background thread loads the next batches and moves them."""
+"""Load and move the next batches in a background thread: `device_prefetch_by=thread`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    """Yield the batches of an epoch, which a thread loads and moves up to `ahead` in advance."""
     # `room` holds a token for each batch that the thread may load, `ready` the loaded batches.
-    room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
+    room = SimpleQueue()
+    ready = SimpleQueue()
+    stopped = threading.Event()
     for _ in range(ahead):
         room.put(None)
     # iter() is called here, not in the thread: when a thread ends, the kernel kills the workers it

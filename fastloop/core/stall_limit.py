@@ -1,4 +1,4 @@
-"""An alarm, by SIGALRM, that ends work which makes no progress."""
+"""A limit on the time in which work makes no progress, by SIGALRM."""
 
 from __future__ import annotations
 

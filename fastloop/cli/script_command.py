@@ -1,4 +1,4 @@
-"""The words of a command line that name a script, perhaps after Python's name or torchrun."""
+"""Find the script in a command line, which may begin with `python` or `torchrun`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from fastloop.core.text import shorten_words
 
 PYTHON = re.compile(r"python[\d.]*")
 TORCHRUN = {"torchrun", "torch.distributed.run"}
-"""The command, and the module that is the same."""
+"""torchrun, as a command and as a module."""
 SWITCHES = {
     *("-h", "--help", "--standalone", "-m", "--module", "--no-python", "--run-path"),
     "--virtual-local-rank",
 }
-"""torchrun's options without a value; each other one has it in the same or the next word."""
+"""torchrun's options without a value; every other option has its value in the same word or in the
+next."""
 MODULE = {"-m", "--module"}
 PROCESSES, NODES = "--nproc-per-node", "--nnodes"
 OF_ENVIRONMENT = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
@@ -29,8 +30,7 @@ OF_ENVIRONMENT = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
 
 
 def without_python(arguments: list[str]) -> list[str]:
-    """The arguments without -- and without a name of Python: the script runs in fastloop's
-    Python."""
+    """The arguments without a leading `--` or `python`: the script runs in fastloop's Python."""
     arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
     name = arguments[0] if arguments else ""
     is_python = PYTHON.fullmatch(name) is not None or (
@@ -66,7 +66,7 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
         is_complete = len(arguments) > 1
         return "" if is_complete else f"{command} -m: allowed: -m <module> [its arguments]"
     if name.startswith("-"):
-        return f"{command} {name}: {usual}"
+        return f"{command} {_show(name)}: {usual}"
     # Path("") is the working folder, which is not a script.
     if not name or not Path(name).exists():
         shown = _show(name)
@@ -75,10 +75,11 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
 
 
 def explain_not_python(command: str, name: str) -> str:
-    """The reason why the file of that name is not a Python script; empty if it is one, or a folder,
-    of which Python runs `__main__.py`."""
+    """The reason why the file of that name is not a Python script; empty if it is one, or a folder
+    with a `__main__.py`."""
     path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
-    shown, allowed = _show(name), "allowed: a Python script, or -m <module>"
+    shown = _show(name)
+    allowed = "allowed: a Python script, or -m <module>"
     try:
         with io.open_code(str(path.absolute())) as file:
             source = file.read()
@@ -108,18 +109,18 @@ class TorchrunWords:
     processes: str
     """Number of processes of each node, as given: perhaps `gpu`."""
     nodes: str
-    """Number of nodes, as given: perhaps the least and the greatest one, 1:2."""
+    """Number of nodes, as given: perhaps the minimum and maximum, 1:2."""
     script: list[str]
-    """[-m] <script> [its arguments]; empty: there is none."""
+    """[-m] <script> [its arguments]; empty if there is none."""
 
     @property
     def is_single(self) -> bool:
-        """True if there is surely one rank."""
+        """True if there is certainly only one rank."""
         return self.processes == "1" and self.nodes in ("1", "1:1")
 
 
 def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
-    """The torchrun command that the words are; None for any other command."""
+    """Parse the words as a torchrun command; None if they are another command."""
     is_module = words[:1] == ["-m"]
     name = "".join(words[1:2]) if is_module else Path("".join(words[:1])).name
     if name not in TORCHRUN:
@@ -127,7 +128,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
     rest = [*words[2 if is_module else 1 :]]
     given = {option: os.environ.get(name, "1") for option, name in OF_ENVIRONMENT.items()}
     runs_module = False
-    # torchrun takes its options with - as with _ between words.
+    # torchrun accepts both - and _ between the words of an option's name.
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         option = option.replace("_", "-")

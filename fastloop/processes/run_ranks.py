@@ -1,4 +1,4 @@
-"""A call made by all ranks together, in children of this process and of its followers.
+"""Make a call by all ranks together, in children of this process and of its followers.
 
 torchrun starts one process of fastloop for each rank. All of them compose the jobs; rank 0 leads:
 it alone prepares data, keeps results and prints. For each call every process starts a fresh child
@@ -41,7 +41,7 @@ wait for the stacks of followers."""
 
 
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
-    """The answers of all ranks, by rank.
+    """Run the work in all ranks; returns their answers, by rank.
 
     followers: None if all ranks are children of this process. Raises JobFailed as soon as a rank
     fails.
@@ -77,6 +77,7 @@ class _Collection:
     calls: list[Call]
     followers: Followers | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
+    """Rank -> its answer so far."""
 
     @property
     def number(self) -> int:
@@ -158,6 +159,7 @@ class _Collection:
         return JobFailed(replace(failure, kind=kind, message=message, details=details))
 
     def _timeout(self, monitor: Monitor) -> JobFailed:
+        """The failure of ranks that have not answered in time, with their positions."""
         ranks = self._locate_missing(monitor)
         locations = ", ".join(f"rank {rank.rank} {rank.location}" for rank in ranks)
         details = "\n".join(f"rank {rank.rank}:\n{rank.stack}" for rank in ranks if rank.stack)
@@ -180,7 +182,7 @@ class _Collection:
         )
 
     def _locate_missing(self, monitor: Monitor) -> list[RankPosition]:
-        """Positions of all ranks that have not answered, by rank."""
+        """Locate all ranks that have not answered, by rank."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
         located = {child.call.rank: locate_child(child) for child in monitor.pending}
         if self.followers:

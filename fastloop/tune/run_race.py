@@ -1,10 +1,10 @@
-"""Runs the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
+"""Run the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
 so each of its rounds is a round of trials, and resumes like one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,16 +22,24 @@ from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
 from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
+from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
-from fastloop.tune.race import YOURS, NoRoomError, RaceResult, RaceRules, race
+from fastloop.tune.race import (
+    YOURS,
+    NoRoomError,
+    PresentFailedError,
+    RaceResult,
+    RaceRules,
+    race,
+)
 from fastloop.tune.short_budget import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
 SHORTEST_LIMIT_S = 5.0
-"""Least time limit of a trial, so that a slow start of its process does not end it."""
+"""Minimum time limit of a trial, so that a slow start of its process does not end it."""
 
 
 @dataclass(kw_only=True)
@@ -41,29 +49,28 @@ class RaceSchedule:
     surrogate: Surrogate
     """The surrogate of the jobs, in their order."""
     objective: str
+    """The name of the cost, see objective.py."""
     rules: RaceRules
+    """The rules of the race."""
     spending: Spending
+    """The budget and what is spent of it."""
     file: TuneFile
+    """Plan, costs and spending, saved after each trial."""
     folder: Path
+    """The sweep's folder, which has the file."""
+    trials: _Trials | None = None
+    """Set when the race begins."""
     outcome: RaceResult | None = None
+    """Set when the race has ended."""
     unobserved: list[str] = field(default_factory=list)
     """Names of configurations without time left for their passes."""
-    _states: dict[str, JobState] = field(default_factory=dict)
-    _orders: dict[int, list[str]] = field(default_factory=dict)
-    """Names in the order of their trials, by round."""
-    _timeout_s: float = math.inf
-    _ending_s: float = 0.0
-    """Seconds that are reserved for reporting the outcome."""
-    _run_round: RunRound | None = None
 
     def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
         """Run the race, and yield the jobs that get passes after it, as long as there is time.
 
         Raises UsageError if the present configuration can't be run.
         """
-        self._states = dict(zip(self.surrogate.names, states, strict=True))
-        self._timeout_s = states[0].entry.job.trial_timeout_s
-        self._run_round = run_round
+        timeout_s = states[0].entry.job.trial_timeout_s
         # No trial gets a shadow: it is drawn among a job's trials, and their number is not known
         # here. Instead, the winner's data is compared in a pass after the race.
         for state in states:
@@ -76,71 +83,108 @@ class RaceSchedule:
         self.spending.continue_from(self.file.raced_from_s)
         # This is set before the race. If it changed during the first trial, it would count as a
         # part of that trial's price.
-        self._ending_s = self.spending.ending_s = self.spending.find_ending_s()
+        self.spending.ending_s = self.spending.find_ending_s()
+        trials = self.trials = _Trials(
+            states=dict(zip(self.surrogate.names, states, strict=True)),
+            run_round=run_round,
+            objective=self.objective,
+            spending=self.spending,
+            file=self.file,
+            folder=self.folder,
+            timeout_s=timeout_s,
+            ending_s=self.spending.ending_s,
+        )
         try:
-            self.outcome = race(self.surrogate, self._measure, self.spending.share_used, self.rules)
+            self.outcome = race(
+                self.surrogate, trials.measure, self.spending.share_used, self.rules
+            )
         except NoRoomError:
-            raise UsageError(self._describe_no_room()) from None
-        except ValueError:
+            raise UsageError(self._describe_no_room(trials)) from None
+        except PresentFailedError:
             reason = plain_reason(states[0].result.status_reason)
             raise UsageError(f"the present configuration can't be run: {reason}") from None
-        self._note_rounds()
-        return self._finalists(self.outcome)
+        trials.note_rounds()
+        return self._finalists(trials, self.outcome)
+
+    def _describe_no_room(self, trials: _Trials) -> str:
+        """The reason for an error if no trial of the present configuration has ended in time."""
+        spending = self.spending
+        trial_s = trials.states[YOURS].entry.job.trial_timeout_s
+        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds_used))
+        larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
+        spent = f"a trial of yours did not end within {spending.seconds_used:.0f} s"
+        given = f"budget={spending.budget.seconds:g}s is too short"
+        allowed = f"allowed: for example {larger}, with resume=last to go on from here"
+        return f"{given}: {spent}; {allowed}"
+
+    def _finalists(self, trials: _Trials, outcome: RaceResult) -> Iterator[JobState]:
+        """Yield the winner and the present configuration, for the passes after the race."""
+        # A configuration is recommended only if all of its data was compared. The time limit of
+        # that pass is at least twice the longest trial, because the machine may be busier now.
+        if outcome.is_faster:
+            longest_s = self.spending.longest_trial_s(outcome.winner)
+            trials.limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
+            yield trials.states[outcome.winner]
+        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
+            yield trials.states[outcome.present]
+        else:
+            self.unobserved.append(outcome.present)
+
+
+@dataclass(kw_only=True)
+class _Trials:
+    """Runs the trials of a race, and finds their costs."""
+
+    states: Mapping[str, JobState]
+    """The jobs, by the names of their configurations."""
+    run_round: RunRound
+    """Runs trials of the given jobs as a round of the sweep."""
+    objective: str
+    """The name of the cost, see objective.py."""
+    spending: Spending
+    file: TuneFile
+    """Plan, costs and spending, saved after each trial."""
+    folder: Path
+    timeout_s: float
+    """The user's own limit of a trial, in seconds."""
+    ending_s: float
+    """Seconds that are reserved for reporting the outcome."""
+    _orders: dict[int, list[str]] = field(default_factory=dict)
+    """Names in the order of their trials, by round."""
 
     @property
     def is_present_stopped(self) -> bool:
         """True if a trial of the present configuration was stopped by the budget, and not by the
         user's own limit."""
-        state = self._states[YOURS]
+        state = self.states[YOURS]
         is_stopped = state.result.failure_kind == FailureKind.TIMEOUT
-        return is_stopped and state.entry.job.trial_timeout_s < self._timeout_s
+        return is_stopped and state.entry.job.trial_timeout_s < self.timeout_s
 
-    def _describe_no_room(self) -> str:
-        """The reason for an error if no trial of the present configuration has ended in time."""
-        spending, trial_s = self.spending, self._states[YOURS].entry.job.trial_timeout_s
-        trial_s = max(self.file.trial_s, min(trial_s, spending.seconds_used))
-        larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
-        spent = f"a trial of yours did not end within {spending.seconds_used:.0f} s"
-        given = f"budget={spending.budget.seconds:g}s is too short"
-        return f"{given}: {spent}; allowed: such as {larger}, with resume=last to go on from here"
-
-    def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
-        """The winner and the present configuration, for the passes after the race."""
-        # A configuration is recommended only if all of its data was compared. The time limit of
-        # that pass is at least twice the longest trial, because the machine may be busier now.
-        if outcome.is_faster:
-            longest_s = self.spending.longest_trial_s(outcome.winner)
-            self._limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
-            yield self._states[outcome.winner]
-        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
-            yield self._states[outcome.present]
-        else:
-            self.unobserved.append(outcome.present)
-
-    def _note_rounds(self) -> None:
+    def note_rounds(self) -> None:
         """Write the order of the jobs in each round; a trial by itself knows only its own job."""
-        for name, state in self._states.items():
+        for name, state in self.states.items():
             if state.is_running and state.prepared is not None:
                 orders = [order for order in self._orders.values() if name in order]
-                names = [[self._states[each].result.name for each in order] for order in orders]
+                names = [[self.states[each].result.name for each in order] for order in orders]
                 state.update(rounds=names)
 
-    def _measure(self, name: str, number: int, room: float) -> float | None:
-        """The cost of a trial, which an earlier session may have run; None if it failed."""
-        assert self._run_round is not None
-        state, before_s = self._states[name], self.spending.seconds_used
-        begun = sum(each.has_begun for each in self._states.values())
-        self.spending.ending_s = self._ending_s + ENDING_OF_JOB_S * begun
+    def measure(self, name: str, number: int, room: float) -> float | None:
+        """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
+        failed."""
+        state = self.states[name]
+        before_s = self.spending.seconds_used
+        begun = sum(each.has_begun for each in self.states.values())
+        self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
         if self.objective in TRIAL_COSTS:
             if state.is_running:
-                self._run_round([state], number)
+                self.run_round([state], number)
             cost = self._find_cost(state, number)
         else:
             # A trial compares the data of the configuration, which passes don't.
             if state.is_running and not state.result.trials:
-                self._run_round([state], number)
+                self.run_round([state], number)
             cost = self._run_pass(name, number)
         # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
@@ -153,21 +197,22 @@ class RaceSchedule:
     def _prepare_within(self, name: str, room: float) -> None:
         """Prepare the configuration's data if this is its first trial. Preparing and the trial
         after it take no longer than the share `room` of the budget, if the budget is a time."""
-        assert self._run_round is not None
-        state, before_s = self._states[name], self.spending.seconds_used
+        state = self.states[name]
+        before_s = self.spending.seconds_used
         budget_s = self.spending.budget.seconds
         room_s = math.inf if budget_s is None else room * budget_s
-        self._limit_s(name, room_s)
+        self.limit_s(name, room_s)
         if state.prepared is None and not state.has_begun:
-            self._run_round([state], None)
+            self.run_round([state], None)
             # Writing a store has used a part of the room, and the trial gets the rest.
-            self._limit_s(name, room_s - (self.spending.seconds_used - before_s))
+            self.limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
-    def _limit_s(self, name: str, seconds: float) -> None:
-        """Let preparing its data, trials and passes take no longer than this, and trials and passes
-        no longer than the user's own limit."""
-        state, limit_s = self._states[name], max(SHORTEST_LIMIT_S, seconds)
-        job = replace(state.entry.job, trial_timeout_s=min(self._timeout_s, limit_s))
+    def limit_s(self, name: str, seconds: float) -> None:
+        """Limit the time of preparing its data, of its trials and of its passes; the user's own
+        limit also applies to trials and passes."""
+        state = self.states[name]
+        limit_s = max(SHORTEST_LIMIT_S, seconds)
+        job = replace(state.entry.job, trial_timeout_s=min(self.timeout_s, limit_s))
         most_prepare_s = None if math.isinf(limit_s) else limit_s
         state.entry = replace(state.entry, job=job, most_prepare_s=most_prepare_s)
 
@@ -180,8 +225,10 @@ class RaceSchedule:
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:
-        """The cost of an instrumented pass, which an earlier session may have run."""
-        state, known = self._states[name], self.file.costs.setdefault(name, {})
+        """Run an instrumented pass, unless an earlier session has run it; returns its cost, or None
+        if it failed."""
+        state = self.states[name]
+        known = self.file.costs.setdefault(name, {})
         if not state.is_running or state.prepared is None:
             return None
         if str(number) not in known:
@@ -230,24 +277,26 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
+    simplest = choose_simplest(file.changes, file.predicted)
     schedule = RaceSchedule(
         surrogate=make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
-        rules=_choose_rules(settings.budget),
+        rules=_choose_rules(settings.budget, [names[place] for place in simplest]),
         spending=spending,
         file=file,
         folder=folder,
     )
     tracking = SweepTracker(first.tracker, folder)
     results = run_sweep(jobs, first.sweep, tracking, progress, schedule=schedule)
-    # run_sweep has called the schedule, which sets the outcome or raises.
+    # run_sweep has called the schedule, which sets both or raises.
+    assert schedule.trials is not None
     assert schedule.outcome is not None
     return TuneOutcome(
         race=schedule.outcome,
         objective=settings.objective,
         label=f"{results[0].name}, {next(iter(first.job.benchmark))}",
         file=file,
-        reasons=_find_reasons(names, results, is_stopped=schedule.is_present_stopped),
+        reasons=_find_reasons(names, results, is_stopped=schedule.trials.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
         seconds=spending.seconds_used,
@@ -257,10 +306,11 @@ def run_race(
     )
 
 
-def _choose_rules(budget: TuneBudget) -> RaceRules:
-    """The rules of a race with this budget."""
+def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
+    """Choose the rules of a race with this budget. first: names that run first."""
     # The passes after a race take time, but are not trials: other budgets need not keep room.
-    return RaceRules(finishing=0 if budget.seconds is None else PASSES)
+    finishing = 0 if budget.seconds is None else PASSES
+    return RaceRules(finishing=finishing, first=tuple(first))
 
 
 def _find_reasons(
@@ -285,10 +335,3 @@ def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, fl
             if attribution.resources and attribution.resources.peak_pss_mib:
                 peaks[name] = attribution.resources.peak_pss_mib
     return peaks
-
-
-def check_outcome(outcome: TuneOutcome) -> TuneOutcome:
-    """The outcome; raises UsageError if the present configuration has failed."""
-    if reason := outcome.reasons.get(YOURS):
-        raise UsageError(f"the present configuration has failed: {plain_reason(reason)}")
-    return outcome

@@ -1,4 +1,4 @@
-"""The choice of the processes, or of the number of threads, that read a loader's source."""
+"""Choose the processes or threads that read a source, and how far they read ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP_BYTES = 4 << 20
 UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
 MAX_WAITING_THREADS = 16
-"""The same for threads whose samples wait for a disk or a network: they hardly need the cores."""
+"""Maximum number of threads whose samples wait for a disk or a network: they hardly need cores."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,16 @@ class Tuning:
 
     @property
     def most_threads(self) -> int:
-        """The number of threads that an epoch has at most."""
+        """Maximum number of threads in an epoch."""
         return max(self.num_threads, self.waiting_threads)
 
 
 def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
-    """The processes that read a Dataset, if any do; raises ValueError if the system has none.
+    """The processes that read a Dataset, if any do; raises ValueError if this system can't start
+    them.
 
-    Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
-    share.
+    Rows are read by threads, which do not hold the interpreter's lock, and so is a Dataset that
+    threads may share.
     """
     processes = settings.workers
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
@@ -105,42 +106,70 @@ def tune(
     target: the device of the batches; None: the CPU. by_core: the native core can make the rows.
     by_processes: processes read the source. Raises ValueError for several threads of an iterable.
     """
-    num_threads, is_copied = settings.num_threads, settings.transform is None
-    # A thread that copies batches to a device is worthwhile in any case.
-    is_plain = target is None and not settings.pins
     if isinstance(source, IterableSource):
         return _tune_iterable(settings, source)
-    if num_threads is None and by_processes:
+    is_plain = target is None and not settings.pins
+    asked_for = _threads_asked_for(settings, is_plain=is_plain, by_processes=by_processes)
+    tuning = (
+        _tune_rows(settings, source, asked_for, target, by_core=by_core)
+        if isinstance(source, ColumnSource)
+        else _tune_dataset(settings, source, asked_for, is_plain=is_plain)
+    )
+    return replace(tuning, is_bounded=settings.prefetch_factor is None)
+
+
+def _threads_asked_for(
+    settings: LoaderSettings, *, is_plain: bool, by_processes: bool
+) -> int | None:
+    """The number of threads that follows from the settings; None: it is to be chosen.
+
+    is_plain: batches are delivered as they are collated, in memory of the CPU that is not pinned.
+    """
+    if settings.num_threads is not None:
+        return settings.num_threads
+    if by_processes:
         # Processes need no thread, unless one transforms their batches or brings them elsewhere.
-        num_threads = 0 if is_copied and is_plain else 1
-    elif num_threads is None:
-        num_threads = settings.num_workers
-    is_rows = isinstance(source, ColumnSource)
-    is_shared = not is_rows and source.is_thread_safe
-    is_adaptive = not is_rows and num_threads is None
-    # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
-    # ask for that.
-    if is_adaptive and not is_shared:
-        num_threads = 1
-    is_cheap = is_rows and not source.is_slow and is_copied
+        return 0 if settings.transform is None and is_plain else 1
+    return settings.num_workers
+
+
+def _tune_rows(
+    settings: LoaderSettings,
+    source: ColumnSource,
+    num_threads: int | None,
+    target: torch.device | None,
+    *,
+    by_core: bool,
+) -> Tuning:
+    """The tuning for columns."""
+    is_cheap = not source.is_slow and settings.transform is None
     workload = Workload(
-        row_nbytes=source.row_nbytes if is_rows else 0,
+        row_nbytes=source.row_nbytes,
         batch_size=settings.batch_size or 1,
         num_samples=len(source),
         is_cheap=is_cheap,
         is_native=is_cheap and by_core and target is None,
         is_grouped=is_cheap and target is not None,
     )
-    tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
-    is_adaptive = is_adaptive and is_plain
-    waiting_threads = MAX_WAITING_THREADS if is_adaptive and is_shared else 0
-    is_bounded = settings.prefetch_factor is None
-    return replace(
-        tuning,
-        is_adaptive=is_adaptive,
-        waiting_threads=waiting_threads,
-        is_bounded=is_bounded,
+    return choose_tuning(workload, num_threads, settings.prefetch_factor)
+
+
+def _tune_dataset(
+    settings: LoaderSettings, source: DatasetSource, num_threads: int | None, *, is_plain: bool
+) -> Tuning:
+    """The tuning for a Dataset, whose samples are taken to cost more than their copies."""
+    # A thread that copies batches to a device is worthwhile in any case.
+    is_adaptive = num_threads is None and is_plain
+    # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
+    # ask for that.
+    if num_threads is None and not source.is_thread_safe:
+        num_threads = 1
+    workload = Workload(
+        row_nbytes=0, batch_size=settings.batch_size or 1, num_samples=len(source), is_cheap=False
     )
+    tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
+    waiting_threads = MAX_WAITING_THREADS if is_adaptive and source.is_thread_safe else 0
+    return replace(tuning, is_adaptive=is_adaptive, waiting_threads=waiting_threads)
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
@@ -156,8 +185,8 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         # a thread has read ahead would be lost to a program that leaves an epoch early, and goes on
         # with an iterable that carries on where it was.
         num_threads = 1 if source.workers else 0
-    is_bounded, ahead = settings.prefetch_factor is None, settings.prefetch_factor or 2
-    return Tuning(num_threads, ahead, is_bounded=is_bounded)
+    ahead = settings.prefetch_factor
+    return Tuning(num_threads, ahead or 2, is_bounded=ahead is None)
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
@@ -186,7 +215,8 @@ def choose_tuning(
 
 
 def _choose_threads(workload: Workload, nbytes: int) -> int:
-    is_cheap, epoch_nbytes = workload.is_cheap, workload.row_nbytes * workload.num_samples
+    is_cheap = workload.is_cheap
+    epoch_nbytes = workload.row_nbytes * workload.num_samples
     is_copied_here = is_cheap and not workload.is_native and not workload.is_grouped
     if is_copied_here or (is_cheap and epoch_nbytes <= UNTHREADED_BYTES):
         return 0
