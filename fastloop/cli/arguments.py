@@ -10,6 +10,7 @@ from pathlib import Path
 from fastloop.core.types import UsageError
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys instead of printing them."""
 
 
 def parse_settings(

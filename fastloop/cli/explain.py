@@ -110,7 +110,8 @@ def _explain(requests: Sequence[JobRequest]) -> None:
         explanation = explain_job(request, compose_changed, progress, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
-    print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
+    may_try = bool(sweep.tries or sweep.what_if)
+    print(f"{format_explanation(explanation, may_try)}\n\nfiles:  {path}")
     print(f"        {TIMELINE_SVG} and {TIMELINE_TRACE} (for ui.perfetto.dev) are next to it")
     if explanation.best and _write_best(explanation.best, folder):
         print(f"best:   python -m fastloop.run -cd {shlex.quote(str(folder))} experiment=best")

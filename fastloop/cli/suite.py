@@ -161,21 +161,25 @@ def _verify(names: Sequence[str]) -> int:
     if not names:
         print("suite verify: allowed: one or more files of fastloop suite", file=sys.stderr)
         return UNREADABLE
-    statuses = {0}
+    is_altered = False
+    is_unreadable = False
     for name in names:
         try:
             document = load_suite(Path(name))
         except UsageError as error:
             print(error, file=sys.stderr)
-            statuses.add(UNREADABLE)
+            is_unreadable = True
             continue
-        problems, shown = find_problems(document), printable(name)
+        problems = find_problems(document)
+        is_altered = is_altered or bool(problems)
+        shown = printable(name)
         for problem in problems:
             print(f"{shown}: {problem}", file=sys.stderr)
         if not problems:
             print(f"{shown}: every figure of {len(document.cells)} cells follows from its windows")
-        statuses.add(ALTERED if problems else 0)
-    return ALTERED if ALTERED in statuses else max(statuses)
+    if is_altered:
+        return ALTERED
+    return UNREADABLE if is_unreadable else 0
 
 
 def _write_site(given: dict[str, str]) -> None:

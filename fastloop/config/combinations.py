@@ -40,6 +40,7 @@ from fastloop.config.hydra_api import (
     hydra_compose,
 )
 from fastloop.config.messages import ConfigError, unknown_setting
+from fastloop.config.user_options import OWN
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
 RAW = "raw"
@@ -178,7 +179,7 @@ def _compose_own(
 
     lacking: settings that the options are known to lack, with their errors; more are added.
     """
-    overrides = without_force(overrides)
+    given, overrides = overrides, without_force(overrides)
     # Hydra reports one unknown setting at a time, so it is asked again without it.
     for setting in lacking:
         overrides = leave_out(overrides, setting)
@@ -186,10 +187,27 @@ def _compose_own(
         try:
             return _compose(name, overrides, number, folder), overrides
         except ForeignSetting as error:
-            rest = leave_out(overrides, error.name)
+            setting, rest = error.name, leave_out(overrides, error.name)
             if rest == overrides:
                 raise
-            lacking[error.name], overrides = error, rest
+            is_forced = any(text.startswith(f"++{setting}=") for text in given)
+            # A file may name code of the user's own, to which ++ adds an argument of that name.
+            if is_forced and _is_own_code(name, rest, setting.rpartition(".")[0]):
+                overrides = tuple(
+                    f"++{text}" if name_in(text) == setting else text for text in overrides
+                )
+            else:
+                lacking[setting], overrides = error, rest
+
+
+def _is_own_code(name: str, overrides: Sequence[str], group: str) -> bool:
+    """True if the option of the job is a class or a function of the user's own."""
+    choices = [text for text in overrides if not VALUE_IN_OPTION.match(text)]
+    # Any other error in them is reported when the job is composed.
+    with suppress(HydraException):
+        target = OmegaConf.select(hydra_compose(name, choices), f"{group}._target_")
+        return isinstance(target, str) and not target.startswith(OWN)
+    return False
 
 
 def compose_each(

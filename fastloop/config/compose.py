@@ -36,7 +36,7 @@ from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
-from fastloop.config.show_config import config_text
+from fastloop.config.show_config import config_text, print_config_info
 from fastloop.config.store_choice import describe_missing_store
 from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code
@@ -113,6 +113,8 @@ def _print_information(line: CommandLine) -> bool:
         return True
     if (text := config_text(line)) is not None:
         print(text, end="")
+        return True
+    if print_config_info(line):
         return True
     if line.prints_info:
         run_hydra(line, lambda _: None)

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from fastloop.config.catalogue import default_of, option_values, options_of
+from fastloop.config.catalogue import default_of, option_values, options_of, settings
 from fastloop.config.user_options import OPTION_METHODS, pass_to_own_code
 from fastloop.core.user_code import parameters_of
 from fastloop.core.user_source import read_parameters
@@ -25,6 +26,8 @@ DIRECT = "fastloop.options.placement.direct.DirectPlacement"
 PAD = "fastloop.options.collate.pad.PadCollate"
 FITS_PADDED = "recursive"
 """The placement that takes the place of the default for padded batches."""
+_NAMES_IN_FILES: WeakKeyDictionary[Any, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
+"""Hydra's global object -> what `_names_in_files` has found while it was the global one."""
 
 
 def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
@@ -71,13 +74,30 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     if _is_chosen(name, overrides, group):
         stay = _names_to_keep(values.get("_target_"), left)
     else:
-        # Without the group's default, the node has what the files set, and nothing else.
         others = [override for override in overrides if override not in own]
-        stay = hydra.compose(name, [*pass_to_own_code(others), f"~{group}"]).get(group) or {}
+        stay = _names_in_files(name, others, group)
     with open_dict(node):
         for key in left:
             if key not in stay:
                 del node[key]
+
+
+def _names_in_files(name: str, others: Sequence[str], group: str) -> frozenset[str]:
+    """Names of the settings that the files set in the group, besides those of its default option.
+
+    others: the overrides, without those of the group.
+    """
+    # Jobs of a sweep often differ in settings at the top level alone, which are in no group, and
+    # composing takes a tenth of a second. The files may change until the next command, for which
+    # Hydra has another global object.
+    found = _NAMES_IN_FILES.setdefault(GlobalHydra.instance().hydra, {})
+    names = {setting.name for setting in settings()}
+    of_options = [text for text in others if text.lstrip("+").partition("=")[0] not in names]
+    # Without the group's default, the node has what the files set, and nothing else.
+    key = (name, *pass_to_own_code(of_options), f"~{group}")
+    if key not in found:
+        found[key] = frozenset(hydra.compose(name, [*key[1:]]).get(group) or ())
+    return found[key]
 
 
 def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:

@@ -1,20 +1,27 @@
-"""The answer to --cfg: the configuration that the job of a command line gets, as yaml."""
+"""The answers to --cfg and --info: the configuration that the job of a command line gets."""
 
 from __future__ import annotations
 
 import argparse
+from copy import deepcopy
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import Container, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 
 from fastloop.config.command_line import CommandLine
 from fastloop.config.hydra_api import CONFIG_NAME, compose_api, hydra_compose
 from fastloop.config.messages import ConfigError
+from fastloop.config.user_options import pass_to_own_code
 
-WITH_CFG = {"--cfg", "--package", "--resolve", "--config-path", "--config-name", "--config-dir"}
+OF_FILES = {"--config-path", "--config-name", "--config-dir"}
+WITH_CFG = OF_FILES | {"--cfg", "--package", "--resolve"}
 """Flags that may stand beside --cfg."""
+WITH_INFO = OF_FILES | {"--info"}
+"""Flags that may stand beside --info."""
+WITH_CONFIG = ("all", "config")
+"""Values of --info that show the configuration."""
 
 
 def config_text(line: CommandLine) -> str | None:
@@ -25,18 +32,11 @@ def config_text(line: CommandLine) -> str | None:
 
     Raises ConfigError for a package that is not there, and Hydra's exceptions.
     """
-    flags = {flag for flag in line.flags if flag.startswith("--")}
-    if "--cfg" not in flags or not flags <= WITH_CFG:
+    asked = _read_flags(line)
+    if asked.cfg is None or not _flags_of(line) <= WITH_CFG:
         return None
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--cfg")
-    parser.add_argument("--package")
-    parser.add_argument("--resolve", action="store_true")
-    asked, _ = parser.parse_known_args([*line.flags])
-    # Hydra itself would show the defaults that the composition of a job replaces or leaves out.
     with compose_api(line):
-        name = line.config_name or CONFIG_NAME
-        cfg: Any = hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        cfg: Any = _compose(line)
         HydraConfig.instance().set_config(cfg)
         OmegaConf.set_readonly(cfg.hydra, None)
         cfg = GlobalHydra.instance().hydra.get_sanitized_cfg(cfg, asked.cfg)  # pyright: ignore
@@ -48,6 +48,45 @@ def config_text(line: CommandLine) -> str | None:
     if not isinstance(part, Container):
         return "null\n" if part is None else f"{part}\n"
     return f"# @package {asked.package}\n{_as_yaml(part, asked.resolve)}"
+
+
+def print_config_info(line: CommandLine) -> bool:
+    """Print the answer to --info, with the configuration that --cfg shows; False for another line,
+    and for values of --info that show no configuration.
+
+    Raises ConfigError and Hydra's exceptions.
+    """
+    asked = _read_flags(line)
+    if asked.info not in WITH_CONFIG or not _flags_of(line) <= WITH_INFO:
+        return False
+    with compose_api(line):
+        cfg = _compose(line)
+        hydra: Any = GlobalHydra.instance().hydra
+        # Hydra prints the parts of the answer, of which each composes the configuration anew.
+        hydra.compose_config = lambda **_: deepcopy(cfg)
+        name = line.config_name or CONFIG_NAME
+        hydra.show_info(asked.info, name, [*pass_to_own_code(line.overrides)])
+    return True
+
+
+def _flags_of(line: CommandLine) -> set[str]:
+    return {flag for flag in line.flags if flag.startswith("--")}
+
+
+def _read_flags(line: CommandLine) -> argparse.Namespace:
+    """The values of the flags that ask for the configuration; None for one that is not there."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in ("--cfg", "--info", "--package"):
+        parser.add_argument(flag)
+    parser.add_argument("--resolve", action="store_true")
+    return parser.parse_known_args([*line.flags])[0]
+
+
+def _compose(line: CommandLine) -> DictConfig:
+    """The configuration with Hydra's part; call it in the context of `compose_api`."""
+    # Hydra itself would show the defaults that the composition of a job replaces or leaves out.
+    name = line.config_name or CONFIG_NAME
+    return hydra_compose(name, list(line.overrides), return_hydra_config=True)
 
 
 def _as_yaml(cfg: Any, is_resolved: bool) -> str:

@@ -191,7 +191,8 @@ def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
         return pytree.tree_map(_encode_text, sample)
     allowed = TEXTS_ALLOWED
     if strings == "leave_out":
-        sample, allowed = _without_texts(sample), LEFT_OUT
+        sample = _without_texts(sample)
+        allowed = LEFT_OUT
     # Texts are searched for in the first sample only, because a search in each would take time.
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):

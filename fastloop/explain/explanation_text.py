@@ -35,9 +35,12 @@ def to_json(explanation: Explanation) -> str:
     return json.dumps({"schema": SCHEMA, **asdict(explanation)}, indent=1) + "\n"
 
 
-def format_explanation(explanation: Explanation) -> str:
+def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
     """The text that is printed: whether the machine was quiet, the verdict, the ladder, causes,
-    what-ifs, and the best command."""
+    what-ifs, and the best command.
+
+    may_try: False if no change was to be tried, by try=0 without what_if=.
+    """
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
     head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
@@ -54,7 +57,7 @@ def format_explanation(explanation: Explanation) -> str:
         ratio = significant(explanation.model_ratio)
         lines.append(f"the model gives {ratio} times the measured epoch of the job as it is")
     lines += ["", *wrap([_timeline_text(explanation.timeline)])]
-    return "\n".join([*lines, "", _last_line(explanation)])
+    return "\n".join([*lines, "", _last_line(explanation, may_try)])
 
 
 def _timeline_text(epoch: InstrumentedEpoch) -> str:
@@ -123,14 +126,15 @@ def _gain_text(gain: Estimate | None) -> str:
     return show_estimate(gain, show_percent) if gain else ""
 
 
-def _last_line(explanation: Explanation) -> str:
+def _last_line(explanation: Explanation, may_try: bool) -> str:
     """The command of the best change, or how much a change may save if none does for sure."""
     if explanation.best:
         # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:
-        return "nothing was tried: no change seemed worth it or could run, or try=0 was given"
+        reason = "no change seemed worth it or could run" if may_try else "try=0"
+        return f"nothing was tried: {reason}"
     most = max(gain.high for gain in gains)
     if most < LEAST_POSSIBLE_GAIN:
         return f"nothing that was tried saves more than {show_percent(max(0.0, most))}"

@@ -149,7 +149,8 @@ class ThreadLog:
     def _extend(self) -> bool:
         """Map more records; False if the disk is full."""
         try:
-            self.records, self.place = _map_more(self.path), 0
+            self.records = _map_more(self.path)
+            self.place = 0
             self.num_bytes = len(self.records)
         except OSError:
             if not self.is_lenient:
@@ -210,7 +211,8 @@ class EventLog:
         key = self.folder, (get_ident(), kind)
         log = _logs.get(key) or self._add_log(key, self._lane_of_process(), kind)
         log.current = current_batch()
-        _last.folder, _last.log = self.folder, log
+        _last.folder = self.folder
+        _last.log = log
         return log
 
     def of_lane(self, lane: LaneKey) -> ThreadLog:
@@ -287,8 +289,8 @@ class EventLog:
         # and a process that only reads needs no torch.
         from torch.utils.data import get_worker_info
 
-        process_id, info = os.getpid(), get_worker_info()
-        is_loop = self.main_process_id in (None, process_id)
+        info = get_worker_info()
+        is_loop = self.main_process_id in (None, os.getpid())
         lane = LOOP_LANE if is_loop else LaneKey(LaneKind.PROCESS)
         # torch tells this in worker processes only.
         return lane if info is None else LaneKey(LaneKind.WORKER, info.id)

@@ -89,7 +89,10 @@ class Environment:
         files = [_digest(path) for path in _local_files(self)]
         compiled_for = [(name, version_of(name)) for name in COMPILED_FOR]
         requirements = sorted(self.requirements)
-        return fingerprint(FORMAT, sys.version, sys.prefix, requirements, files, compiled_for)
+        # A virtual environment may be reached by a symbolic link, too. Its interpreter is a link to
+        # the base's, so that the interpreter's real path would not tell it.
+        prefix = os.path.realpath(sys.prefix)
+        return fingerprint(FORMAT, sys.version, prefix, requirements, files, compiled_for)
 
     @property
     def folder(self) -> Path:

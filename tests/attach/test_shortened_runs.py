@@ -197,6 +197,49 @@ def test_script_that_catches_its_end_ends_all_the_same():
     assert "ended by force: it goes on after SystemExit" in process.stderr
 
 
+def test_function_of_atexit_that_asks_for_batches_ends_quietly():
+    """As a last evaluation, in a script that has caught SystemExit."""
+    program = (
+        "import atexit\n"
+        "from fastloop.explain.attach.early_stop import end_script\n"
+        "atexit.register(print, 'the end')\n"
+        "def evaluate():\n"
+        "    print('begun')\n"
+        "    end_script(2)\n"
+        "    print('ended')\n"
+        "atexit.register(evaluate)\n"
+        "end_script(2)\n"
+    )
+    process = run_program(program)
+    assert process.stdout == "begun\nthe end\n"
+    assert process.stderr == "fastloop: the script is ended by force: it goes on after SystemExit\n"
+
+
+@pytest.mark.parametrize("second", ["main", "thread"])
+def test_clean_up_of_a_forced_end_waits_for_another_thread_that_ends_meanwhile(second):
+    program = (
+        "import atexit, threading\n"
+        "from fastloop.explain.attach.early_stop import end_script\n"
+        "begun, ended = threading.Event(), threading.Event()\n"
+        "def clean_up():\n"
+        "    begun.set()\n"
+        "    ended.wait()\n"
+        "    print('clean')\n"
+        "atexit.register(clean_up)\n"
+        "def ask():\n"
+        "    begun.wait()\n"
+        "    try:\n"
+        "        end_script(2)\n"
+        "    finally:\n"
+        "        ended.set()\n"
+        "threading.Thread(target=end_script).start()\n"
+    )
+    start = "ask()\n" if second == "main" else "threading.Thread(target=ask).start()\n"
+    process = run_program(program + start + "threading.Event().wait()\n")
+    assert process.stdout == "clean\n"
+    assert process.stderr == "fastloop: the script is ended by force: its loop is in a thread\n"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(("trials", "asked", "is_forced"), [(6, 1, False), (99, 1, True)])
 def test_script_that_goes_on_after_its_end_may_finish(tmp_path, trials, asked, is_forced):

@@ -479,6 +479,15 @@ def test_text_and_json_agree(gain, last):
     assert values["ladder"]["rows"][-1]["hidden_ms"] is None
 
 
+@pytest.mark.parametrize(
+    ("may_try", "reason"), [(False, "try=0"), (True, "no change seemed worth it or could run")]
+)
+def test_last_line_says_why_nothing_was_tried(may_try, reason):
+    ladder = build_ladder(rounds(step=1, copy=1, read=3), BATCHES, {})
+    text = format_explanation(explanation_of(ladder, (what_if("x", None),)), may_try)
+    assert text.splitlines()[-1] == f"nothing was tried: {reason}"
+
+
 def noisy_rounds(generator, noise: float, **seconds: float) -> list[dict[Part, EpochTimes]]:
     """Five rounds in which every pass has noise of its own; 0.1 % of each is in next()."""
     drawn = []

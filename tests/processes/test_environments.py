@@ -21,7 +21,9 @@ from packaging.requirements import Requirement
 from tiny_wheels import write_wheel
 
 from fastloop.core.atomic_files import hold_lock
+from fastloop.core.fingerprints import fingerprint
 from fastloop.core.machine import PACKAGES
+from fastloop.core.optional_libraries import version_of
 from fastloop.core.types import FailureKind, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import environments
@@ -411,6 +413,21 @@ def test_the_name_does_not_depend_on_the_order_of_requirements():
     keys = {Environment(requirements=each).key for each in [("a", "b"), ("b", "a")]}
     assert len(keys) == 1
     assert Environment(requirements=("a",)).key not in keys
+
+
+def test_the_name_does_not_depend_on_the_links_to_the_main_environment(tmp_path, monkeypatch):
+    folder, link, nested = (tmp_path / name for name in ("real", "link", "nested"))
+    folder.mkdir()
+    link.symlink_to(folder)
+    nested.symlink_to(link)
+    keys = set[str]()
+    for prefix in (folder, link, nested, tmp_path):
+        monkeypatch.setattr(sys, "prefix", str(prefix))
+        keys.add(Environment(requirements=("a",)).key)
+    assert len(keys) == 2
+    # One that is reached without a link has the name that it had before links were followed.
+    versions = [(name, version_of(name)) for name in ("torch", "numpy")]
+    assert fingerprint(1, sys.version, str(tmp_path), ["a"], [], versions) in keys
 
 
 def test_an_environment_that_was_moved_is_built_again(outputs):

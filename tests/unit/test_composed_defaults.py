@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import hydra
 import pytest
 import yaml
 from commands import run_fastloop
@@ -117,6 +118,41 @@ def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, override
     assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model.kwargs == kwargs
 
 
+def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, monkeypatch):
+    composed = []
+    compose = hydra.compose
+
+    def count(name, overrides, **others):
+        composed.append("~model" in overrides)
+        return compose(name, overrides, **others)
+
+    monkeypatch.setattr(hydra, "compose", count)
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "own.yaml"
+    words = ("-m", HIDDEN, "experiment=own", "batch_size=1,2,3")
+    line = read_command_line(["-cd", str(tmp_path), *words])
+    # The file may be changed between two commands of one process, as in a notebook.
+    for text, kept in (("model:\n  hidden: 512\n", {"hidden": 512}), ("epochs: 2\n", {})):
+        file.write_text(f"# @package _global_\n{text}")
+        composed.clear()
+        jobs = compose_combinations(line).each
+        assert [each.values["batch_size"] for each in jobs] == [1, 2, 3]
+        node = {"_target_": HIDDEN.partition("=")[2], **kept}
+        assert all(each.values["model"] == node for each in jobs)
+        assert sum(composed) == 1
+
+
+def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
+    """Other datasets have such settings as well, but this one has them only by ++."""
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndataset:\n  _target_: my_code.Rooted\n"
+    (tmp_path / "experiment" / "own.yaml").write_text(text)
+    own = ["-cd", str(tmp_path), "experiment=own"]
+    line = read_command_line([*own, "-m", "++dataset.root=a,b", "++dataset.count=3"])
+    nodes = [each.values["dataset"] for each in compose_combinations(line).each]
+    assert [(node["root"], node["count"]) for node in nodes] == [("a", 3), ("b", 3)]
+
+
 CHOSEN = "defaults:\n  - override /model: toynet\n"
 
 
@@ -214,6 +250,18 @@ def test_shown_configuration_is_that_of_the_job(tmp_path, words, shown):
         assert composed["placement"]["_target_"].endswith(shown)
     else:
         assert composed[words[0].partition("=")[0]] == shown
+
+
+@pytest.mark.parametrize("info", ["config", "all"])
+def test_info_shows_the_configuration_that_cfg_shows(tmp_path, info):
+    (tmp_path / "mine.py").write_text(ROWS)
+    words = ("model=mine.Net", "dataset=mine.Rows", "dataset.count=12", "collate=pad")
+    shown = run_fastloop(*words, "--cfg", "job", cwd=tmp_path).stdout
+    process = run_fastloop(*words, "--info", info, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.endswith(f"\n{shown}\n")
+    for head in ("Config search path", "Defaults Tree", "Defaults List"):
+        assert f"\n{head}\n****" in process.stdout
 
 
 def test_shown_part_of_a_configuration_is_resolved(tmp_path):

@@ -31,6 +31,8 @@ FLUSH_S = 1.0
 """Maximum time to write their output after that: to a full pipe it may take forever."""
 ASKED = "stop.json"
 """File in the folder with the early end that is asked for."""
+_FORCED_END = threading.Lock()
+"""The thread that ends this process by force has acquired it, and never releases it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,10 @@ def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and earlier < most:
         sys.exit(0)
+    # A function of atexit, or another thread, may ask for a batch meanwhile. It ends by SystemExit,
+    # and the forced end goes on with its further functions.
+    if not _FORCED_END.acquire(blocking=False):
+        sys.exit(0)
     # In another thread SystemExit ends that thread alone, and the main one would wait for its
     # batches for ever.
     reason = "it goes on after SystemExit" if is_main else "its loop is in a thread"
@@ -149,10 +155,22 @@ def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn
     _flush_streams()
     # A child of multiprocessing has these functions of its parent, and does not run them.
     if multiprocessing.parent_process() is None:
+        _hide_exits()
         with suppress(Exception):
             atexit._run_exitfuncs()
     _flush_streams()
     os._exit(0)
+
+
+def _hide_exits() -> None:
+    """Print no traceback of a function of `atexit` that ends by SystemExit."""
+    tell = sys.unraisablehook
+
+    def tell_others(ignored: sys.UnraisableHookArgs) -> None:
+        if not isinstance(ignored.exc_value, SystemExit):
+            tell(ignored)
+
+    sys.unraisablehook = tell_others
 
 
 def _end_late() -> None:

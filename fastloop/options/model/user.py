@@ -45,9 +45,10 @@ class UserModel:
             raise unfit_error(self.target, "(input, int64 target)", describe_sample(sample))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-        """A new module of the target, or a copy if the target is a module itself.
+        """A copy of the target's module, or the module itself if a class makes one that torch can't
+        copy.
 
-        Raises BadData if that fails or returns no module, and Unsupported for lazy layers.
+        Raises BadData if there is no module, and Unsupported for lazy layers.
         """
         target = module = locate(self.target)
         if not isinstance(target, nn.Module):
