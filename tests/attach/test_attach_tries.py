@@ -68,9 +68,10 @@ def main():
         batch_size=16,
         shuffle=True,
     )
+    weights = torch.ones(8, requires_grad=True)
     for epoch in range(2):
         for images, _ in loader:
-            images.mean()
+            (images @ weights).mean().backward()
         with open("losses.txt", "a") as file:
             file.write("one epoch\\n")
     print("done")
@@ -206,14 +207,13 @@ class KnownRunner:
         # Noise of 1 %, other in each run.
         return self.times[change.name] * (1 + 0.01 * (len(self.runs) % 3 - 1))
 
-    def digests(self, change, limit_s):
+    def rerun_hashed(self, change, limit_s):
         if change.name not in self.times:
             raise Unsupported("the script ended before batch 40: ValueError: no")
-        return [1, 2]
+        return HashedRun(digests=[1, 2], seconds=0.0, once_s=0.0, hash_s=0.0)
 
     def run_hashed(self, change, limit_s):
-        digests = self.digests(change, limit_s)
-        return HashedRun(digests=digests, seconds=0.0, once_s=0.0, hash_s=0.0)
+        return self.rerun_hashed(change, limit_s)
 
 
 @dataclass
@@ -347,8 +347,8 @@ def test_script_that_can_not_be_run_again_is_told():
 class FailingRunner(KnownRunner):
     """Only the first run of the script as it is succeeds, in which samples are hashed."""
 
-    def digests(self, change, limit_s):
-        return [1, 2]
+    def rerun_hashed(self, change, limit_s):
+        return HashedRun(digests=[1, 2], seconds=0.0, once_s=0.0, hash_s=0.0)
 
 
 def test_no_change_runs_after_the_script_as_it_is_has_failed():
@@ -453,7 +453,7 @@ def test_samples_of_runs_of_another_length_are_compared(tmp_path, monkeypatch):
     assert 0 < first.once_s < first.seconds
     assert len(first.digests) == 1, "of the first pass, which has eight of the twelve batches"
     runner.lengthen(16)
-    assert runner.digests(WORKERS, 120.0) == first.digests
+    assert runner.rerun_hashed(WORKERS, 120.0).digests == first.digests
     assert runner.seconds(AS_IS, 120.0) > 0
 
 
@@ -691,6 +691,8 @@ def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):
     assert not any(each["failure"] for each in tried["changes"])
     assert tried["best"], process.stderr
     assert tried["same_samples"] is True
+    assert tried["losses"]["same"] is True
+    assert 0 < tried["losses"]["count"] <= 20, "of the first pass"
     subprocess.run(["git", "apply", path.with_name("attach.patch")], cwd=tmp_path, check=True)
     assert (tmp_path / "train.py").read_text() != SLEEPY
     after = subprocess.run(

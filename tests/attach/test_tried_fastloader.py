@@ -47,13 +47,13 @@ def begin_run(folder, use, call="DataLoader", made_at=None):
 
 def test_script_gets_the_fastloader_with_the_same_samples(tmp_path):
     plain = begin_run(tmp_path, NAMED.format("DataLoader"))
-    digests = plain.digests(AS_IS, 120.0)
+    digests = plain.rerun_hashed(AS_IS, 120.0).digests
     assert len(digests) == 1
     runner = begin_run(tmp_path, NAMED.format("FastLoader"))
     assert runner.seconds(FAST, 120.0) > 0
     (note,) = runner.notes[FAST.name]
     assert note.startswith("worker_init_fn=")
-    assert runner.digests(FAST, 120.0) == digests
+    assert runner.rerun_hashed(FAST, 120.0).digests == digests
 
 
 @pytest.mark.parametrize("call", ["DataLoader[int]", "torch.utils.data.DataLoader"])

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fastloop.explain.attach.loss_comparison import Loss
 from fastloop.explain.change import Change, change_from
 
 CUT = "cut.json"
@@ -27,8 +28,9 @@ class CutRun:
     """Number of batches after which the script ends."""
     change: Change
     hashed: int = 0
-    """The samples of this many batches, from the first one on, are hashed. The time for hashing
-    does not count as part of the loop, but workers go on meanwhile."""
+    """The samples of this many batches, from the first one on, are hashed, and the losses of their
+    steps recorded. The time for hashing does not count as part of the loop, but workers go on
+    meanwhile."""
 
 
 @dataclass(kw_only=True)
@@ -45,6 +47,8 @@ class CutResult:
     batches: int = 0
     digests: list[int] = field(default_factory=list)
     """A hash of each batch's samples, in any order; empty if they are not hashed."""
+    losses: list[Loss] = field(default_factory=list)
+    """The calls of backward() in the steps on these batches."""
     notes: list[str] = field(default_factory=list)
     """Sentences on the arguments of DataLoader that FastLoader drops."""
 

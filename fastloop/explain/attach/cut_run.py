@@ -20,6 +20,7 @@ import torch
 
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
+from fastloop.explain.attach.backward_probe import LossRecorder
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
@@ -75,6 +76,7 @@ class CutLoop:
         self.cut = cut
         self.folder = folder
         self.result = CutResult()
+        self.losses = LossRecorder(lambda: self.result.batches)
         self.can_hash = True
         self.ends = 0
         """Number of attempts so far to end the script."""
@@ -213,6 +215,8 @@ class CutLoop:
         if self.result.batches == 1 and not self.result.once_s:
             self.result.once_s = self.result.seconds
         # The loop asks for a batch after the last one, so the step on that one has ended, too.
+        if self.result.batches == self.cut.hashed:
+            self.losses.close()
         if self.result.batches == self.cut.batches:
             self._end_script()
         try:
@@ -221,6 +225,8 @@ class CutLoop:
             # A loop that is left by `break` never comes back to its pass.
             self._add_time(begun)
         self.result.batches += 1
+        if self.result.batches == 1 and self.cut.hashed:
+            self.losses.open()
         if self.result.batches <= self.cut.hashed and self.can_hash:
             self._hash(batch)
             hashed_ns = now_ns()
@@ -245,6 +251,7 @@ class CutLoop:
 
     def _end_script(self) -> None:
         """Write the result, and end the script by `sys.exit`, so that it can clean up."""
+        self.result.losses = self.losses.read()
         path = self.folder / RESULT.format(os.getpid())
         # A process may be killed while it writes, as when another rank has ended: then the file is
         # missing, and not half of one.

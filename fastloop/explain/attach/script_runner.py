@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core.types import Unsupported
@@ -16,6 +16,7 @@ from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, wr
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.follow_children import BOOTSTRAP
 from fastloop.explain.attach.further_runs import read_last_line, run_again
+from fastloop.explain.attach.loss_comparison import Loss
 from fastloop.explain.change import Change
 
 DIGEST_BATCHES = 200
@@ -30,7 +31,7 @@ class ScriptEnded(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class HashedRun:
-    """The loop in a run in which its samples are hashed."""
+    """The loop in a run in which its samples are hashed, and its losses recorded."""
 
     digests: list[int]
     """Hashes of the samples in the first pass, in ascending order: one of all of its samples, or
@@ -41,6 +42,9 @@ class HashedRun:
     """The part of it until the loop asks for its second batch."""
     hash_s: float
     """Time for hashing the batches after the first one."""
+    losses: list[Loss] = field(default_factory=list)
+    """The calls of backward() in the steps on the batches that are hashed; one rank after the
+    other, in ascending order of their losses."""
 
 
 class ScriptRunner:
@@ -80,24 +84,31 @@ class ScriptRunner:
         return max(each.seconds for each in results)
 
     def run_hashed(self, change: Change, limit_s: float) -> HashedRun:
-        """The loop with the change, with hashes of its samples. Raises as `seconds` does."""
-        results = self._run(replace(self.cut, change=change, hashed=self.hashed), limit_s)
+        """The loop with the change, with hashes of its samples and its losses. Raises as `seconds`
+        does."""
+        return self._run_hashed(replace(self.cut, change=change, hashed=self.hashed), limit_s)
+
+    def rerun_hashed(self, change: Change, limit_s: float) -> HashedRun:
+        """As run_hashed, by a run that ends after the samples that are hashed."""
+        cut = replace(self.cut, change=change, hashed=self.hashed, batches=self.hashed)
+        return self._run_hashed(cut, limit_s)
+
+    def lengthen(self, batches: int) -> None:
+        """Let further runs end after this many batches; as many as before are hashed."""
+        self.cut = replace(self.cut, batches=batches)
+
+    def _run_hashed(self, cut: CutRun, limit_s: float) -> HashedRun:
+        results = self._run(cut, limit_s)
         slowest = max(results, key=lambda each: each.seconds)
+        # The files of the results don't tell the ranks. In each run the order is the same.
+        losses = sorted(each.losses for each in results)
         return HashedRun(
             digests=self._sort_digests([each.digests for each in results]),
             seconds=slowest.seconds,
             once_s=slowest.once_s,
             hash_s=slowest.hash_s,
+            losses=[loss for of_rank in losses for loss in of_rank],
         )
-
-    def digests(self, change: Change, limit_s: float) -> list[int]:
-        """The hashes of HashedRun, by a run that ends after the samples that are hashed."""
-        cut = replace(self.cut, change=change, hashed=self.hashed, batches=self.hashed)
-        return self._sort_digests([each.digests for each in self._run(cut, limit_s)])
-
-    def lengthen(self, batches: int) -> None:
-        """Let further runs end after this many batches; as many as before are hashed."""
-        self.cut = replace(self.cut, batches=batches)
 
     def _sort_digests(self, found: Sequence[list[int]]) -> list[int]:
         """The digests of all ranks, as HashedRun has them."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from fastloop.core.machine_load import LoadSummary
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loss_comparison import LossComparison
 
 TRIED = "attach_try.json"
 """Name of the file with a TriedLoop."""
@@ -56,6 +57,8 @@ class TriedLoop:
     this is not known, or no change is recommended."""
     not_compared: str = ""
     """The reason why it is not known whether the samples are the same."""
+    losses: LossComparison = field(default_factory=LossComparison)
+    """The losses with the recommended change beside those without it."""
     patch: str = ""
     """The recommended change for `git apply`; empty if there is none."""
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     show_estimate,
+    show_fine_percent,
     show_percent,
     show_time,
     significant,
@@ -22,6 +23,7 @@ from fastloop.explain.attach.changes_to_try import (
     minutes_of_all,
     more_minutes,
 )
+from fastloop.explain.attach.loss_comparison import LossComparison
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
@@ -36,7 +38,7 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     """The text that is printed: whether the machine was quiet, the answer, a row for each change,
     and the patch."""
     load = wrap(describe_load(tried.machine_load, "round", "rounds"))
-    lines = [*load, *wrap([_answer(tried)]), "", *align(_rows(tried)), *wrap(_tell_samples(tried))]
+    lines = [*load, *wrap([_answer(tried)]), "", *align(_rows(tried)), *wrap(_tell_data(tried))]
     lines += wrap([*_tell_short_runs(tried), *(f"{note}." for note in tried.notes)])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
@@ -59,18 +61,42 @@ def _rows(tried: TriedLoop) -> list[tuple[str, ...]]:
     return rows
 
 
-def _tell_samples(tried: TriedLoop) -> list[str]:
-    """The sentence on the samples with the recommended change; empty if none is recommended."""
+def _tell_data(tried: TriedLoop) -> list[str]:
+    """The sentences on samples and losses with the recommended change; none if none is
+    recommended."""
+    if tried.best is None:
+        return []
+    unknown, losses = "It can't be told whether the change keeps the", tried.losses
+    # If the runs that compare them have failed, or had no time, neither is known.
+    is_unknown = tried.same_samples is None and losses.same is None
+    if is_unknown and tried.not_compared == losses.not_compared:
+        return [f"{unknown} samples and the losses: {tried.not_compared}."]
+    told = [_tell_samples(tried), _tell_losses(losses)]
     if tried.same_samples is None:
-        reason = tried.not_compared
-        told = f"It can't be told whether the change keeps the samples: {reason}."
-        return [told] if tried.best else []
+        told[0] = f"{unknown} samples: {tried.not_compared}."
+    if losses.same is None:
+        told[1] = f"{unknown} losses: {losses.not_compared}."
+    return told
+
+
+def _tell_losses(losses: LossComparison) -> str:
+    """The sentence on losses that were compared."""
+    calls = f"(calls of backward(): {losses.count})"
+    if losses.difference is None or losses.from_batch is None:
+        return f"With the change the losses are the same to the last digit {calls}."
+    most = show_fine_percent(losses.difference)
+    changed = f"differ from batch {losses.from_batch} on, by up to {most}"
+    return f"With the change the losses {changed} {calls}."
+
+
+def _tell_samples(tried: TriedLoop) -> str:
+    """The sentence on samples that were compared."""
     if tried.same_samples:
-        return ["With the change the first pass has the same samples as without it."]
+        return "With the change the first pass has the same samples as without it."
     crops = ""
     if tried.best is not None and tried.best.startswith(FASTLOADER):
         crops = "; FastLoader decodes images and draws random crops by code of its own"
-    return [f"With the change the first pass has other samples than without it{crops}."]
+    return f"With the change the first pass has other samples than without it{crops}."
 
 
 def _tell_short_runs(tried: TriedLoop) -> list[str]:

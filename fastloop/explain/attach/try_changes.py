@@ -4,7 +4,7 @@ without a change and once with each change."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
 from fastloop.core.machine_load import LoadWatch
@@ -22,6 +22,7 @@ from fastloop.explain.attach.changes_to_try import (
     more_minutes,
 )
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.loss_comparison import LossComparison, compare_losses
 from fastloop.explain.attach.script_patch import PatchedCall, patch_call
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
@@ -68,9 +69,8 @@ def try_changes(
 
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
-    enough = least_minutes(attempts.longest_run_s)
-    _check_has_round(runner, attempts.baseline, run_s, budget_s, enough)
-    chosen = _recommend(runner, found, attempts, first.digests, deadline, limit_s)
+    _check_has_round(runner, attempts, run_s, budget_s)
+    chosen = _recommend(runner, found, attempts, first, deadline, limit_s)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -78,11 +78,12 @@ def try_changes(
         seconds=stats.median([*attempts.baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
-        least_minutes=enough,
+        least_minutes=least_minutes(attempts.longest_run_s),
         is_out_of_time=is_out_of_time,
         best=chosen.name,
         same_samples=chosen.same_samples,
         not_compared=chosen.not_compared,
+        losses=chosen.losses,
         patch=chosen.call.patch,
         notes=chosen.notes,
         advice=chosen.call.advice,
@@ -97,13 +98,14 @@ def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
 
 
 def _check_has_round(
-    runner: ScriptRunner, baseline: Attempt, run_s: float, budget_s: float, enough_minutes: float
+    runner: ScriptRunner, attempts: Attempts, run_s: float, budget_s: float
 ) -> None:
     """Raise Unsupported if the budget had no time for any round. run_s: seconds of a run."""
-    if not baseline.seconds:
+    if not attempts.baseline.seconds:
+        enough = more_minutes(budget_s / 60, least_minutes(attempts.longest_run_s))
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {more_minutes(budget_s / 60, enough_minutes):.1f} or more"
+            f"{run_s:.0f} s; allowed: {enough:.1f} or more"
         )
 
 
@@ -144,11 +146,12 @@ def _add_of_later_passes(
 
 @dataclass(frozen=True, kw_only=True)
 class _Recommendation:
-    """The recommended change, its patch, and the comparison of its samples."""
+    """The recommended change, its patch, and the comparison of its samples and losses."""
 
     name: str | None = None
     same_samples: bool | None = None
     not_compared: str = ""
+    losses: LossComparison = field(default_factory=LossComparison)
     call: PatchedCall = field(default_factory=PatchedCall)
     notes: tuple[str, ...] = ()
 
@@ -157,7 +160,7 @@ def _recommend(
     runner: ScriptRunner,
     found: LoopFindings,
     attempts: Attempts,
-    digests: list[int],
+    first: HashedRun,
     deadline: Deadline,
     limit_s: float,
 ) -> _Recommendation:
@@ -165,16 +168,14 @@ def _recommend(
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    same = None
-    reason = "the time was over"
+    compared = _leave_out("the time was over")
     if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
-        same, reason = _compare_samples(runner, best.change, digests, deadline, limit_s)
+        compared = _compare_runs(runner, best.change, first, deadline, limit_s)
     call = patch_call(found.facts, best.change)
     name = best.change.name
-    return _Recommendation(
+    return replace(
+        compared,
         name=name,
-        same_samples=same,
-        not_compared=reason,
         call=call,
         notes=(*runner.notes.get(name, ()), *call.notes),
     )
@@ -199,27 +200,39 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
     return tuple(sorted(tried, key=lambda each: -each.gain.value if each.gain else 1e9))
 
 
-def _compare_samples(
-    runner: ScriptRunner,
-    change: Change,
-    digests: list[int],
-    deadline: Deadline,
-    limit_s: float,
-) -> tuple[bool | None, str]:
-    """Whether the samples have the given digests; or None, and the reason why it is not known.
+def _compare_runs(
+    runner: ScriptRunner, change: Change, first: HashedRun, deadline: Deadline, limit_s: float
+) -> _Recommendation:
+    """The comparison of samples and losses with the change to those of the first run, which is
+    without it.
 
     limit_s: maximum time of a run, which ends at the deadline.
     """
     try:
         again, changed = (
-            runner.digests(each, min(limit_s, max(0.0, deadline.remaining_s)))
+            runner.rerun_hashed(each, min(limit_s, max(0.0, deadline.remaining_s)))
             for each in (AS_IS, change)
         )
     except Unsupported as error:
-        return None, str(error)
-    if not digests:
+        return _leave_out(str(error))
+    same, reason = _compare_samples(first.digests, again.digests, changed.digests)
+    losses = compare_losses(first.losses, again.losses, changed.losses)
+    return _Recommendation(same_samples=same, not_compared=reason, losses=losses)
+
+
+def _leave_out(reason: str) -> _Recommendation:
+    """No comparison, for that reason."""
+    return _Recommendation(not_compared=reason, losses=LossComparison(not_compared=reason))
+
+
+def _compare_samples(
+    first: list[int], again: list[int], changed: list[int]
+) -> tuple[bool | None, str]:
+    """Whether the samples with a change are those of two runs without it; or None, and the reason
+    why it is not known."""
+    if not first:
         return None, "its batches have nothing that can be compared"
     # The script shuffles or crops without a fixed seed.
-    if again != digests:
+    if again != first:
         return None, "the script draws other samples in each run"
-    return changed == digests, ""
+    return changed == first, ""

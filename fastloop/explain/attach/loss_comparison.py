@@ -1,0 +1,76 @@
+"""The losses of a script with a change and without it, compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Loss = tuple[int, float]
+"""Number of the loop's batches so far at a call of backward(), and the value on which it was
+called."""
+OPPOSITE = 2.0
+"""The greatest difference there is, as of a value and its negative."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossComparison:
+    """The values on which a script calls backward() in its first pass, with a change and without
+    it."""
+
+    same: bool | None = None
+    """True: they are equal to the last digit. None: this is not known, or there is no change."""
+    count: int = 0
+    """Number of calls that were compared."""
+    difference: float | None = None
+    """The greatest difference, as a share of the greater value of the two; None: not compared."""
+    from_batch: int | None = None
+    """The loop's batch at which they begin to differ, counted from 1; None: they don't differ."""
+    not_compared: str = ""
+    """The reason why it is not known whether they are the same."""
+
+
+def compare_losses(
+    first: Sequence[Loss], again: Sequence[Loss], changed: Sequence[Loss]
+) -> LossComparison:
+    """The losses with a change beside those without.
+
+    first, again: those of two runs of the script as it is; if these differ, nothing is said of the
+    change. changed: those of a run with the change.
+
+    >>> compare_losses([(1, 0.5)], [(1, 0.5)], [(1, 0.4)]).from_batch
+    1
+    """
+    if not (first or again or changed):
+        reason = "the script was not seen to call backward() on a single number"
+        return LossComparison(not_compared=reason)
+    # Without a fixed seed, or with sums whose order is left to chance, as on some devices.
+    if len(first) != len(again) or any(_find_differences(first, again)):
+        return LossComparison(not_compared="the script has other losses in each run")
+    if len(first) != len(changed):
+        reason = f"backward() is called {len(changed)} times with it, {len(first)} times without"
+        return LossComparison(not_compared=reason)
+    differences = _find_differences(first, changed)
+    batches = [batch for (batch, _), each in zip(changed, differences, strict=True) if each]
+    return LossComparison(
+        same=not batches,
+        count=len(first),
+        difference=max(differences),
+        from_batch=min(batches, default=None),
+    )
+
+
+def _find_differences(losses: Sequence[Loss], others: Sequence[Loss]) -> list[float]:
+    """The difference of each loss from the other one, as a share of the greater one of the two."""
+    pairs = zip(losses, others, strict=True)
+    return [_find_difference(one, other) for (_, one), (_, other) in pairs]
+
+
+def _find_difference(one: float, other: float) -> float:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    # A value that is not finite counts as the greatest difference there is.
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return OPPOSITE
+    # The difference of two great values may be infinite.
+    return min(abs(one - other) / max(abs(one), abs(other)), OPPOSITE)
