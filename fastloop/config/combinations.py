@@ -8,7 +8,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -17,14 +16,13 @@ from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from fastloop.config.catalogue import overridable_names, settings
+from fastloop.config.catalogue import settings
 from fastloop.config.command_line import CommandLine, expand_homes, parse_overrides
 from fastloop.config.expand_sweep import expand_jobs, override_values
 from fastloop.config.foreign_settings import (
     Concerns,
     ForeignSetting,
-    describe_foreign_setting,
-    describe_settings,
+    explain_setting,
     find_foreign_setting,
     leave_out,
     leave_out_of_experiment,
@@ -39,7 +37,7 @@ from fastloop.config.hydra_api import (
     compose_api,
     hydra_compose,
 )
-from fastloop.config.messages import ConfigError, unknown_setting
+from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import OWN
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
@@ -99,20 +97,6 @@ def compose_combinations(line: CommandLine) -> Combinations:
         return found
 
 
-def compose_help(line: CommandLine) -> str | None:
-    """The text of --help, from the template of the composed configuration; None if the template of
-    the user's own yaml has names that only Hydra fills in. Raises ConfigError and Hydra's
-    exceptions."""
-    # Hydra would list all groups and options, which takes seconds, before it looks whether the
-    # template names them.
-    with compose_api(line):
-        name = line.config_name or CONFIG_NAME
-        cfg = hydra_compose(name, list(line.overrides), return_hydra_config=True)
-        HydraConfig.instance().set_config(cfg)
-        template = Template(cfg.hydra.help.template)
-        return None if template.get_identifiers() else template.substitute()
-
-
 def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
     """The combinations with raw as the baseline, if it is among them and no baseline is named."""
     # The default baseline is the job that was typed first. Loaders that a pattern names come in
@@ -129,7 +113,8 @@ def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
 
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
     """The combinations of these lists of overrides, without those that repeat an earlier one."""
-    concerns, found = Concerns(), dict[tuple[str, ...], Combination]()
+    concerns = Concerns()
+    found = dict[tuple[str, ...], Combination]()
     # The settings that an option lacks do not depend on their values. A sweep may have many values,
     # so each choice of options is tried only once.
     known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
@@ -298,7 +283,7 @@ def _compose(
         cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
         if setting := find_foreign_setting(str(error)):
-            raise ForeignSetting(_explain_setting(name, overrides, setting), setting) from None
+            raise ForeignSetting(explain_setting(name, overrides, setting), setting) from None
         raise
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = number
@@ -307,25 +292,6 @@ def _compose(
             cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
     HydraConfig.instance().set_config(cfg)
     return cfg
-
-
-def _explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
-    """The message for a setting that the option of this job lacks."""
-    override = next((each for each in overrides if name_in(each) == setting), setting)
-    override = override_text(override)
-    if message := describe_foreign_setting(override, overrides):
-        return message
-    allowed = ""
-    group = setting.partition(".")[0]
-    # The arguments of the user's own code are not known here.
-    if not any(each.startswith(f"{group}._target_=") for each in overrides):
-        # An experiment may choose the option, so that the overrides alone do not tell it. The other
-        # overrides may be wrong as well, and are reported later.
-        with suppress(HydraException):
-            rest = [*leave_out(overrides, setting)]
-            cfg = hydra_compose(name, rest, return_hydra_config=True)
-            allowed = describe_settings(setting, cfg.hydra.runtime.choices)
-    return unknown_setting(override, overridable_names(), allowed)
 
 
 def _check_sweeper(cfg: DictConfig) -> None:

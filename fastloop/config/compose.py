@@ -30,13 +30,12 @@ from fastloop.config.combinations import (
     Combinations,
     compose_combinations,
     compose_each,
-    compose_help,
 )
 from fastloop.config.command_line import CommandLine, read_command_line
 from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
-from fastloop.config.show_config import config_text, print_config_info
+from fastloop.config.show_config import compose_help, config_text, print_config_info
 from fastloop.config.store_choice import describe_missing_store
 from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code

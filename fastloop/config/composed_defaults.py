@@ -26,8 +26,10 @@ DIRECT = "fastloop.options.placement.direct.DirectPlacement"
 PAD = "fastloop.options.collate.pad.PadCollate"
 FITS_PADDED = "recursive"
 """The placement that takes the place of the default for padded batches."""
-_NAMES_IN_FILES: WeakKeyDictionary[Any, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
-"""Hydra's global object -> what `_names_in_files` has found while it was the global one."""
+_FOUND: WeakKeyDictionary[Any, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
+"""Hydra's global object -> what these functions have found while it was the global one, as finding
+it takes about as long as composing a job. The files may change until the next command, for which
+Hydra has another global object."""
 
 
 def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
@@ -87,17 +89,20 @@ def _names_in_files(name: str, others: Sequence[str], group: str) -> frozenset[s
 
     others: the overrides, without those of the group.
     """
-    # Jobs of a sweep often differ in settings at the top level alone, which are in no group, and
-    # composing takes a tenth of a second. The files may change until the next command, for which
-    # Hydra has another global object.
-    found = _NAMES_IN_FILES.setdefault(GlobalHydra.instance().hydra, {})
-    names = {setting.name for setting in settings()}
-    of_options = [text for text in others if text.lstrip("+").partition("=")[0] not in names]
     # Without the group's default, the node has what the files set, and nothing else.
-    key = (name, *pass_to_own_code(of_options), f"~{group}")
+    of_files = [*pass_to_own_code(_without_settings(others)), f"~{group}"]
+    found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
+    key = ("names", name, *of_files)
     if key not in found:
-        found[key] = frozenset(hydra.compose(name, [*key[1:]]).get(group) or ())
+        found[key] = frozenset(hydra.compose(name, of_files).get(group) or ())
     return found[key]
+
+
+def _without_settings(overrides: Sequence[str]) -> list[str]:
+    """The overrides without those of settings at the top level, which are in no group: jobs of a
+    sweep often differ in these alone."""
+    names = {setting.name for setting in settings()}
+    return [text for text in overrides if text.lstrip("+").partition("=")[0] not in names]
 
 
 def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
@@ -136,9 +141,14 @@ def _raw_values(node: Any) -> dict[Any, Any]:
 
 def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:
     """True if an override or an experiment chooses an option from the group."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    found = loader.compute_defaults_list(name, [*pass_to_own_code(overrides)], RunMode.RUN)
-    return group in found.overrides.override_choices
+    choosing = [*pass_to_own_code(_without_settings(overrides))]
+    found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
+    key = ("choices", name, *choosing)
+    if key not in found:
+        loader: Any = GlobalHydra.instance().config_loader()
+        defaults = loader.compute_defaults_list(name, choosing, RunMode.RUN)
+        found[key] = frozenset(defaults.overrides.override_choices)
+    return group in found[key]
 
 
 def _group_in(override: str) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import (
@@ -20,8 +22,10 @@ from fastloop.config.catalogue import (
     option_values,
     options_of,
     options_with_store,
+    overridable_names,
 )
-from fastloop.config.messages import ConfigError
+from fastloop.config.hydra_api import hydra_compose
+from fastloop.config.messages import ConfigError, unknown_setting
 from fastloop.config.suggestions import same_setting
 from fastloop.core.passwords import without_passwords
 
@@ -76,6 +80,28 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
     hint = f"did you mean {same}? " if same else ""
     told = f"{group}={option} has no such setting; {hint}allowed with {having}"
     return f"{shown}{equals}{value}: {told}"
+
+
+def explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
+    """The message for a setting that the option of this job lacks.
+
+    name: of the configuration's main yaml.
+    """
+    override = next((each for each in overrides if name_in(each) == setting), setting)
+    override = override_text(override)
+    if message := describe_foreign_setting(override, overrides):
+        return message
+    allowed = ""
+    group = setting.partition(".")[0]
+    # The arguments of the user's own code are not known here.
+    if not any(each.startswith(f"{group}._target_=") for each in overrides):
+        # An experiment may choose the option, which the overrides do not show then. Other overrides
+        # may be wrong as well, and are reported later.
+        with suppress(HydraException):
+            rest = [*leave_out(overrides, setting)]
+            cfg = hydra_compose(name, rest, return_hydra_config=True)
+            allowed = describe_settings(setting, cfg.hydra.runtime.choices)
+    return unknown_setting(override, overridable_names(), allowed)
 
 
 def describe_settings(name: str, choices: Mapping[str, str]) -> str:

@@ -1,9 +1,10 @@
-"""The answers to --cfg and --info: the configuration that the job of a command line gets."""
+"""Write the answers to --help, --cfg and --info: the configuration of a command line's job."""
 
 from __future__ import annotations
 
 import argparse
 from copy import deepcopy
+from string import Template
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -87,6 +88,20 @@ def _compose(line: CommandLine) -> DictConfig:
     # Hydra itself would show the defaults that the composition of a job replaces or leaves out.
     name = line.config_name or CONFIG_NAME
     return hydra_compose(name, list(line.overrides), return_hydra_config=True)
+
+
+def compose_help(line: CommandLine) -> str | None:
+    """The text of --help, from the template of the composed configuration; None if the template of
+    the user's own yaml has names that only Hydra fills in. Raises ConfigError and Hydra's
+    exceptions."""
+    # Hydra would list all groups and options, which takes seconds, before it looks whether the
+    # template names them.
+    with compose_api(line):
+        name = line.config_name or CONFIG_NAME
+        cfg = hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        template = Template(cfg.hydra.help.template)
+        return None if template.get_identifiers() else template.substitute()
 
 
 def _as_yaml(cfg: Any, is_resolved: bool) -> str:

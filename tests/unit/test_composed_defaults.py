@@ -10,6 +10,7 @@ import hydra
 import pytest
 import yaml
 from commands import run_fastloop
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from options import compose_job, require_library
 
 from fastloop.config.build_jobs import build_request
@@ -119,14 +120,19 @@ def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, override
 
 
 def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, monkeypatch):
-    composed = []
-    compose = hydra.compose
+    composed, listed = [], []
+    compose, list_defaults = hydra.compose, ConfigLoaderImpl.compute_defaults_list
 
     def count(name, overrides, **others):
         composed.append("~model" in overrides)
         return compose(name, overrides, **others)
 
+    def count_lists(*arguments):
+        listed.append(True)
+        return list_defaults(*arguments)
+
     monkeypatch.setattr(hydra, "compose", count)
+    monkeypatch.setattr(ConfigLoaderImpl, "compute_defaults_list", count_lists)
     (tmp_path / "experiment").mkdir()
     file = tmp_path / "experiment" / "own.yaml"
     words = ("-m", HIDDEN, "experiment=own", "batch_size=1,2,3")
@@ -135,11 +141,12 @@ def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, mon
     for text, kept in (("model:\n  hidden: 512\n", {"hidden": 512}), ("epochs: 2\n", {})):
         file.write_text(f"# @package _global_\n{text}")
         composed.clear()
+        listed.clear()
         jobs = compose_combinations(line).each
         assert [each.values["batch_size"] for each in jobs] == [1, 2, 3]
         node = {"_target_": HIDDEN.partition("=")[2], **kept}
         assert all(each.values["model"] == node for each in jobs)
-        assert sum(composed) == 1
+        assert (sum(composed), len(listed)) == (1, 1)
 
 
 def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
