@@ -148,7 +148,7 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
 
 
 def _is_tensors(dataset: Any) -> bool:
-    """True for a TensorDataset, whose tensors FastLoader reads as rows."""
+    """True for a TensorDataset: FastLoader reads its tensors as rows."""
     # A derived class may do more, so FastLoader reads it sample by sample, as it reads tensors that
     # are not rows of plain memory.
     return type(dataset) is torch.utils.data.TensorDataset and all(
