@@ -184,7 +184,7 @@ def _tell_concerns(composed: Combinations) -> None:
 
 
 def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[bool]) -> None:
-    """Print a line for each loader whose store has given way to the samples themselves."""
+    """Print a line for each loader that reads the samples themselves, and not its store."""
     lines = [
         describe_missing_store(request.job, request.choices)
         for request, had_one in zip(requests, had_store, strict=True)

@@ -31,7 +31,7 @@ from fastloop.config.hydra_api import (
 CHOICE = re.compile(r"([\w@.]+)=(\w+)")
 """An override that chooses an option by its name."""
 PARTS = {"decoder": "dataset", "store@loader.store": "loader"}
-"""Group that belongs to another one, whose options change it -> the other group."""
+"""Group that changes with the options of another group -> the other group."""
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:

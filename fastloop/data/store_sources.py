@@ -155,16 +155,28 @@ def _is_tree(dataset: Any) -> bool:
 
 
 def _check_leaves(tree: Tree) -> None:
-    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
-        name = f"dataset{pytree.keystr(path)}"
+    for number, leaf in enumerate(pytree.tree_leaves(tree)):
         if not leaf.ndim:
+            name = _name_leaf(tree, number, "dataset")
             raise ValueError(f"{name} has no dimension; allowed: leaves with a row for each sample")
         if isinstance(leaf, np.ndarray):
             try:
                 torch.as_tensor(np.empty(0, leaf.dtype))
-            except TypeError as error:
+            # ValueError: the bytes of its numbers are in another order than this machine's.
+            except (TypeError, ValueError) as error:
+                name = _name_leaf(tree, number, "dataset")
                 allowed = "allowed: numbers and bools; samples of a Dataset may have texts"
                 raise Unsupported(f"{name} is an array of {leaf.dtype}: {allowed}") from error
+
+
+def _name_leaf(tree: Tree, number: int, root: str) -> str:
+    """The place of a leaf for a message, such as `dataset['x']`."""
+    try:
+        path, _ = pytree.tree_flatten_with_path(tree)[0][number]
+    # A type that was registered as a node need not have names for its parts.
+    except ValueError:
+        return f"leaf {number} of {root}"
+    return f"{root}{pytree.keystr(path)}"
 
 
 def _length(tree: Tree) -> int:
@@ -194,9 +206,9 @@ def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
         sample = _without_texts(sample)
         allowed = LEFT_OUT
     # Texts are searched for in the first sample only, because a search in each would take time.
-    for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
+    for number, leaf in enumerate(pytree.tree_leaves(sample) if is_first else ()):
         if isinstance(leaf, str):
-            raise BadData(f"sample{pytree.keystr(path)} is a text: {allowed}")
+            raise BadData(f"{_name_leaf(sample, number, 'sample')} is a text: {allowed}")
     return sample
 
 

@@ -19,7 +19,8 @@ GROUP_BYTES = 4 << 20
 UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
 MAX_WAITING_THREADS = 16
-"""Maximum number of threads whose samples wait for a disk or a network: they hardly need cores."""
+"""Maximum number of threads for samples that wait for a disk or a network: they hardly need
+cores."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _tune_rows(
 def _tune_dataset(
     settings: LoaderSettings, source: DatasetSource, num_threads: int | None, *, is_plain: bool
 ) -> Tuning:
-    """The tuning for a Dataset, whose samples are taken to cost more than their copies."""
+    """The tuning for a Dataset; its samples are taken to cost more than their copies."""
     # A thread that copies batches to a device is worthwhile in any case.
     is_adaptive = num_threads is None and is_plain
     # More threads would have to take turns at the Dataset, or get copies of it. Only the user can

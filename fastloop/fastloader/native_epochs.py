@@ -1,4 +1,4 @@
-"""Epochs whose batches the native core makes."""
+"""Epochs with batches made by the native core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs whose batches Python makes: from Datasets and iterables, with transforms, for devices."""
+"""Epochs with batches made by Python: from Datasets and iterables, with transforms, for devices."""
 
 from __future__ import annotations
 

@@ -279,8 +279,10 @@ class EventLog:
     def close(self) -> None:
         """Forget the files that this process has open for the log."""
         with _lock:
-            for key in [key for key in _logs if key[0] == self.folder]:
-                del _logs[key]
+            # The copy is made at once. A finalizer that runs meanwhile may add a log.
+            for key in [*_logs]:
+                if key[0] == self.folder:
+                    del _logs[key]
         _last.__dict__.clear()
 
     def _lane_of_process(self) -> LaneKey:
@@ -302,7 +304,7 @@ class EventLog:
         with _lock:
             # The thread is numbered, because its lane names a file with one writer.
             if kind is not None and not is_main:
-                count = sum(each[0] == self.folder for each in _logs)
+                count = sum(each[0] == self.folder for each in [*_logs])
                 lane = LaneKey(kind, count, None if lane == LOOP_LANE else lane)
             path = self.folder / f"{os.getpid()} {lane.encode()}{SUFFIX}"
             return _logs.setdefault(key, ThreadLog(path, self.most_events, self.is_lenient))

@@ -38,7 +38,7 @@ class Agreement:
     kept_pairs: float
     """Share of the pairs of rows of a workload that are not ranked in opposite orders."""
     close_ratios: float
-    """Share of rows whose ratio differs by at most CLOSE."""
+    """Share of rows with ratios that differ by at most CLOSE."""
     median_change: float
     """Median of the factors, of at least 1, by which ratios differ."""
     large_change: float

@@ -91,27 +91,34 @@ def find_tune_candidates(
     return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
 
 
-def choose_simplest(changes: Sequence[Sequence[str]], predicted: Sequence[float]) -> list[int]:
+def choose_simplest(
+    jobs: Sequence[Job], changes: Sequence[Sequence[str]], predicted: Sequence[float]
+) -> list[int]:
     """The places of the simplest changes to each loader and decoder, the most promising ones first.
 
-    changes: the overrides of each configuration. predicted: its cost by the model.
+    A loader that needs a store of its own is left out, unless it usually wins: there are a dozen
+    forms of stores, and writing them all would take the time of the race.
+
+    jobs: the configurations, the present one first. changes: the overrides of each. predicted: its
+    cost by the model.
     """
     simplest: dict[str, int] = {}
-    for place, change in enumerate(changes):
+    for place, (job, change) in enumerate(zip(jobs, changes, strict=True)):
+        writes_store = job.loader.store not in (None, jobs[0].loader.store)
+        if writes_store and not EXPECTED.keys() & {*change}:
+            continue
         for text in change:
             if text.partition("=")[0] not in UNPREDICTED:
                 continue
             best = simplest.setdefault(text, place)
             if (len(change), predicted[place]) < (len(changes[best]), predicted[best]):
                 simplest[text] = place
-    # A loader that usually wins comes first, whatever the model says of it.
-    return sorted(
-        {*simplest.values()},
-        key=lambda place: (
-            min(EXPECTED.get(text, 1.0) for text in changes[place]),
-            predicted[place],
-        ),
-    )
+
+    def promise(place: int) -> tuple[float, float]:
+        # A loader that usually wins comes first, whatever the model says of it.
+        return min(EXPECTED.get(text, 1.0) for text in changes[place]), predicted[place]
+
+    return sorted({*simplest.values()}, key=promise)
 
 
 def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect]) -> Dimensions:

@@ -197,7 +197,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _describe_refutation(result: RaceResult) -> str:
-    """Text about a winner of the race whose gain the fresh rounds have not confirmed."""
+    """Text about a winner of the race with a gain that the fresh rounds have not confirmed."""
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)

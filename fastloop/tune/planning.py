@@ -245,7 +245,7 @@ def _choose_raced(
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
     # The race begins with these, so they are on the list in any case.
-    simplest = [surrogate.names[place] for place in choose_simplest(changes, predicted)]
+    simplest = [surrogate.names[place] for place in choose_simplest(jobs, changes, predicted)]
     names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])
     return [by_name[name] for name in [*names][:count]]
 

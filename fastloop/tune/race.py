@@ -286,7 +286,7 @@ class _Race:
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
         known = {*chosen, *hopeless, *self.seconds}
-        first = [name for name in self.rules.first if name not in known][: math.ceil(count / 2)]
+        first = [name for name in self.rules.first if name not in known][: count // 2]
         chosen += first
         others = self.surrogate.choose(posterior, count - len(first), chosen, hopeless)
         return [*chosen[1:], *others]

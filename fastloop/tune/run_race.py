@@ -277,7 +277,8 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
-    simplest = choose_simplest(file.changes, file.predicted)
+    raced = [request.job for request in requests]
+    simplest = choose_simplest(raced, file.changes, file.predicted)
     schedule = RaceSchedule(
         surrogate=make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,

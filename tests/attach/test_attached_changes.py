@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from commands import run_fastloop
 
-from fastloop.explain.attach.script_patch import patch_call
+from fastloop.explain.attach.script_patch import OF_FORKS, patch_call
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.change import Change
 
@@ -219,13 +219,14 @@ def test_forks_in_the_place_of_spawned_workers_are_predicted_tried_and_patched(
 ):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
-    loop, _ = find_loop(script, cwd=tmp_path)
+    loop, text = find_loop(script, cwd=tmp_path)
     assert (loop["facts"]["start_method"], loop["facts"]["uses_cuda"]) == ("spawn", False)
     if not 0.8 < loop["model_ratio"] < 1.25:
         pytest.skip("on a busy machine nothing is predicted")
     forked = Change(settings={"multiprocessing_context": "fork"})
     # A spawned worker imports torch: that takes far longer than the 20 batches of its epoch.
     assert changes_of(loop)[forked.name] > 0.5
+    assert " ".join(OF_FORKS.split()) in " ".join(text.split())
     monkeypatch.chdir(tmp_path)
     names = ("facts", "batches", "passes", "seconds")
     found = SimpleNamespace(ranks=None, **{name: loop[name] for name in names})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -58,16 +59,19 @@ def waiting_loop(process_id: int, *pids: int) -> LiveLoop:
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system has no waitid")
-def test_worker_that_has_ended_is_a_reason():
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_worker_that_has_ended_is_a_reason_unless_it_reads_a_stream(is_stream):
     command = [sys.executable, "-c", DIES]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             worker = int(process.stdout.readline())
-            reasons = _find_reasons(waiting_loop(process.pid, worker), "")
+            loop = replace(waiting_loop(process.pid, worker), is_stream=is_stream)
+            reasons = _find_reasons(loop, "")
         finally:
             process.kill()
-    assert f"a worker (pid {worker}) has ended" in reasons
+    # A worker of a stream ends once it has no more samples.
+    assert (f"a worker (pid {worker}) has ended" in reasons) != is_stream
 
 
 @pytest.mark.skipif(not hangs.SHARED_MEMORY.exists(), reason="this system has no /dev/shm")

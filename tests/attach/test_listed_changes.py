@@ -145,15 +145,9 @@ SPAWNED = {"start_method": "spawn"}
         (Evidence(load_ms=10, step_ms=1, workers=2, start_ms=4000, facts=SPAWNED), 1 - 0.31 / 8.21),
         # Starts so short that two forks may take longer.
         (Evidence(load_ms=10, step_ms=1, workers=2, start_ms=50, facts=SPAWNED), None),
-        (
-            Evidence(
-                load_ms=10,
-                step_ms=1,
-                workers=2,
-                start_ms=4000,
-                facts=SPAWNED | {"uses_cuda": True},
-            ),
-            None,
+        *(
+            (Evidence(load_ms=10, step_ms=1, workers=2, start_ms=4000, facts=SPAWNED | fact), None)
+            for fact in ({"uses_cuda": True}, {"has_unsafe_forks": True})
         ),
         (Evidence(load_ms=10, step_ms=1, workers=2, start_ms=4000), None),
         (Evidence(load_ms=10, step_ms=1, facts=SPAWNED), None),

@@ -135,7 +135,7 @@ def test_difference_in_the_last_digit_is_one():
 
 def test_other_number_of_calls_is_no_comparison():
     one, two = [(1, 1.0)], [(1, 1.0), (2, 0.5)]
-    assert "other losses in each run" in compare_losses(one, two, two).not_compared
+    assert "1 times in one run, 2 in another" in compare_losses(one, two, two).not_compared
     assert "2 times with it, 1 times without" in compare_losses(one, one, two).not_compared
 
 
@@ -212,11 +212,13 @@ def shown(**more):
     [
         (
             LossComparison(same=True, count=80, difference=0.0),
-            "With the change the losses are the same to the last digit (calls of backward(): 80).",
+            "With the change the first pass has the same losses to the last digit "
+            "(calls of backward(): 80).",
         ),
         (
             LossComparison(same=False, count=80, difference=1.2e-7, from_batch=4),
-            "the losses differ from batch 4 on, by up to 0.000012 % (calls of backward(): 80).",
+            "the losses of the first pass differ from batch 4 on, by up to 0.000012 % "
+            "(calls of backward(): 80).",
         ),
         (
             LossComparison(not_compared="the script has other losses in each run"),

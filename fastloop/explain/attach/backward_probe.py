@@ -33,7 +33,8 @@ class LossRecorder:
         """Record each call from now on, by Tensor.backward or by torch.autograd.backward."""
         original = torch.autograd.backward
 
-        @functools.wraps(original)
+        # Attributes of torch's own function, which dynamo may have set, are not copied.
+        @functools.wraps(original, updated=())
         def backward(tensors: Any, *args: Any, **named: Any) -> None:
             if self._wrapped:
                 self._keep(tensors)
@@ -41,7 +42,7 @@ class LossRecorder:
 
         self._original, self._wrapped = original, backward
         # Inside of a compiled step torch would compile this function, too, and at each call again.
-        if "torch._dynamo" in sys.modules:
+        if sys.modules.get("torch._dynamo"):
             self._wrapped = torch.compiler.disable(backward)
         # Tensor.backward calls the function of this name.
         torch.autograd.backward = self._wrapped

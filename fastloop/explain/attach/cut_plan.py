@@ -43,7 +43,7 @@ class CutResult:
     """The part of it until the loop asks for its second batch: it also starts workers, and in the
     first step libraries."""
     hash_s: float = 0.0
-    """Time for hashing the batches after the first one, whose hash imports libraries."""
+    """Time for hashing the batches after the first one: hashing that one imports libraries."""
     batches: int = 0
     digests: list[int] = field(default_factory=list)
     """A hash of each batch's samples, in any order; empty if they are not hashed."""

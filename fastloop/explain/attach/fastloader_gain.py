@@ -14,7 +14,7 @@ from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 
 TENSORS = "TensorDataset"
-"""Class of the dataset whose tensors FastLoader reads as rows."""
+"""Class of the dataset of which FastLoader reads the tensors as rows."""
 KEPT_OF_ROWS = 0.1
 """Share of loading that is left if images in memory, such as MNIST's, or tensors are read as rows
 instead of one by one; a batch itself costs about as much as a sample of the DataLoader. Measured:

@@ -108,7 +108,9 @@ def _describe_cores(cores: float) -> str:
 def _find_reasons(loop: LiveLoop, stacks: str) -> list[str]:
     """Sentences that say why the processes of a loop without progress wait."""
     # These are not among the workers below: a process that has ended has no command any more.
-    reasons = [f"a worker (pid {pid}) has ended" for pid in loop.pids if _has_ended(pid)]
+    # A worker of a stream that has no more samples has ended as it should.
+    ended = [] if loop.is_stream else [pid for pid in loop.pids if _has_ended(pid)]
+    reasons = [f"a worker (pid {pid}) has ended" for pid in ended]
     workers = workers_of(loop.process_id)
     idle = {name for name, _ in workers if f"{name}, waits for work:" in stacks}
     makers = [(name, process.pid) for name, process in workers if name not in idle]

@@ -19,7 +19,7 @@ from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import frame_in_script, is_probe
 
 FIRST = 5
-"""Of a loop's steps, the second to this one are traced, and then those whose number is a power of
+"""The second to this step of a loop are traced, and then each step with a number that is a power of
 two. The first one also loads libraries."""
 MOST_LINES = 2000
 """Maximum number of lines of a step that are timed on each level, as each of them costs a

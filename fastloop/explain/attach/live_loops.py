@@ -46,6 +46,8 @@ class LiveLoop:
     """True: the loop waits for data. False: it works on a batch, or the script has left it."""
     start_method: str
     """The way in which its workers start; empty if it is not known."""
+    is_stream: bool = False
+    """True if its dataset is an IterableDataset: a worker ends once it has no more samples."""
 
 
 @dataclass
@@ -102,6 +104,10 @@ class _ProcessHistory:
         """The way in which the workers of the loader with that number start; empty if unknown."""
         methods = (each["start_method"] for each in self.loaders if each["loader"] == loader)
         return next(methods, "")
+
+    def reads_stream(self, loader: int) -> bool:
+        """True if that loader reads an IterableDataset."""
+        return any(each.get("iterable") for each in self.loaders if each["loader"] == loader)
 
     def count_batches(self, place: str) -> int:
         """The number of batches of all loops at the place."""
@@ -168,6 +174,7 @@ class LiveLoops:
             pids=tuple(facts["pids"]),
             is_waiting=process.last[number] is not Part.WAIT,
             start_method=process.find_start_method(facts["loader"]),
+            is_stream=process.reads_stream(facts["loader"]),
         )
 
     def describe(self, loop: LiveLoop) -> str:

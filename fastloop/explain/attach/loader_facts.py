@@ -20,6 +20,9 @@ SETTINGS = (
     "in_order",
 )
 """DataLoader's attributes that are recorded as they are."""
+UNSAFE_TO_FORK = ("grpc", "jax", "lance", "tensorflow")
+"""Libraries with threads of their own, of which their documentation says that a process should not
+fork after their import."""
 
 
 def name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -53,6 +56,7 @@ def describe_loader(
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),
         "uses_cuda": torch.cuda.is_initialized(),
+        "has_unsafe_forks": any(name in sys.modules for name in UNSAFE_TO_FORK),
         "torch_threads": torch.get_num_threads(),
         "rank": find_rank(),
         **{name: _plain(getattr(loader, name, None)) for name in SETTINGS},
@@ -148,7 +152,7 @@ def _is_read_natively(loader: DataLoader[Any]) -> bool:
 
 
 def _is_tensors(dataset: Any) -> bool:
-    """True for a TensorDataset, whose tensors FastLoader reads as rows."""
+    """True for a TensorDataset: FastLoader reads its tensors as rows."""
     # A derived class may do more, so FastLoader reads it sample by sample, as it reads tensors that
     # are not rows of plain memory.
     return type(dataset) is torch.utils.data.TensorDataset and all(

@@ -83,10 +83,10 @@ def _tell_losses(losses: LossComparison) -> str:
     """The sentence on losses that were compared."""
     calls = f"(calls of backward(): {losses.count})"
     if losses.difference is None or losses.from_batch is None:
-        return f"With the change the losses are the same to the last digit {calls}."
+        return f"With the change the first pass has the same losses to the last digit {calls}."
     most = show_fine_percent(losses.difference)
     changed = f"differ from batch {losses.from_batch} on, by up to {most}"
-    return f"With the change the losses {changed} {calls}."
+    return f"With the change the losses of the first pass {changed} {calls}."
 
 
 def _tell_samples(tried: TriedLoop) -> str:

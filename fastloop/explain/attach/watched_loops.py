@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECORDED = DataLoader, _BaseDataLoaderIter
-"""Classes whose every loop is recorded by patch_dataloader.py."""
+"""Classes of which patch_dataloader.py records every loop."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:

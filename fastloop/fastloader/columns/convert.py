@@ -140,7 +140,10 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 def _channel_values(
     name: str, value: float | Sequence[float] | np.ndarray, shape: tuple[int, ...]
 ) -> list[float]:
-    values = [float(each) for each in (value if isinstance(value, Sequence) else np.ravel(value))]
+    if isinstance(value, Sequence):
+        values = [float(each) for each in value]
+    else:
+        values = torch.as_tensor(value, dtype=torch.float64, device="cpu").flatten().tolist()
     if len(values) not in {1, *shape[:1]}:
         channels = shape[0] if shape else 0
         allowed = f"one for all, or one for each of {channels} channels"
