@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from fastloop.core.outputs_folder import CLAIM, claim_sweep_folder
 from fastloop.core.passwords import without_passwords
 from fastloop.core.result_io import RESULT_FILE, load_result, save
 from fastloop.core.text import first_line
@@ -56,8 +57,10 @@ def _record(folder: Path) -> str:
     tracker = MlflowTracker(experiment=result.params.get("tracker.experiment", "fastloop"))
     if result.recorded and tracker.holds(result.run_id):
         return "already in the tracker"
-    # The command of this result was killed: no command measures while this one holds the lock.
     if result.status == "RUNNING":
+        # A command on another machine, or with allow_concurrent=true, goes on beside this one.
+        if _is_measured(folder):
+            return "still measured, and logged by the command that does so"
         result = replace(result, status="KILLED")
     try:
         # The run exists from here on: its id is saved before the log, which may fail halfway.
@@ -72,3 +75,16 @@ def _record(folder: Path) -> str:
         raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error
     save(replace(result, recorded=True), folder)
     return f"{result.name}, {len(result.trials)} trials"
+
+
+def _is_measured(folder: Path) -> bool:
+    """True if a command measures the sweep to which the result in the folder belongs."""
+    for claimed in (folder, folder.parent):
+        # Only a folder that has a claim is asked: asking leaves nothing, but has to write.
+        if (claimed / CLAIM).exists():
+            try:
+                with claim_sweep_folder(claimed):
+                    continue
+            except UsageError:
+                return True
+    return False

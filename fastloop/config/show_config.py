@@ -97,8 +97,7 @@ def compose_help(line: CommandLine) -> str | None:
     # Hydra would list all groups and options, which takes seconds, before it looks whether the
     # template names them.
     with compose_api(line):
-        name = line.config_name or CONFIG_NAME
-        cfg = hydra_compose(name, list(line.overrides), return_hydra_config=True)
+        cfg = _compose(line)
         HydraConfig.instance().set_config(cfg)
         template = Template(cfg.hydra.help.template)
         return None if template.get_identifiers() else template.substitute()

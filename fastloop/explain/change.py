@@ -65,6 +65,11 @@ class Change:
         return bool(self.settings) or self.is_fastloader or self.torch_threads is not None
 
     @property
+    def forks_workers(self) -> bool:
+        """True if the workers of a script's DataLoader are forked after the change."""
+        return self.settings.get("multiprocessing_context") == FORK
+
+    @property
     def name(self) -> str:
         """The change as text; empty if nothing is changed."""
         if self.text:

@@ -18,7 +18,7 @@ from fastloop.core.text import printable
 from fastloop.core.types import MachineBusy
 
 HOLDER_LENGTH = 500
-"""Maximum number of characters of the holder that are printed."""
+"""Maximum number of bytes about the holder that are read, and printed."""
 NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 """Flags for opening the lock file: do not follow a link, and do not wait for the other end of a
 pipe. Any user may have placed one of these in /tmp."""
@@ -114,9 +114,14 @@ def _lock_path() -> Path:
 
 def _read_holder(path: Path) -> str:
     """Read the process and the folder that the file names, safe to print."""
-    # Any user may have written anything to it.
+    # Any user may have written anything to it, or have placed a pipe or a link here.
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")[:HOLDER_LENGTH]
+        descriptor = os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:
         return "unknown"
-    return printable(" ".join(text.split()))
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        content = os.read(descriptor, HOLDER_LENGTH) if is_file else b"unknown"
+    finally:
+        os.close(descriptor)
+    return printable(" ".join(content.decode(errors="replace").split()))

@@ -6,33 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loader_passes import loader_pass
 
 from fastloop.explain.attach.fastloader_gain import find_fastloader_gain
 from fastloop.explain.attach.loop_model import LoopModel, LoopTime, model_loop
-from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import MadeBatch
 from fastloop.explain.model import Phase
-from fastloop.observe.lane_key import LaneKey, LaneKind
 
 BATCHES, MS = 400, 10**6
 FACTS = {"type": "DataLoader", "dataset": "Photos", "num_workers": 0, "batch_size": 64}
-
-
-def a_pass() -> LoaderPass:
-    return LoaderPass(
-        number=0,
-        loader=0,
-        process_id=1,
-        lane=LaneKey(LaneKind.LOOP),
-        start_ns=0,
-        iter_ns=0,
-        place="train.py:9",
-        iterator_made_ns=0,
-        earlier_passes=0,
-        pids=(),
-    )
 
 
 def usage_of(idle: float) -> LoopUsage:
@@ -58,7 +42,7 @@ def time_of(
     waits[:, 0] = load_ns
     loop = Loop(
         facts=FACTS | facts,
-        passes=(a_pass(),),
+        passes=(loader_pass(),),
         waits_ns=waits,
         steps_ns=np.full(BATCHES, step_ns, np.int64),
         pass_of=np.zeros(BATCHES, np.int64),
@@ -90,7 +74,7 @@ def test_first_step_of_a_process_does_not_count_for_later_ones(batches, processe
     loop = replace(
         time_of(1, 1).loop,
         facts=FACTS | {"num_workers": 0},
-        passes=tuple(replace(a_pass(), process_id=each) for each in range(processes)),
+        passes=tuple(loader_pass(process_id=each) for each in range(processes)),
         waits_ns=waits,
         steps_ns=steps,
         pass_of=np.repeat(np.arange(processes), batches // processes),

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loader_passes import loader_pass
 
 from fastloop.core.loading_settings import DEEP_PREFETCH
 from fastloop.explain.attach import loop_model, loop_what_ifs
 from fastloop.explain.attach.attribution import DECODE, HAND_OFF, WAIT_PARTS
 from fastloop.explain.attach.loop_model import LoopTime, model_loop
-from fastloop.explain.attach.loop_passes import LoaderPass
 from fastloop.explain.attach.loop_what_ifs import (
     FAST_STORE,
     STORE,
@@ -24,7 +24,6 @@ from fastloop.explain.attach.loops import Loop, share_of_parts
 from fastloop.explain.attach.recorded_processes import MadeBatch
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.model import WORST_CROWDED_POWER
-from fastloop.observe.lane_key import LaneKey, LaneKind
 
 BATCHES = 40
 START_S = {"fork": 0.02, "spawn": 2.0}
@@ -56,17 +55,9 @@ def make_loop(found: Evidence) -> Loop:
     load_ns, step_ns = int(found.load_ms * 1e6), int(found.step_ms * 1e6)
     pass_of = np.arange(BATCHES) * found.passes // BATCHES
     passes = tuple(
-        LoaderPass(
+        loader_pass(
             number=number,
             loader=min(number, found.loaders - 1),
-            process_id=1,
-            lane=LaneKey(LaneKind.LOOP),
-            start_ns=0,
-            iter_ns=0,
-            place="train.py:9",
-            iterator_made_ns=0,
-            earlier_passes=0,
-            pids=(),
             step_cpu_ns=[int(step_ns * found.step_cores)] * int((pass_of == number).sum()),
         )
         for number in range(found.passes)

@@ -330,6 +330,23 @@ def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) 
 
 
 @pytest.mark.heavy
+def test_log_leaves_a_sweep_alone_that_is_still_measured(tmp_path):
+    arguments = (*QUICK, "trials=1000", "allow_concurrent=true")
+    command = start_fastloop(*arguments, cwd=tmp_path)
+    command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
+    (folder,) = tmp_path.glob("outputs/20*/*")
+    process = run_fastloop(str(folder), cwd=tmp_path, command="log")
+    assert process.returncode == 0, process.stderr
+    assert "still measured" in process.stdout
+    assert results(tmp_path)[0].status == "RUNNING"
+    command.process.send_signal(signal.SIGKILL)
+    command.wait()
+    process = run_fastloop(str(folder), cwd=tmp_path, command="log")
+    assert "still measured" not in process.stdout
+    assert results(tmp_path)[0].status == "KILLED"
+
+
+@pytest.mark.heavy
 @pytest.mark.nightly
 def test_refusing_tracking_server_loses_nothing_and_is_logged_later(
     tmp_path, database, empty_database

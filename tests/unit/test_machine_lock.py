@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from fastloop.core.stall_limit import limit_stalls
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep import machine_lock
 from fastloop.sweep.machine_lock import holder_path, lock_machine
@@ -49,6 +50,20 @@ def test_foreign_holder_file_is_printed_in_one_printable_line(lock_path, holder)
         pass
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 1000
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("kind", ["pipe", "endless file"])
+def test_pipe_or_link_in_the_place_of_the_holder_is_not_read(lock_path, kind):
+    path = holder_path(lock_path)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with (
+        limit_stalls(10.0),
+        FileLock(lock_path),
+        pytest.raises(MachineBusy, match="another fastloop measures"),
+        lock_machine(wait=False),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])

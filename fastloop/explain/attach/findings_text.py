@@ -22,7 +22,7 @@ from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.rank_comparison import rank_rows
 from fastloop.explain.attach.script_patch import OF_FORKS
-from fastloop.explain.change import FASTLOADER, FORK
+from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
 
@@ -31,8 +31,6 @@ CROWDED = 1.1
 cores that there are."""
 LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not mentioned."""
-FORKS = {"multiprocessing_context": FORK}
-"""The settings of forked workers."""
 
 
 def format_findings(findings: ScriptFindings) -> str:
@@ -182,8 +180,8 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     elif is_predicted:
         note += _note_on_cores(loop)
     rows = align(what_if_rows(loop)) if loop.what_ifs else []
-    forks = any(FORKS.items() <= each.change.settings.items() for each in loop.what_ifs)
-    return [*rows, *wrap([*describe_bases(loop), *([OF_FORKS] if forks else []), note])]
+    cautions = [OF_FORKS] if any(each.change.forks_workers for each in loop.what_ifs) else []
+    return [*rows, *wrap([*describe_bases(loop), *cautions, note])]
 
 
 def describe_bases(loop: LoopFindings) -> list[str]:

@@ -197,17 +197,20 @@ def _loop_seconds(loop: Loop) -> str:
 
 def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     """The time that the loop's steps alone would take, as the end of a sentence."""
-    step, seconds = shares[Part.STEP], _seconds_of_rank(loop)
-    steps, low, high = (show_time(seconds * each) for each in (step.value, step.low, step.high))
-    less, bounds = "", f" (between {low} and {high})"
+    step = shares[Part.STEP]
+    steps, low, high = (
+        show_time(_seconds_of_rank(loop) * each) for each in (step.value, step.low, step.high)
+    )
     # Steps beside busy workers are slower than steps without workers, also because they share
     # memory bandwidth and caches, which is not measured: the time may be even less.
     if loop.facts["num_workers"]:
-        less, bounds = " or less", f" (at most {high})"
+        told = f"{high if step.is_interval else steps} or less"
     # Few batches have no interval, and bounds with the digits of the time itself say nothing.
-    if not step.is_interval or low == high:
-        bounds = ""
-    return f"with a perfect loader its {_loop_seconds(loop)} would be {steps}{less}{bounds}"
+    elif step.is_interval and low != high:
+        told = f"{steps} (between {low} and {high})"
+    else:
+        told = steps
+    return f"with a perfect loader its {_loop_seconds(loop)} would be {told}"
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:

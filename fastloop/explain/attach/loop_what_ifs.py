@@ -152,9 +152,9 @@ def _change_to_forks(time: LoopTime) -> list[LoopWhatIf]:
     script and its libraries."""
     facts = time.loop.facts
     # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in it.
-    is_safe = sys.platform == "linux" and not facts.get("uses_cuda")
     # Some libraries say themselves that a fork after their import may hang.
-    is_safe = is_safe and not facts.get("has_unsafe_forks")
+    is_unsafe = facts.get("uses_cuda") or facts.get("has_unsafe_forks")
+    is_safe = sys.platform == "linux" and not is_unsafe
     if not time.model.workers or facts.get("start_method") != "spawn" or not is_safe:
         return []
     starts = time.loop.loaders if facts.get("persistent_workers") else len(time.loop.passes)

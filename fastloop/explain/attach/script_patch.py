@@ -18,7 +18,7 @@ from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import ANY_NAME
-from fastloop.explain.change import FASTLOADER, FORK, Change
+from fastloop.explain.change import FASTLOADER, Change
 
 POSITIONS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
@@ -173,7 +173,7 @@ def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ..
     )
     if begins_to_stay and facts.get("sampler") in DRAWING_SAMPLERS:
         notes += (OTHER_ORDER,)
-    if change.settings.get("multiprocessing_context") == FORK:
+    if change.forks_workers:
         notes += (OF_FORKS,)
     return notes if change.torch_threads is None else (*notes, OTHER_SUMS)
 
