@@ -72,7 +72,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Kind of chart that can be drawn for any benchmark."""
+    """A kind of chart, which can be drawn for any benchmark."""
 
     name: str
     title: str
@@ -161,7 +161,7 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
     ]
 
 
-def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
+def pictures_of_ladders(results: Sequence[Result]) -> list[Picture]:
     """A picture of the parts of an epoch of each job that was explained; empty if none was."""
     names = short_names(results)
     ladders = [

@@ -13,7 +13,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import TimeUnit, show_fine_percent, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
 from fastloop.core.text import wrap
-from fastloop.reporting.page import notebook_html
+from fastloop.reporting.notebook_html import notebook_html
 
 if TYPE_CHECKING:
     from pandas import DataFrame
