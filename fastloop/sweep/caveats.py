@@ -22,7 +22,7 @@ from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.comparable import brings_data, delivers_same
 from fastloop.reporting.outcome_sentences import describe_shuffling, shuffles_less
-from fastloop.sweep.request import LOADER_BATCH_SIZE
+from fastloop.sweep.job_config import LOADER_BATCH_SIZE
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 

@@ -6,7 +6,11 @@ from __future__ import annotations
 import colorsys
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from fastloop.sweep.request import JobRequest
 
 SLOTS = 61
 """Number of hash slots. It exceeds the number of loaders, so that few names collide; a name that
@@ -51,6 +55,16 @@ def loader_colour(name: str, known: Iterable[str]) -> str:
     return "#" + "".join(
         f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, shade, 0.7)
     )
+
+
+def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
+    """Return the requests with a colour for each job: its loader's colour or, if two jobs would
+    have nearly the same colour, one of its own."""
+    colours = [request.colour for request in requests]
+    pairs = combinations(colours, 2)
+    if all(colour_distance(one, other) >= DISTINCT for one, other in pairs):
+        return [*requests]
+    return [replace(each, colour=place_colour(place)) for place, each in enumerate(requests)]
 
 
 def place_colour(place: int) -> str:

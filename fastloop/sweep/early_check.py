@@ -31,7 +31,8 @@ from fastloop.data.reference import ClassCounter
 from fastloop.data.sample_advice import advise
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.model_input import find_model_input
 from fastloop.trial.support import check_support

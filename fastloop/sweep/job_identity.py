@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.sweep.request import JobRequest, flatten, job_config
+from fastloop.sweep.job_config import flatten, job_config
+from fastloop.sweep.request import JobRequest
 
 # --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:

@@ -19,8 +19,10 @@ from fastloop.processes.signals import defer_signals, handle_signals, signal_han
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
 from fastloop.sweep.forecast import describe_plan, print_once
+from fastloop.sweep.job_config import LOADER_BATCH_SIZE, flatten
 from fastloop.sweep.job_identity import config_hash
-from fastloop.sweep.request import LOADER_BATCH_SIZE, JobRequest, flatten, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 
 # --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:
