@@ -74,8 +74,8 @@ def main() -> None:
         _clean(_check_kinds(kinds), _parse_age(given["older_than"]), given["yes"])
     except UsageError as error:
         sys.exit(str(error))
-    except MachineBusy:
-        sys.exit("clean: another fastloop measures on this machine; nothing was removed")
+    except MachineBusy as error:
+        sys.exit(f"clean: {error}; nothing was removed")
 
 
 def _check_kinds(kinds: Sequence[str]) -> list[str]:

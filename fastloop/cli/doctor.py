@@ -95,7 +95,7 @@ def _holder() -> str:
         with lock_machine(wait=False):
             return ""
     except MachineBusy as error:
-        return str(error).partition(": wait=true")[0]
+        return str(error)
 
 
 def _busy(load: Load) -> str:
