@@ -56,9 +56,9 @@ class Item:
 
     path: Path
     mib: float
-    """Its size; that of a folder includes its files."""
+    """Size in MiB; that of a folder includes its files."""
     age_s: float
-    """Seconds since the last change of anything in it."""
+    """Seconds since the last change of the file, or of anything in the folder."""
 
 
 def main() -> None:

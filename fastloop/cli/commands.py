@@ -31,7 +31,7 @@ fastloop <command> --help describes a command. `fastloop run` measures a small s
 handwritten digits, `fastloop attach train.py` your own script. The word run may be left
 out: `fastloop loader=np_memmap -m trials=20`.
 """
-MEANT = {
+MEANT_COMMANDS = {
     "options": "list",
     "loaders": "list",
     "datasets": "list",

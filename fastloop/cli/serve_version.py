@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastloop.sweep.run_rounds import RunRound
 
 OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
-"""Folders of a project that many wheels hold by mistake. The user's folder may have its own."""
+"""Folders of a project that many wheels hold by mistake. The user's folder may have some, too."""
 
 
 def serve_version(connection: Connection) -> None:
@@ -86,7 +86,7 @@ def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
         # Some modules of torch that have no file name a relative path.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
-        # This file itself is the command's, in every version.
+        # This file itself belongs to the command, whatever the version.
         is_other = is_other and name not in ("__main__", "__mp_main__")
         if is_other and "site-packages" not in path.parts:
             return f"{name} is imported from {path} and not from this version"

@@ -21,7 +21,9 @@ from fastloop.processes.signals import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
 RESOURCE_TRACKER_FILTER = "ignore:resource_tracker:UserWarning"
+"""Filter of warnings for multiprocessing's resource tracker."""
 LIMITS_HINT = "see ulimit -u, the cgroup's pids.max, and free memory"
+"""Limits that may keep the system from starting a process."""
 SERVER_IS_READY = Event()
 """Set when the forkserver has started a process."""
 TIE_MODULE = "fastloop.processes.forkserver_tie"
@@ -29,8 +31,9 @@ TIE_MODULE = "fastloop.processes.forkserver_tie"
 HOOK_MODULE = "fastloop.processes.forkserver_hook"
 """The module that the forkserver imports last, and nothing else imports."""
 BENCHMARKS = "fastloop.options.benchmark."
+"""Prefix of the modules of benchmarks."""
 MODEL_MODULE = f"{BENCHMARKS}_model"
-"""Module that is imported if jobs have a model."""
+"""Module that a process imports if a job has a model."""
 PRELOADED = (
     "fastloop.config.",
     "fastloop.explain.",
@@ -63,7 +66,7 @@ def start_context(isolation: Isolation) -> BaseContext:
 
 
 def _set_preloaded(context: BaseContext, modules: list[str]) -> None:
-    """Let the forkserver import these modules, between those that tie it to this process."""
+    """Let the forkserver import these modules, between TIE_MODULE and HOOK_MODULE."""
     os.environ[FORKSERVER_OWNER] = str(os.getpid())
     context.set_forkserver_preload([TIE_MODULE, *modules, HOOK_MODULE])
 
@@ -74,7 +77,8 @@ def _runs_model(module: str) -> bool:
 
 
 def _silence_resource_tracker() -> None:
-    # A killed trial's resources are cleaned up when the command ends; only the warning is left out.
+    # The resources of a killed trial are cleaned up when the command ends: only the warning about
+    # them is left out.
     if RESOURCE_TRACKER_FILTER not in sys.warnoptions:
         sys.warnoptions.append(RESOURCE_TRACKER_FILTER)
 

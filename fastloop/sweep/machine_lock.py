@@ -23,7 +23,7 @@ NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 """Flags for opening the lock file: do not follow a link, and do not wait for the other end of a
 pipe. Any user may have placed one of these in /tmp."""
 WAIT_HINT = "wait=true waits for it, allow_concurrent=true measures concurrently, without ranks"
-"""Hint for a command that has these settings."""
+"""What a command that has these settings tells about them."""
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def lock_machine(
 ) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
-    If another process holds the lock: with `wait`, prints its name and waits for it; without,
-    raises MachineBusy.
+    If another process holds the lock: with `wait`, prints that process and waits for its end;
+    without, raises MachineBusy.
 
     check: called before the wait, so that its errors are reported at once. hint: settings of the
     command that let it run nevertheless, for the message of MachineBusy; empty if it has none.
@@ -118,7 +118,7 @@ def _lock_path() -> Path:
 
 def _read_holder(path: Path) -> str:
     """Read the process and the folder that the file names, safe to print."""
-    # Any user may have written anything to it, or have placed a pipe or a link here.
+    # Any user may have written anything to the file, or have put a pipe or a link in its place.
     try:
         descriptor = os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:

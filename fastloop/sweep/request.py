@@ -38,7 +38,6 @@ class JobRequest:
     """Folder of the job's files."""
     sweep_folder: Path
     name: str = ""
-    """The job's name. Empty until it is known, because job_names makes the names of all jobs of a
-    sweep at once."""
+    """The job's name; empty until job_names has made the names of all jobs of the sweep."""
     is_done: bool = False
-    """True if another process has measured it already, as Hydra's launchers do."""
+    """True if another process has measured the job already, as with Hydra's launchers."""
