@@ -83,9 +83,7 @@ def newest_results() -> tuple[list[Result], Path]:
     no job has finished. Raises UsageError if there are no results."""
     sweeps = [path for path in sweep_folders() if any(path.rglob(RESULT_FILE))]
     if not sweeps:
-        raise UsageError(
-            f"no results in {outputs_folder()}; python -m fastloop.run produces some"
-        )
+        raise UsageError(f"no results in {outputs_folder()}; python -m fastloop.run produces some")
     newest: list[Result] = []
     for folder in reversed(sweeps):
         results = load_results(folder, "sweep")
