@@ -47,8 +47,9 @@ from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_tuning import Tuning
-from fastloop.fastloader.loop_or_threads import Pace, measure_reading, read_clocks
+from fastloop.fastloader.loop_or_threads import Pace
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.read_times import measure_reading, read_clocks
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (
     GlobalDraws,
