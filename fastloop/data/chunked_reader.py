@@ -35,7 +35,8 @@ from fastloop.core.types import (
     UnusableLeaves,
 )
 from fastloop.core.user_code import error_line
-from fastloop.data.dataset_samples import fetch_samples, is_broken
+from fastloop.data.dataset_batches import fetch_samples
+from fastloop.data.dataset_samples import is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import (
     LISTS_OF_NUMBERS,

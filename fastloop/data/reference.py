@@ -15,7 +15,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, Tree
 from fastloop.data.chunked_reader import ChunkedReader
-from fastloop.data.dataset_samples import returns_batches
+from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
 from fastloop.data.digest import (
     content_fingerprint,
