@@ -41,21 +41,21 @@ class Pace:
     """
 
     num_threads: int = 0
-    """Threads that read now; 0: the loop does."""
+    """Number of threads that read now; 0: the loop reads."""
     num_saving: int = 0
     """Batches in a row for which threads should have saved time."""
     batches_left: int = 0
     """Batches until this turn ends; 0: the loop reads until threads should save time."""
     turn_threads: int = 0
-    """Threads that have had a turn last."""
+    """Number of threads that had the last turn."""
     loop_ns: tuple[int, ...] = ()
     """Times from one batch to the next that the loop has read itself: the last ones."""
     threads_ns: tuple[int, ...] = ()
     """Times from one batch to the next that threads have read: the last ones."""
     num_comparisons: int = 0
     evidence: float = 0.0
-    """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
-    threads lead if it is positive."""
+    """Sum of the logarithms of the ratio of the loop's time for a batch to the threads' time: the
+    threads lead if the sum is positive."""
     needs_loop: bool = False
     """True once the loop could read two batches that a thread could not, see note_failure."""
     num_since_failure: int = FORGIVING

@@ -18,12 +18,12 @@ WAITING_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadClocks:
-    """The clocks of a thread at a moment, besides its time."""
+    """The clocks of a thread at a moment, except the time."""
 
     cpu_ns: int
     """CPU time of its process."""
     pauses: int
-    """How often it has given up its core; always 0 if the system does not count that."""
+    """How often the thread has given up its core; always 0 if the system does not count that."""
 
 
 def read_clocks() -> ThreadClocks:
@@ -43,16 +43,16 @@ class ReadTimes:
 
     reading_ns: int
     cpu_ns: int
-    """CPU time of the process meanwhile: a Dataset may compute in threads of its own."""
+    """CPU time of the process during the reading: a Dataset may compute in its own threads."""
     pauses: int
-    """How often the loop's thread gave up its core meanwhile, as it does to wait."""
+    """How often the loop's thread gave up its core during the reading, as it does to wait."""
     num_samples: int
     nbytes: int | None = None
     """Bytes of the batch; None if they are not known."""
     step_ns: int = 0
     """Time from the delivery of the batch until the next one was asked for."""
     step_cpu_ns: int = 0
-    """CPU time of the process meanwhile."""
+    """CPU time of the process during that time."""
 
     @property
     def waits(self) -> bool:

@@ -47,7 +47,7 @@ class CustomDataset:
         """
         samples = self.open()
         last = len(samples) - 1
-        # Evenly over all samples, with the first and the last one.
+        # The samples are spread evenly over all, with the first and the last one.
         gaps = FINGERPRINTED_SAMPLES - 1
         indices = sorted({k * last // gaps for k in range(gaps + 1)})
         # Random samples would change the fingerprint each time.

@@ -23,7 +23,7 @@ LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 class StatefulLoader:
     """StatefulDataLoader over the dataset itself, as `raw`, but with a state that can be saved.
 
-    Its workers send their state with each batch (snapshot_every_n_steps=1, its default).
+    Its workers send their state with each batch (snapshot_every_n_steps=1, the default).
     """
 
     store: ClassVar[None] = None
