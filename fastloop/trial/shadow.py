@@ -30,6 +30,7 @@ from fastloop.data.reference import reference_hashes
 from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job
+from fastloop.trial.job_check import check_epoch, without_randomness
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
@@ -81,7 +82,7 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
     calls: the calls of the timed trial. Raises Invalid for samples that are not the dataset's, for
     another order than the plan's, and for work outside the windows.
     """
-    context = start_job(job, prepared, number).without_randomness()
+    context = without_randomness(start_job(job, prepared, number))
     observer = _Observer(context)
     with context.open_loader() as loader:
         unread = calls.unread
@@ -146,9 +147,9 @@ class _Observer:
         self._reference = reference_hashes(context.prepared)
 
     def check(self, epochs: Epochs, epoch: int) -> bool:
-        """Compare an epoch by JobContext.check_epoch, and keep the places of its samples."""
+        """Compare an epoch by `check_epoch`, and keep the places of its samples."""
         hashes: list[np.ndarray] = []
-        unread = self.context.check_epoch(epochs, epoch, hashes.append)
+        unread = check_epoch(self.context, epochs, epoch, hashes.append)
         self.found_unread = self.found_unread or unread
         delivered = np.concatenate([*hashes, np.zeros((0, 16), np.uint8)])
         self._places[epoch] = places_in_store(delivered, self._reference)
