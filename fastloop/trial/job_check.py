@@ -71,5 +71,5 @@ def without_randomness(context: JobContext) -> JobContext:
 
 def compares_crops(job: Job) -> bool:
     """True if samples are compared as crops, place by place, instead of by their bits."""
-    follows_order = traits_of(LoaderTraits, job.loader).even_shares
+    follows_order = traits_of(LoaderTraits, job.loader).has_even_shares
     return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order

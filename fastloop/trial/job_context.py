@@ -93,7 +93,7 @@ class JobContext:
     def join_uneven_ranks(self, session: Session) -> AbstractContextManager[Any]:
         """A context in which a rank that runs out of batches still takes part in the gradient
         averaging of the others; does nothing if all ranks have equally many batches."""
-        even = traits_of(LoaderTraits, self.job.loader).even_shares
+        even = traits_of(LoaderTraits, self.job.loader).has_even_shares
         if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()
         # Ranks with equally many batches need no join, which adds a collective operation to each

@@ -113,8 +113,8 @@ def _gathers(job: Job) -> bool:
     if job.loader.store is not None:
         return True
     # The code of a user's loader may read its dataset in any way.
-    is_users = traits_of(LoaderTraits, job.loader).is_users
-    return traits_of(DatasetTraits, job.dataset).gathers and not is_users
+    is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
+    return traits_of(DatasetTraits, job.dataset).gathers and not is_user_code
 
 
 def _image_limit(context: JobContext, window_s: float) -> Limit | None:
