@@ -1,5 +1,5 @@
-"""Readings of the system's counters: CPU time of the cores and of all processes, pressure, load, and
-the number of processes that were killed for lack of memory."""
+"""Readings of the system's counters: CPU time of cores and processes, pressure, load, and the
+number of processes that were killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Counters:
     root: int
     """Process id of this command; the work of its descendants is its own work, too."""
     cores: int
+    """Number of cores on which this process may run."""
     total_s: float
     """Time of all these cores, idle or not; 0 if the system does not report it."""
     busy_s: float

@@ -88,7 +88,7 @@ class LoadSummary:
     """CPU time per second that the host of a virtual machine gave to others, the highest of all
     stretches."""
     memory_pressure: float = 0.0
-    """The highest of all stretches."""
+    """Share of the time in which some program waited for memory, the highest of all stretches."""
     busiest: tuple[str, ...] = ()
     """Names of the programs that used most in the stretches that were not quiet."""
 

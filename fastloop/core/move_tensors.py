@@ -16,7 +16,7 @@ import optree
 import torch
 
 from fastloop.core.trees import (
-    PLAIN,
+    PLAIN_LEAVES,
     entries_of,
     is_packed,
     is_tensor_collection,
@@ -26,7 +26,7 @@ from fastloop.core.types import Tree, Unsupported
 
 Move = Callable[[Any], Any]
 
-CODE = (type, ModuleType, FunctionType)
+SHARED_KINDS = (type, ModuleType, FunctionType)
 """Kinds of objects that the whole program shares: nothing inside of them belongs to a leaf."""
 
 
@@ -102,7 +102,7 @@ def rebuild(node: Any, rebuild_inside: Move, move_whole: Move) -> Any:
     rebuild_inside: rebuilds the parts of a container. move_whole: moves a tensordict.
     Raises Unsupported for a leaf that holds tensors or arrays.
     """
-    if isinstance(node, PLAIN):
+    if isinstance(node, PLAIN_LEAVES):
         return node
     if is_tensor_collection(node):
         check_entries(node)
@@ -140,7 +140,7 @@ def holds_tensors(leaf: object) -> bool:
         node = waiting.pop()
         if isinstance(node, torch.Tensor | np.ndarray):
             return True
-        if id(node) not in reached and not isinstance(node, CODE):
+        if id(node) not in reached and not isinstance(node, SHARED_KINDS):
             reached.add(id(node))
             waiting += gc.get_referents(node)
     return False

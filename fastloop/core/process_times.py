@@ -24,7 +24,8 @@ class ProcessTimes:
     """Differs between processes that had the same id one after the other."""
     own_s: float
     ended_children_s: float
-    """CPU seconds of the ended children that it waited for, and of their ended children."""
+    """CPU seconds of the ended children that the process waited for, and of their ended
+    children."""
 
 
 def read_processes(proc: Path) -> dict[int, ProcessTimes]:

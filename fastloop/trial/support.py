@@ -125,7 +125,7 @@ def _check_step(job: Job, device: torch.device) -> None:
 
 
 def _check_ranks(job: Job) -> None:
-    """Reject settings that work in a single process only."""
+    """Raise Unsupported for settings that work in a single process only."""
     trains = any(
         traits_of(BenchmarkTraits, benchmark).trains for benchmark in job.benchmark.values()
     )

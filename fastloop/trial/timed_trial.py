@@ -145,7 +145,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
 def _measure_limit(
     opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
 ) -> Limit | None:
-    """Measure the limit next to a window; samples: number that one repeat of it delivered."""
+    """Measure the limit next to a window; samples: their number in one repeat of it."""
     context, job = opened.context, opened.context.job
     window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":
