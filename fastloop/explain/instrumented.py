@@ -109,9 +109,7 @@ def _mark_before(deliver: Consumer, device: torch.device, asked_marks: list[Any]
     return call
 
 
-def device_events(
-    marks: StepMarks, asked_marks: list[Any], zero: Any, zero_ns: int
-) -> list[Event]:
+def device_events(marks: StepMarks, asked_marks: list[Any], zero: Any, zero_ns: int) -> list[Event]:
     """Copies and steps as the device ran them, in nanoseconds of the host's clock.
 
     asked_marks: a mark before each copy; the copy ends at the start of its step. zero: a mark that

@@ -65,9 +65,7 @@ def attribute_waits(loop_pass: LoaderPass, makers: Sequence[WorkerBatches]) -> n
     return np.array(split(loop_pass, makers), np.int64).reshape(-1, len(WAIT_PARTS))
 
 
-def makers_of_pass(
-    loop_pass: LoaderPass, records: Sequence[ProcessRecords]
-) -> list[WorkerBatches]:
+def makers_of_pass(loop_pass: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
     """The batches of a pass by the worker that has made them; without workers, by the loop's own
     process."""
     return [
@@ -87,8 +85,7 @@ def making_events(loop_pass: LoaderPass, process: ProcessRecords) -> list[Event]
         if event.part not in OF_LOOPS
         and loop_pass.iterator_made_ns <= event.start_ns <= loop_pass.stop_ns
         and (
-            loop_pass.iterator_made_ns == loop_pass.start_ns
-            or event.batch >= loop_pass.batches[0]
+            loop_pass.iterator_made_ns == loop_pass.start_ns or event.batch >= loop_pass.batches[0]
         )
         and (loop_pass.pids or event.lane == loop_pass.lane)
     ]
