@@ -96,7 +96,8 @@ def counts_table(records: list[Record]) -> str:
         errors = [abs(predicted / realised - 1) for predicted, realised in _pairs(group)]
         rows.append((f"{name}: {len(group)}", *_figures(errors)))
     rows.append((f"changes of an epoch by more than {percent(LARGE)}", *_figures(large)))
-    rows.append(("the unchanged job, again", *_figures([abs(each["again"] - 1) for each in judged])))
+    again = [abs(each["again"] - 1) for each in judged]
+    rows.append(("the unchanged job, again", *_figures(again)))
     return markdown(rows)
 
 
@@ -112,8 +113,8 @@ def _pairs(records: list[Record]) -> list[tuple[float, float]]:
 def _figures(errors: list[float]) -> tuple[str, str, str]:
     if not errors:
         return "0", "-", "-"
-    quantiles = stats.percentile(errors, 50), stats.percentile(errors, 90)
-    return str(len(errors)), *(percent(each, 1) for each in quantiles)
+    middle, high = (percent(stats.percentile(errors, each), 1) for each in (50, 90))
+    return str(len(errors)), middle, high
 
 
 if __name__ == "__main__":

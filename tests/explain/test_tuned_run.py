@@ -146,7 +146,7 @@ def test_last_tuning_starts_again_if_none_has_finished_a_trial(tmp_path):
 
 
 def test_trials_that_are_measured_again_are_paid_for_again(tmp_path):
-    code = shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
+    code = Path(shutil.copy(SUPPORT / "slow_stages.py", tmp_path))
     quick = [each for each in TUNE if not each.startswith(("space=", "budget="))]
     quick += ["space=loader=raw,preload", "budget=4trials", "tracker=none"]
     process = run_fastloop(*quick, cwd=tmp_path, command="tune")
