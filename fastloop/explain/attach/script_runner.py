@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import loop_of_rank
 from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.follow_children import BOOTSTRAP
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loss_comparison import Loss
+from fastloop.explain.attach.run_length import loop_of_rank
 from fastloop.explain.change import Change
 
 DIGEST_BATCHES = 200

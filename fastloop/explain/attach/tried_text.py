@@ -17,13 +17,13 @@ from fastloop.core.number_text import (
 )
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, wrap
-from fastloop.explain.attach.changes_to_try import (
+from fastloop.explain.attach.loss_comparison import LossComparison
+from fastloop.explain.attach.run_length import (
     FEWEST_ROUNDS,
     LEAST_S,
-    minutes_of_all,
-    more_minutes,
+    minutes_for_all,
+    minutes_to_ask_for,
 )
-from fastloop.explain.attach.loss_comparison import LossComparison
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
@@ -122,7 +122,7 @@ def _answer_without_change(tried: TriedLoop, loop: str) -> str:
     """The answer if no change is recommended."""
     known = [each for each in tried.changes if each.gain]
     left = sum(not each.gain and not each.failure for each in tried.changes)
-    all_minutes = _show_minutes(tried, minutes_of_all(tried.least_minutes))
+    all_minutes = _show_minutes(tried, minutes_for_all(tried.least_minutes))
     if not known and left:
         return (
             f"No answer yet for {loop}: no change was compared in time; {all_minutes} or more will "
@@ -171,7 +171,7 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
     """The setting with more minutes than were given. enough: minutes by the longest run of
     those that would run again."""
-    return f"--minutes={more_minutes(tried.minutes, enough):.1f}"
+    return f"--minutes={minutes_to_ask_for(tried.minutes, enough):.1f}"
 
 
 def _show_gain(tried: TriedChange) -> str:

@@ -11,18 +11,16 @@ from fastloop.core.machine_load import LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import (
-    COMPARISON_RUNS,
-    LEAST_S,
-    MOST_CHANGES,
-    choose_changes,
-    choose_more_batches,
-    find_what_if,
-    least_minutes,
-    more_minutes,
-)
+from fastloop.explain.attach.changes_to_try import MOST_CHANGES, choose_changes, find_what_if
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loss_comparison import LossComparison, compare_losses
+from fastloop.explain.attach.run_length import (
+    COMPARISON_RUNS,
+    LEAST_S,
+    choose_more_batches,
+    least_minutes_for_one,
+    minutes_to_ask_for,
+)
 from fastloop.explain.attach.script_patch import PatchedCall, patch_call
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
@@ -56,7 +54,7 @@ def try_changes(
     before = runner.cut.batches
     run_s = _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
-        report(_tell_length(before, batches, first))
+        report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     attempts = _begin_attempts(changes, run_s)
@@ -78,7 +76,7 @@ def try_changes(
         seconds=stats.median([*attempts.baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
-        least_minutes=least_minutes(attempts.longest_run_s),
+        least_minutes=least_minutes_for_one(attempts.longest_run_s),
         is_out_of_time=is_out_of_time,
         best=chosen.name,
         same_samples=chosen.same_samples,
@@ -102,7 +100,8 @@ def _check_has_round(
 ) -> None:
     """Raise Unsupported if the budget had no time for any round. run_s: seconds of a run."""
     if not attempts.baseline.seconds:
-        enough = more_minutes(budget_s / 60, least_minutes(attempts.longest_run_s))
+        least = least_minutes_for_one(attempts.longest_run_s)
+        enough = minutes_to_ask_for(budget_s / 60, least)
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
             f"{run_s:.0f} s; allowed: {enough:.1f} or more"
@@ -127,7 +126,7 @@ def _lengthen_runs(
     return outside_s + later_s * (longer - 1) / (batches - 1)
 
 
-def _tell_length(before: int, batches: int, first: HashedRun) -> str:
+def _describe_length(before: int, batches: int, first: HashedRun) -> str:
     """The line on runs that get more batches than the first one had."""
     # A first step that loads libraries may take most of a run that is not short.
     short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
@@ -168,7 +167,7 @@ def _recommend(
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    compared = _leave_out("the time was over")
+    compared = _without_comparison("the time was over")
     if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
         compared = _compare_runs(runner, best.change, first, deadline, limit_s)
     call = patch_call(found.facts, best.change)
@@ -214,13 +213,13 @@ def _compare_runs(
             for each in (AS_IS, change)
         )
     except Unsupported as error:
-        return _leave_out(str(error))
+        return _without_comparison(str(error))
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
     return _Recommendation(same_samples=same, not_compared=reason, losses=losses)
 
 
-def _leave_out(reason: str) -> _Recommendation:
+def _without_comparison(reason: str) -> _Recommendation:
     """No comparison, for that reason."""
     return _Recommendation(not_compared=reason, losses=LossComparison(not_compared=reason))
 

@@ -12,7 +12,7 @@ from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import (
+from fastloop.explain.attach.run_length import (
     COMPARISON_RUNS,
     FEWEST_ROUNDS,
     MOST_OF_ROUND,
