@@ -49,7 +49,8 @@ class TriedLoop:
     least_minutes: float
     """Minutes that suffice to try one change, by the longest run of those that would run again."""
     is_out_of_time: bool
-    """True: the rounds ended because the time was over. False: more time would have added none."""
+    """True: the rounds ended because the time was used up. False: more time would have added no
+    round."""
     best: str | None
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None

@@ -176,7 +176,7 @@ def _show_minutes(tried: TriedLoop, enough: float) -> str:
 
 def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
-        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was used up"
     if _is_unclear(tried.gain):
         return "differs too much from round to round"
     return _show_saving(tried.gain) if tried.gain.value >= 0 else _show_loss(tried.gain)

@@ -167,7 +167,7 @@ def _recommend(
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    compared = _without_comparison("the time was over")
+    compared = _without_comparison("the time was used up")
     if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
         compared = _compare_runs(runner, best.change, first, deadline, limit_s)
     call = patch_call(found.facts, best.change)
@@ -227,8 +227,8 @@ def _without_comparison(reason: str) -> _Recommendation:
 def _compare_samples(
     first: list[int], again: list[int], changed: list[int]
 ) -> tuple[bool | None, str]:
-    """Whether the samples with a change are those of two runs without it; or None, and the reason
-    why it is not known."""
+    """Whether the samples with a change equal those of two runs without it; or None, and the
+    reason why it is not known."""
     if not first:
         return None, "its batches have nothing that can be compared"
     # The script shuffles or crops without a fixed seed.
