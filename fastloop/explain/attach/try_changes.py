@@ -57,6 +57,7 @@ def try_changes(
         report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
     limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
+    session = _Session(runner=runner, found=found, first=first, deadline=deadline, limit_s=limit_s)
     attempts = _begin_attempts(changes, run_s)
     load = LoadWatch()
 
@@ -68,7 +69,7 @@ def try_changes(
     is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
     machine_load = load.summary()
     _check_has_round(runner, attempts, run_s, budget_s)
-    chosen = _recommend(runner, found, attempts, first, deadline, limit_s)
+    chosen = _recommend(session, attempts)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -144,6 +145,19 @@ def _add_of_later_passes(
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Session:
+    """A loop that is tried: its runner, its findings, and the values that the first run gives."""
+
+    runner: ScriptRunner
+    found: LoopFindings
+    first: HashedRun
+    """The first run, without a change."""
+    deadline: Deadline
+    limit_s: float
+    """Maximum seconds of a further run, which also ends at the deadline."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Recommendation:
     """The recommended change, its patch, and the comparison of its samples and losses."""
 
@@ -155,28 +169,21 @@ class _Recommendation:
     notes: tuple[str, ...] = ()
 
 
-def _recommend(
-    runner: ScriptRunner,
-    found: LoopFindings,
-    attempts: Attempts,
-    first: HashedRun,
-    deadline: Deadline,
-    limit_s: float,
-) -> _Recommendation:
+def _recommend(session: _Session, attempts: Attempts) -> _Recommendation:
     """The recommendation of the best change; an empty one if there is none."""
     best = attempts.best()
     if best is None:
         return _Recommendation()
     compared = _without_comparison("the time was used up")
-    if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
-        compared = _compare_runs(runner, best.change, first, deadline, limit_s)
-    call = patch_call(found.facts, best.change)
+    if session.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
+        compared = _compare_runs(session, best.change)
+    call = patch_call(session.found.facts, best.change)
     name = best.change.name
     return replace(
         compared,
         name=name,
         call=call,
-        notes=(*runner.notes.get(name, ()), *call.notes),
+        notes=(*session.runner.notes.get(name, ()), *call.notes),
     )
 
 
@@ -199,17 +206,13 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
     return tuple(sorted(tried, key=lambda each: -each.gain.value if each.gain else 1e9))
 
 
-def _compare_runs(
-    runner: ScriptRunner, change: Change, first: HashedRun, deadline: Deadline, limit_s: float
-) -> _Recommendation:
+def _compare_runs(session: _Session, change: Change) -> _Recommendation:
     """The comparison of samples and losses with the change to those of the first run, which is
-    without it.
-
-    limit_s: maximum time of a run, which ends at the deadline.
-    """
+    without it."""
+    first, deadline = session.first, session.deadline
     try:
         again, changed = (
-            runner.rerun_hashed(each, min(limit_s, max(0.0, deadline.remaining_s)))
+            session.runner.rerun_hashed(each, min(session.limit_s, max(0.0, deadline.remaining_s)))
             for each in (AS_IS, change)
         )
     except Unsupported as error:
