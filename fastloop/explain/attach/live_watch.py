@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from fastloop.explain.attach.stack_files import ASKED
+from fastloop.explain.attach.stack_files import USER_STACKS_FILE
 from fastloop.explain.attach.status_line import StatusLine, open_status_line
 from fastloop.observe.event_log import SUFFIX
 
@@ -31,14 +31,16 @@ OWN_HANDLER = (
 
 @dataclass
 class _LoopStill:
-    """A loop with processes that record nothing, and the time since they last did."""
+    """A loop with processes that record nothing, and the time since they last recorded anything."""
 
     still_s: float = 0.0
+    """Seconds since then, counted in looks."""
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """CPU time of each process when half of the time to a hang was over, by process id."""
+    """CPU seconds of each process, by its id, when half of the time to a hang was over."""
     read_at_s: float = 0.0
     """The value of `still_s` when `cpu_s` was read."""
     is_told: bool = False
+    """True once the loop counts as hanging: it is reported at most once."""
 
 
 class LiveWatch:
@@ -98,7 +100,8 @@ class LiveWatch:
             self._line.erase()
 
     def _open_loops(self) -> LiveLoops | None:
-        # Its imports take a third of a second, which a script without a loop need not pay for.
+        # The imports of live_loops.py take a third of a second, which a script without a loop need
+        # not pay for.
         if self._loops is None and any(self.folder.glob(f"*{SUFFIX}")):
             from fastloop.explain.attach.live_loops import LiveLoops
 
@@ -110,7 +113,7 @@ class LiveWatch:
         show()
 
     def _answer_signal(self) -> None:
-        path = self.folder / ASKED
+        path = self.folder / USER_STACKS_FILE
         size = path.stat().st_size if path.exists() else 0
         if size > self._asked_bytes:
             self._asked_bytes = size

@@ -12,7 +12,7 @@ from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import ThreadLog
 
 LOADER_NUMBERS, PASS_NUMBERS = itertools.count(), itertools.count()
-"""Numbers of the loaders of this process, and of the passes over them."""
+"""Counters that number the loaders of this process, and the passes over them."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class PassState:
     step_start_ns: int = 0
     """Time at which the loop got the batch."""
     step_start_cpu_ns: int = UNKNOWN
-    """CPU time of the process then; UNKNOWN: it is not read around this step."""
+    """CPU time of the process at that moment; UNKNOWN: it is not read around this step."""
     usage: PassUsage = field(kw_only=True)
     line_trace: LineTrace | None = None
     """The trace of the step's lines; None: this step is not traced."""

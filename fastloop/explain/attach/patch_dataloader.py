@@ -49,8 +49,8 @@ MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
-DATASETS = itertools.count()
-"""Numbers of the datasets of this process."""
+DATASET_NUMBERS = itertools.count()
+"""A counter that numbers the datasets of this process."""
 WORKERS_POSITION = 5
 """Place of num_workers among DataLoader's arguments, after the loader itself."""
 
@@ -100,7 +100,7 @@ class _Origin:
 
     loader: LoaderState
     start_ns: int
-    """Time before it was made."""
+    """Time before the iterator was made."""
     own_ns: int
     """Nanoseconds that the probe took meanwhile, to look at the DataLoader."""
 
@@ -152,7 +152,7 @@ class LoopProbe:
         """A number that no other dataset has, not even a later one at the same place in memory."""
         number = self.datasets.get(dataset)
         if number is None:
-            number = next(DATASETS)
+            number = next(DATASET_NUMBERS)
             try:
                 self.datasets[dataset] = number
             # A list can't be followed. Its id may be that of another list later on.

@@ -26,7 +26,7 @@ FEWEST_ROUNDS = 3
 COMPARISON_RUNS = 2
 """Number of runs that compare the samples: one without a change, and one with it."""
 FEWEST_RUNS = 1 + 2 * FEWEST_ROUNDS
-"""Runs for one change: the first one, and the rounds."""
+"""Number of runs that one change needs: the first run, and two in each of FEWEST_ROUNDS."""
 SLOWDOWN = 1.5
 """Later runs may take this many times as long as the first one, as on a busy machine."""
 PLANNED_RUNS = 1 + sum(1 + count for count in MOST_OF_ROUND) + COMPARISON_RUNS

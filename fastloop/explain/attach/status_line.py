@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
+"""Escape sequences that save the cursor's place, go back to it, and clear the cursor's row."""
 ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"
 """ONE_DOWN stays in the same column, and scrolls the screen if the cursor is in the last row. The
 usual ways of moving down do only one of the two."""

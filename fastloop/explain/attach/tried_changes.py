@@ -12,7 +12,7 @@ from fastloop.explain.attach.loss_comparison import LossComparison
 TRIED = "attach_try.json"
 """Name of the file with a TriedLoop."""
 PATCH = "attach.patch"
-"""Name of the file with its patch."""
+"""Name of the file with the patch of the recommended change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class TriedChange:
     predicted: float | None
     """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
     gain: Estimate | None
-    """Share of the loop's time that it saves; None: its runs failed."""
+    """Share of the loop's time that it saves; None: its runs failed, or there was no time for
+    them."""
     rounds: int
     is_least: bool = False
     """True: it was predicted to save at least that share, as the observed run shows only a part of

@@ -28,7 +28,7 @@ from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 
-UNCLEAR = 2.0
+UNCLEAR_FACTOR = 2.0
 """If a change may save time as well as cost some, and the ends of the loop's time with it differ by
 more than this factor, the rounds tell nothing. Chosen by hand: such bounds fit a change that halves
 the time as well as one that does nothing."""
@@ -201,7 +201,7 @@ def _show_loss(gain: Estimate) -> str:
 
 def _is_unclear(gain: Estimate) -> bool:
     """True if the change may save time as well as cost some, and the interval is wide."""
-    return _is_wider(gain, UNCLEAR) and gain.low <= 0 <= gain.high
+    return _is_wider(gain, UNCLEAR_FACTOR) and gain.low <= 0 <= gain.high
 
 
 def _is_wider(gain: Estimate, factor: float) -> bool:

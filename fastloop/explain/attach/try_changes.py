@@ -112,8 +112,8 @@ def _check_has_round(
 def _lengthen_runs(
     runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
 ) -> float:
-    """Let further runs have as many batches as the first run shows to be enough; returns the time
-    that such a run takes. first_s: that of the first run, from its start to its end."""
+    """Let further runs have as many batches as the first run shows to be enough; returns the
+    seconds that such a run takes. first_s: seconds of the first run, from its start to its end."""
     batches = runner.cut.batches
     later_s = first.seconds - first.once_s
     # Workers make further batches while one is hashed, so that the waits after it are shorter.
@@ -223,7 +223,7 @@ def _compare_runs(session: _Session, change: Change) -> _Recommendation:
 
 
 def _without_comparison(reason: str) -> _Recommendation:
-    """No comparison, for that reason."""
+    """A recommendation without a comparison, for that reason."""
     return _Recommendation(not_compared=reason, losses=LossComparison(not_compared=reason))
 
 
