@@ -56,8 +56,7 @@ def try_changes(
     if (batches := runner.cut.batches) > before:
         report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
-    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
-    session = _Session(runner=runner, found=found, first=first, deadline=deadline, limit_s=limit_s)
+    session = _Session(runner, found, first, deadline, max(MOST_TIMES * run_s, LEAST_LIMIT_S))
     attempts = _begin_attempts(changes, run_s)
     load = LoadWatch()
 
@@ -66,7 +65,7 @@ def try_changes(
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
 
-    is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
+    is_out_of_time = run_rounds(runner, attempts, deadline, session.limit_s, end_round)
     machine_load = load.summary()
     _check_has_round(runner, attempts, run_s, budget_s)
     chosen = _recommend(session, attempts)
@@ -144,7 +143,7 @@ def _add_of_later_passes(
     return [*added, *changes][:MOST_CHANGES]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Session:
     """A loop that is tried: its runner, its findings, and the values that the first run gives."""
 
