@@ -86,7 +86,7 @@ class StreamingDataset(Protocol):
 class OverlappingDataset(Protocol):
     """A dataset of overlapping samples, so that a store would hold the same data several times."""
 
-    def overlap(self) -> str:
+    def reason_against_store(self) -> str:
         """The reason why a store would be too large, with the sizes; empty if it would not."""
         ...
 

@@ -18,6 +18,7 @@ REMEDY = (
     "let the collate function return a dict of columns, or give the loader the attribute batch_size"
 )
 CONTAINERS = (dict, list, tuple, Mapping)
+"""Types of those parts of a batch that have parts themselves."""
 COLUMNS = (torch.Tensor, np.ndarray, list, tuple)
 """Types of those parts of a batch that may have an entry for each sample."""
 
@@ -90,7 +91,7 @@ class SampleCounter:
         self._paths: frozenset[PartPath] | None = None
         self._shortest: PartPath | None = None
         self.reads_lists = False
-        """Only lists of samples have told the numbers, no column."""
+        """True if only lists of samples have told the numbers, and no column."""
 
     def count(self, batch: Tree) -> int:
         """Number of samples of a batch of tensors, texts and lists.
@@ -143,7 +144,7 @@ class SampleCounter:
         return self._find_sure(batch, counts)
 
     def _find_sure(self, batch: Tree, counts: Counts) -> set[int]:
-        """The only number, if a column tells it; None otherwise."""
+        """The only number, if a column tells it; otherwise an empty set."""
         if len(counts) != 1:
             return set()
         ((count, paths),) = counts.items()

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Collate, Store
 from fastloop.core.types import Tree, Unsupported, name_of
-from fastloop.data.dataset_samples import fetch_samples
+from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.rows import read_into_memory, tensors_of
 from fastloop.data.torch_epochs import identity_collate
 

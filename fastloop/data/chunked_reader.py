@@ -35,7 +35,8 @@ from fastloop.core.types import (
     UnusableLeaves,
 )
 from fastloop.core.user_code import error_line
-from fastloop.data.dataset_samples import fetch_samples, is_broken
+from fastloop.data.dataset_batches import fetch_samples
+from fastloop.data.dataset_samples import is_broken
 from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import (
     LISTS_OF_NUMBERS,
@@ -51,9 +52,9 @@ CHUNK_BYTES = 2 << 20
 MOST_ROWS = 1024
 """Maximum number of samples in a chunk, however small they are."""
 PROBED_SAMPLES = 64
-"""Samples that are decoded to find out how long decoding takes."""
+"""Maximum number of samples that are decoded to find out how long decoding takes."""
 PROBE_S = 2.0
-"""Fewer samples are decoded for that if they take longer than this."""
+"""Fewer samples are decoded to find that out if they take longer than this."""
 SAMPLES_PER_NOTE = 16
 """Progress is noted once for this many samples, and once a chunk."""
 SLOW_SAMPLE_S = 20e-6

@@ -13,7 +13,7 @@ from fastloop.fastloader.columns.images import CroppedImages, choose_crop_decode
 from fastloop.fastloader.columns.pixel_format import pixel_format
 
 SIDE, FLIP = 224, 0.5
-"""The crops of the usual training on ImageNet."""
+"""Side of a crop in pixels, and probability of its flip, in the usual training on ImageNet."""
 MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
 """Maximum number of images that are tried, number of random crops of each, and number of
 measurements of each crop."""

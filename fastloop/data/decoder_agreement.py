@@ -27,6 +27,7 @@ Pillow's, by up to 2."""
 COMPARED_SAMPLES = 8
 """Number of samples compared, spread evenly over the dataset."""
 MAX_DIFFERENCE = 255
+"""Difference, in 255ths, of leaves that differ in another way than two floats."""
 
 
 @dataclass(frozen=True)

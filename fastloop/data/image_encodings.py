@@ -1,4 +1,4 @@
-"""The ways in which write_store stores encoded images: as they are, with restart markers, smaller.
+"""Ways in which write_store stores encoded images: as they are, with restart markers, or smaller.
 
 The interval between two restart markers (T.81 B.2.4.4 and E.2.4) can be decoded independently of
 the rest of the scan, so that a decoder can skip intervals that a crop does not need.
@@ -65,6 +65,7 @@ def open_encoding(images: ImageEncoding) -> Encode:
     """
     if images == "as_is":
         return _keep
+    # The message is that of write_store, which also allows None, for data that is not encoded.
     if images != "jpeg" and not isinstance(images, LongestSide):
         raise ValueError(f"images={images!r}: allowed are 'as_is', 'jpeg', LongestSide and None")
     if load_jpeg() is None:

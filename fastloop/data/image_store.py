@@ -47,10 +47,10 @@ from fastloop.fastloader.columns.image_headers import Encoded
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
-AHEAD = 16
-"""Images that are encoded ahead of the writer for each thread, which bounds the memory."""
+IMAGES_AHEAD = 16
+"""Number of images that each thread encodes ahead of the writer, which bounds the memory."""
 COPIED_ROWS = 4096
-"""Rows of an array that are copied at a time, if its memory is not contiguous."""
+"""Number of rows of an array that are copied at a time, if its memory is not contiguous."""
 ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
 
 
@@ -74,7 +74,7 @@ class _ImageWriter:
     def write(self, folder: Path, number: int, images: EncodedImages) -> None:
         """Write column `number`: values and offsets."""
         work = partial(_encode_image, images, self.encode)
-        results = map_ahead(work, range(len(images)), self.num_threads, AHEAD)
+        results = map_ahead(work, range(len(images)), self.num_threads, IMAGES_AHEAD)
         offsets = [0]
         tally = self.tally
         nothing = np.empty(0, np.uint8)
@@ -298,7 +298,7 @@ class StoredImages:
     seconds: float
     """Seconds that writing the store took."""
     cpu_seconds: float
-    """CPU time of all threads meanwhile."""
+    """CPU time of all threads in these seconds."""
     saved_ms: float | None
     """Milliseconds of CPU time that a RandomResizedCrop(224) from the store saves, compared with
     one from the source: the mean of up to 64 images. None if none of them could be decoded."""

@@ -26,6 +26,7 @@ from fastloop.data.store_leaves import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 STRUCTURE = "structure.json"
+"""Name of the file with the tree of a sample."""
 FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
 """Names for messages: of this format, and of one that also holds the dtypes that numpy lacks."""
 
@@ -35,7 +36,7 @@ CHECKED_ROWS = 1 << 20
 """Number of offsets that are checked at a time."""
 IMAGES = "images.json"
 """Name of the file of figures in a store of encoded images."""
-COMPARED = 16
+COMPARED_SAMPLES = 16
 """Number of samples, spread evenly, that must be equal for a store to count as the same data."""
 
 
@@ -45,7 +46,7 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
     num_samples: None if it is known only at the end. Without a chunk nothing is written.
     Raises Unsupported for dtypes that numpy does not have.
     """
-    # Plain writes, and no memory map: its dirty pages would count as memory of this process.
+    # The dirty pages of a memory map would count as memory of this process: files are written.
     files: list[BinaryIO] = []
     arrays: list[np.ndarray] = []
     count = 0
@@ -145,7 +146,7 @@ def check_lengths(folder: Path, tree: Any) -> None:
         raise BadData(f"{folder}: a broken store: its leaves have {lengths} rows")
 
 
-def spread_indices(count: int, number: int = COMPARED) -> list[int]:
+def spread_indices(count: int, number: int = COMPARED_SAMPLES) -> list[int]:
     """At most `number` indices below `count`, spread evenly."""
     return sorted(set(np.linspace(0, count - 1, number).round().astype(int).tolist()))
 

@@ -44,7 +44,7 @@ from fastloop.data.prepare_store import check_storable, prepare_store
 from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
-    REFERENCE,
+    REFERENCE_VERSION,
     ClassCounter,
     ObservingBatches,
     write_reference,
@@ -163,7 +163,9 @@ def _prepare_reference(
     reference = _reference_path(dataset, source_id, tolerant, collate)
     write = partial(_write_reference, source=source)
     try:
-        facts = write_once(reference, fingerprint(source_id, REFERENCE), write, compares_checksums)
+        facts = write_once(
+            reference, fingerprint(source_id, REFERENCE_VERSION), write, compares_checksums
+        )
     except (SamplesDiffer, UnusableLeaves) as error:
         raise BadData(advise(error, dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))

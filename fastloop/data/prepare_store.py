@@ -121,6 +121,6 @@ def check_storable(dataset: Dataset, store: Store | None) -> None:
     if is_ragged(dataset):
         reason = f"it holds samples of one length, and those of {dataset.label} differ"
     elif isinstance(dataset, OverlappingDataset):
-        reason = dataset.overlap()
+        reason = dataset.reason_against_store()
     if reason:
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw reads it")

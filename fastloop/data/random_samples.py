@@ -19,7 +19,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Dataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line
-from fastloop.data.dataset_samples import returns_batches
+from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.npy_store import spread_indices
 from fastloop.data.ragged import is_ragged
 from fastloop.data.store_leaves import bytes_of

@@ -15,7 +15,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, Tree
 from fastloop.data.chunked_reader import ChunkedReader
-from fastloop.data.dataset_samples import returns_batches
+from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
 from fastloop.data.digest import (
     content_fingerprint,
@@ -26,10 +26,10 @@ from fastloop.data.digest import (
 from fastloop.data.ragged import difference_error, is_ragged, longest_lengths
 from fastloop.data.sealed_folder import Facts
 
-HASHES = "hashes.npy"
-LENGTHS = "lengths.npy"
-REFERENCE = 6
-"""Version of the reference's contents. Increase it with every change of them, so that older
+HASHES, LENGTHS = "hashes.npy", "lengths.npy"
+"""Names of the files with each sample's hash, and with the length of its longest leaf."""
+REFERENCE_VERSION = 6
+"""Version of the reference's contents. Increase it whenever they change, so that older
 references are written again."""
 
 
@@ -95,7 +95,7 @@ def _same_kind(before: tuple[Any, Leaves] | None, batch: Tree, index: int) -> tu
     kind = optree.tree_structure(batch), leaves_of(batch)
     if before is not None and kind != before:
         pair = [leaves for _, leaves in (before, kind)]
-        # Trees are told only if the leaves are equal.
+        # The message shows the trees only if the leaves are equal.
         if pair[0] == pair[1]:
             pair = [str(tree).removeprefix("PyTreeSpec") for tree, _ in (before, kind)]
         message = f"samples differ: those before {index} are {pair[0]}, {index} is {pair[1]}"

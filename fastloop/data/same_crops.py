@@ -118,6 +118,7 @@ class _Comparison:
     hashes: np.ndarray | None
     observe: Callable[[np.ndarray], object] | None
     done: int = 0
+    """Number of samples that have been compared."""
 
     def watch(self, batches: Iterable[Tree]) -> Iterator[Tree]:
         """Yield each batch once it has been compared; raises Invalid."""

@@ -18,7 +18,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.sharding import shard
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Invalid, Tree, Unsupported
-from fastloop.data.dataset_samples import fetch_samples
+from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.digest import (
     Digest,
     describe_difference,

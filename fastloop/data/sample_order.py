@@ -1,4 +1,4 @@
-"""The order in which samples are delivered, and its quality as a shuffle, judged from hashes."""
+"""The order in which samples are delivered, judged from hashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fastloop.core.order_parts import order_of_all_ranks, without_prefix
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import RandpermOrder
-from fastloop.core.result import Shuffling
 from fastloop.core.types import Invalid, name_of
 from fastloop.data.reference import reference_hashes
 
@@ -62,21 +61,6 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
             raise Invalid(f"{name}: epochs {epoch} and {other} are in the same order")
 
 
-def shuffling_of(places: Places, num_samples: int, batch_size: int) -> Shuffling:
-    """The quality of these epochs' shuffling, on average, for one rank.
-
-    batch_size: neighbours that are at most that many samples apart count as kept.
-    """
-    epochs = list(places.values())
-    repeats = any(map(np.array_equal, epochs[:-1], epochs[1:]))
-    return Shuffling(
-        each_sample_once=all(len(np.unique(epoch)) == len(epoch) for epoch in epochs),
-        new_order_each_epoch=not repeats if len(epochs) > 1 else None,
-        distance=float(np.mean([_distance(epoch, num_samples) for epoch in epochs])),
-        neighbours_kept=float(np.mean([_neighbours_kept(epoch, batch_size) for epoch in epochs])),
-    )
-
-
 class _PlannedPlaces:
     """The place in the store of each sample of an epoch, in the plan's order; `places_in_store`
     finds the same places for delivered samples."""
@@ -112,30 +96,3 @@ class _PlannedPlaces:
 def _can_judge(delivered: np.ndarray) -> bool:
     """False if few distinct samples make two equal orders likely."""
     return len(np.unique(delivered)) >= FEWEST_SAMPLES
-
-
-def _distance(places: np.ndarray, num_samples: int) -> float:
-    """Mean distance of samples from their stored place: 0 in stored order, 1 if it is uniform."""
-    count = len(places)
-    if count < 2:
-        return 0.0
-    # Two independent uniform places among n are (n + 1) / (3 n) of the whole length apart on
-    # average, hence the factor.
-    now = np.arange(count) / (count - 1)
-    before = places / max(1, num_samples - 1)
-    return float(np.abs(now - before).mean() * 3 * count / (count + 1))
-
-
-def _neighbours_kept(places: np.ndarray, batch_size: int) -> float:
-    """Share of stored neighbours that are delivered within a batch size of each other, minus the
-    share that a uniform shuffle would keep: 1 in stored order, 0 if it is uniform."""
-    count = len(places)
-    if count < 2:
-        return 0.0
-    order = np.argsort(places, kind="stable")
-    # The probability that two independent uniform places are at most a batch size apart.
-    by_chance = 1 - (1 - min(1.0, batch_size / count)) ** 2
-    if by_chance == 1:
-        return 0.0
-    kept = float((np.abs(np.diff(order)) <= batch_size).mean())
-    return max(0.0, (kept - by_chance) / (1 - by_chance))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
@@ -33,14 +35,10 @@ def structure_text(structure: pytree.TreeSpec, option: str) -> str:
     of named tuples, or with keys that JSON does not have.
     """
     # The text is read back and compared, as JSON may change a key without an error.
-    try:
+    with suppress(NotImplementedError, TypeError, ValueError):
         text = pytree.treespec_dumps(structure)
-        same = pytree.treespec_loads(text) == structure
-    except (NotImplementedError, TypeError, ValueError):
-        same = False
-        text = ""
-    if not same:
-        allowed = "tuples, lists and dicts with string or integer keys"
-        remedy = "loader=raw and FastLoader(dataset) take any"
-        raise Unsupported(f"{option} holds trees of {allowed}; {remedy}")
-    return text
+        if pytree.treespec_loads(text) == structure:
+            return text
+    allowed = "tuples, lists and dicts with string or integer keys"
+    remedy = "loader=raw and FastLoader(dataset) take any"
+    raise Unsupported(f"{option} holds trees of {allowed}; {remedy}")

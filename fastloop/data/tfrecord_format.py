@@ -10,7 +10,8 @@ from fastloop.core.optional_libraries import Library
 
 INSTALL = "pip install crc32c protobuf"
 MASK = 0xA282EAD8
-"""See https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details"""
+"""The constant that is added to a checksum, see
+https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details"""
 
 
 def check_installed(needed_by: str) -> None:

@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
@@ -18,7 +18,7 @@ from fastloop.core.order_parts import OrderPrefix, order_of_all_ranks
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Batches, Epochs, Tree, Unsupported, name_of
-from fastloop.data.dataset_samples import is_not_empty, wrap_samples
+from fastloop.data.dataset_samples import is_broken, wrap_samples
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.parent_death import tie_worker_to_parent
 
@@ -85,7 +85,7 @@ def torch_epochs(
     )
 
     with _epochs_of(loader, sampler) as epochs:
-        yield (lambda epoch: filter(is_not_empty, epochs(epoch))) if tolerant else epochs
+        yield (lambda epoch: filterfalse(is_broken, epochs(epoch))) if tolerant else epochs
 
 
 @contextmanager

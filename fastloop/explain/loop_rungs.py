@@ -16,7 +16,7 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataset_samples import fetch_samples
+from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.torch_epochs import identity_collate
 from fastloop.explain.ladder import work_of
 from fastloop.explain.rung_loaders import MOST_READY, READY_S, ReadyBatches, ReadySamples

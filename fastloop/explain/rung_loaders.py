@@ -20,7 +20,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataset_samples import fetch_samples
+from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows

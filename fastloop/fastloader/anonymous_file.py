@@ -64,7 +64,7 @@ def _allocate(file: int, nbytes: int) -> None:
 
 
 def map_file(file: int) -> mmap.mmap:
-    """The file's memory, which keeps the file; the descriptor is closed."""
+    """The file's memory, which keeps the file alive; the descriptor is closed."""
     try:
         return mmap.mmap(file, 0)
     finally:
@@ -72,7 +72,7 @@ def map_file(file: int) -> mmap.mmap:
 
 
 def send_file(connection: Connection, file: int) -> None:
-    """Hand the file over to the process at the other end; it stays open here."""
+    """Hand the file over to the process at the other end; the descriptor stays open here."""
     send_handle(connection, file, None)
 
 

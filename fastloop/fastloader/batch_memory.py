@@ -11,31 +11,32 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.load_native_core import load_core
 
 MIN_POOLED_BYTES = 1 << 20
-"""The least size taken from the pool. The C library gives memory of this size back to the system at
-once, and each page that is touched for the first time costs as much as writing it."""
-FREE_BYTES = 128 << 20
+"""Minimum size of a batch in the pool's memory, in bytes. The C library gives memory of this size
+back to the system at once, and each page that is touched for the first time costs as much as
+writing it."""
+MAX_FREE_BYTES = 128 << 20
 """Maximum free memory that is kept for later batches, in bytes."""
 
 
 def open_pool() -> Any:
     """The native core's pool of batch memory and idle threads; several epochs may share it.
 
-    When the pool ends, memory that nothing refers to goes back to the system.
+    The core has to exist. When the pool ends, memory without references goes back to the system.
     """
     core = load_core()
     assert core is not None
-    return core.Pool(FREE_BYTES)
+    return core.Pool(MAX_FREE_BYTES)
 
 
-def _open_pool() -> Any:
+def _pool_or_none() -> Any:
     return None if load_core() is None else open_pool()
 
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Memory of the batches that Python makes of one source; it ends with the source."""
+    """Memory of the batches that Python makes of one source, which ends with the source."""
 
-    pool: Any = field(default_factory=_open_pool, repr=False)
+    pool: Any = field(default_factory=_pool_or_none, repr=False)
     """The native core's pool; None without the core."""
 
     def __reduce__(self) -> tuple[type[BatchMemory], tuple[()]]:

@@ -42,8 +42,9 @@ class StagedGroup(NamedTuple):
     number: int
     """The number of its first batch in the epoch, from 0 on."""
     num_done: int = 0
+    """Number of stages that the group has passed."""
     made: Any = None
-    """The result of the last of these stages; that of the last one of all is the batches."""
+    """The result of the last of these stages; after all stages, the batches."""
 
     def after(self, made: Any, group: Group | None = None) -> StagedGroup:
         """The group after another stage, which has made `made`, perhaps for other indices."""
@@ -75,7 +76,7 @@ Results = Generator[StagedGroup, None, None]
 
 
 def pass_stages(staged: StagedGroup, stages: Sequence[Stage]) -> StagedGroup:
-    """The group after all of these stages; it has already passed the first `num_done`."""
+    """The group after all of these stages, of which it has already passed `num_done`."""
     # A sample of another loader may iterate over this one: the number of its batch is kept.
     current = current_batch()
     outside = current.number
@@ -97,7 +98,7 @@ class Gather:
     def __call__(self, staged: StagedGroup) -> StagedGroup:
         """The batches of a Dataset, of an iterable, of processes, or of columns."""
         if isinstance(self.source, ProcessBatches):
-            # If any order will do, these are the batches of other indices.
+            # If any order will do, these may be the batches of other indices.
             return staged.after(*self.source.take(len(staged.group)))
         if isinstance(self.source, ColumnSource):
             return staged.after(read_columns(self.source, staged.group))
@@ -122,8 +123,8 @@ def _replace_failed(
 
 @dataclass(frozen=True)
 class GatherRows:
-    """Read the rows of all batches of a group as one tensor for each column, which are copied to a
-    device at once."""
+    """Read the rows of all batches of a group as one tensor per column, so that a group needs one
+    copy to a device per column."""
 
     source: ColumnSource
 

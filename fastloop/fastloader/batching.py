@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 ARRAYS = (torch.Tensor, np.ndarray, list)
-"""Samplers that are read at once."""
+"""Types of samplers that are read at once, not piece by piece."""
 MOST_INDICES = 4096
 """Maximum number of indices in a piece of a sampler, unless one batch has more: endless and lazy
 samplers are read this far ahead, and no further."""

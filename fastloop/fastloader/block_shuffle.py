@@ -54,7 +54,7 @@ class Blocks:
         world_size: int = 1,
         batch_size: int = 1,
     ) -> Iterator[np.ndarray]:
-        """Iterate over the rank's int64 indices, one piece for the blocks shuffled together.
+        """Iterate over the rank's int64 indices; blocks that are shuffled together are one piece.
 
         If these blocks have a batch or more, a piece consists of whole batches: the remaining
         rows of its last block, which are neighbours, are shuffled into the next piece. If batches

@@ -13,14 +13,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 AHEAD_BYTES = 64 << 20
+"""Maximum size of the batches of an epoch that are made ahead, in bytes, see BytesAhead."""
 NUMBER_NBYTES = 32
 """Approximate bytes of a Python number."""
 MOST_PARTS, MOST_ITEMS = 512, 32
-"""Maximum numbers of parts of a batch that an estimate looks at, and of items of a list that is
-longer than that or has only texts and numbers: counting all of 8,000 texts would take as long as
-reading them."""
-SMALL = frozenset((str, bytes, int, float))
-"""Types of the items of such a list."""
+"""An estimate looks at MOST_PARTS parts of a batch at most, and at MOST_ITEMS items of a list that
+has more items than the estimate has room for, or only SMALL_TYPES: counting all of 8,000 texts
+would take as long as reading them."""
+SMALL_TYPES = frozenset((str, bytes, int, float))
+"""Types of items that count little each."""
 RECHECK_S = 1.0
 """A waiting thread asks again after this time whether the epoch has ended."""
 NEWEST_SHARE = 1 / 8
@@ -43,7 +44,7 @@ def count_nbytes(batches: Any) -> int | None:
 
 
 def _leaf_nbytes(leaf: Any) -> int | None:
-    """The bytes of a leaf; None for one of another kind."""
+    """The bytes of a leaf; None for a leaf of a kind that is not counted."""
     # Tensors come last: checking for one takes longer than all other checks.
     if isinstance(leaf, bytes | str):
         return len(leaf)
@@ -97,7 +98,9 @@ def _choose_parts(
     chosen = []
     for items, weight in looked_at:
         # Types are looked at much faster than sizes.
-        is_long = len(items) > share or (len(items) > MOST_ITEMS and {*map(type, items)} <= SMALL)
+        is_long = len(items) > share or (
+            len(items) > MOST_ITEMS and {*map(type, items)} <= SMALL_TYPES
+        )
         some = items[:: -(-len(items) // min(share, MOST_ITEMS)) if is_long else 1]
         num_parts = weight * len(items) / len(some) * len(nodes) / len(looked_at)
         chosen += [(item, num_parts) for item in some]
@@ -120,7 +123,7 @@ class UsualSize:
     """The size of a loader's usual batch, judging by its batches so far."""
 
     nbytes: float = 0.0
-    """0.0 until a batch has shown it."""
+    """Bytes of a usual batch; 0.0 until the first batch has been noted."""
 
     def note(self, nbytes: int) -> None:
         """Note the size of a batch."""

@@ -27,8 +27,8 @@ State = dict[str, Any]
 `drawn_from` (random states at its start); `settings`; `dataset`, the state of an iterable that
 has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
-"""The state's key for a dict from the number of batches delivered to the `dataset` of the state
-then, and HAS_ENDED. It has entries of batches that were made ahead."""
+"""The state's key for a dict: for a number of delivered batches, it has the `dataset` and HAS_ENDED
+of the state at that time. Batches that were made ahead have entries, too."""
 HAS_ENDED = "has_ended"
 """The state's key for True, if an iterable with a state of its own has no more samples."""
 PENDING = "pending"
@@ -83,8 +83,8 @@ class Position:
         self.epoch = numbers["epoch"]
 
     def read_loaded(self, name: str) -> Any:
-        """A number drawn by the state that the next iteration continues; None without such a
-        state.
+        """A number that the epoch of a loaded state has drawn, by its name; None if the next
+        iteration continues no state, or the state lacks the number.
         """
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
@@ -152,14 +152,14 @@ class RandomSources:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
         loaded: the random states of a loaded state, if the epoch continues one. If that state was
-        saved before its epoch had drawn the number, it is the one that would have been drawn then;
-        torch's global generator draws a number all the same.
+        saved before its epoch had drawn the base seed, the seed is the number that would have been
+        drawn then; torch's global generator draws a number all the same.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
         self._check(loaded)
         drawn = dict(loaded)
-        # The state's epoch had begun, and had drawn the number.
+        # The state's epoch had begun, and had drawn its base seed.
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
         elif self.generator is not None:

@@ -22,8 +22,8 @@ from fastloop.fastloader.thread_access import CollateFn, OpenUserCode, UserCode,
 class DatasetSource:
     """A map-style dataset, read by sample, or by batch if it has `__getitems__`.
 
-    The loader's threads read it. This pays if reading releases the GIL, as reading files, decoding
-    and large numpy operations do.
+    The loader's threads read the dataset, which saves time if reading releases the GIL, as reading
+    files, decoding and large numpy operations do.
     """
 
     code: UserCode

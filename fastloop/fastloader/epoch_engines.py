@@ -26,7 +26,7 @@ def choose_engine(
     shows_views = not settings.copy and order.is_sequential and is_plain
     is_batched = not settings.is_unbatched or settings.asks_for_lists
     python = PythonEpochs(reading, settings.transform, is_batched, shows_views)
-    # A tree with columns that the core can't make, a Dataset, or an iterable.
+    # The source is a tree with columns that the core can't make, a Dataset, or an iterable.
     if native is None or not isinstance(order, LoaderOrder):
         return python
     # The core delivers rows as they are, in new memory of the CPU.

@@ -14,7 +14,7 @@ from typing import Any
 NO_BATCH: Any = object()
 """The value of next(batches, NO_BATCH) at the end of an epoch."""
 MOST_NAMED = 8
-"""Samples that the text of an error names."""
+"""Maximum number of samples that the text of an error names."""
 
 
 @dataclass(frozen=True, eq=False)

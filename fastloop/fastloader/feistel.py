@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 ROUNDS = 4
-"""Luby and Rackoff's number; even, so that rows are rows again after the last round."""
+"""Luby and Rackoff's number of rounds. It is even, so that rows are rows again after the last."""
 PIECE = 1 << 16
 """Number of indices that are computed at once. A call of numpy costs 2 us, and more while threads
 fill the cache with rows. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns per row in pieces of 2^15

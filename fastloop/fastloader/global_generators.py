@@ -135,7 +135,8 @@ def _rewind_random(watched: tuple[bytes, float | None]) -> None:
     random.setstate((random.getstate()[0], (*words, place), watched[1]))
 
 
-# Interpreters other than CPython, and future versions of it and of numpy, may keep these elsewhere.
+# Other interpreters than CPython, and future versions of it or of numpy, may keep the generators'
+# states elsewhere.
 _reads_memory = _is_readable()
 _kept_normal = _find_kept_normal()
 

@@ -92,7 +92,7 @@ class LoaderEpochs:
         self, state: State, loaded: States | None, finish: Callable[[], None]
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
-        # Found once, because this takes some of the time of a short epoch.
+        # The draws are found once, because finding them takes some of the time of a short epoch.
         draws = self.order.draws
         opened = None if loaded else self._open_directly(draws)
         # With workers DataLoader opens the sampler twice, when it creates its iterator and when the

@@ -18,7 +18,9 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.column import Tree
 
 WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
+"""DataLoader's settings for worker processes, besides their number."""
 SWITCHES = "drop_last", "pin_memory", "thread_safe", "copy", "native", "in_order"
+"""Settings that are True or False."""
 NOT_USED = {
     "timeout": (0, "batches are waited for without limit, and Ctrl-C ends an epoch"),
     "worker_init_fn": (

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from fastloop.core.spans import process_cpu_ns
-from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
+from fastloop.core.thread_turns import CONFIRMED, TURN
 from fastloop.fastloader.bytes_ahead import AHEAD_BYTES
 from fastloop.fastloader.failed_batch import FailedBatch
 from fastloop.fastloader.loader_tuning import Tuning
+from fastloop.fastloader.read_times import ReadTimes
 
-LOCK_NS = 50_000
-"""The cost of a sample that one of several threads reads: each call of torch or numpy lets another
-thread have Python's lock. 8,000 texts of 15 us each, read by two threads on two cores, took 60 us
-each (experiments/suite, ragged_text)."""
-WAITING_SHARE = 0.2
-"""If reading uses a smaller share of a core than this, the samples wait for a disk or a network."""
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
-"""If they should have saved more time than this, fewer batches are enough."""
+"""Threads get a turn after CONFIRMED_LONG batches in a row for which they should have saved time,
+instead of CONFIRMED, if they should have saved more than LONG_NS for the last one."""
 FEWEST_COMPARED = 3
 """Minimum number of batches of each way, from one epoch, that are compared."""
 FORGIVING = 64
@@ -32,81 +26,7 @@ twice."""
 MOST_EVIDENCE, DECIDED = 1.0, 1.9
 """The logarithm of the ratio of the two times is evidence; a comparison gives at most MOST_EVIDENCE
 of it. A sum of more than DECIDED is final: after two comparisons if one way takes less than 0.39 of
-the other's time. A turn in which one way takes longer by more than e ends at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThreadClocks:
-    """The clocks of a thread at a moment, besides its time."""
-
-    cpu_ns: int
-    """CPU time of its process."""
-    pauses: int
-    """How often it has given up its core; always 0 if the system does not count that."""
-
-
-def read_clocks() -> ThreadClocks:
-    """The clocks of this thread."""
-    pauses = 0
-    if sys.platform == "linux":
-        # Other systems do not count the pauses of a thread, and some lack this module.
-        import resource
-
-        pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    return ThreadClocks(cpu_ns=process_cpu_ns(), pauses=pauses)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadTimes:
-    """The times of a batch that the loop has read itself, and its size."""
-
-    reading_ns: int
-    cpu_ns: int
-    """CPU time of the process meanwhile: a Dataset may compute in threads of its own."""
-    pauses: int
-    """How often the loop's thread gave up its core meanwhile, as it does to wait."""
-    num_samples: int
-    nbytes: int | None = None
-    """Bytes of the batch; None if they are not known."""
-    step_ns: int = 0
-    """Time from the delivery of the batch until the next one was asked for."""
-    step_cpu_ns: int = 0
-    """CPU time of the process meanwhile."""
-
-    @property
-    def waits(self) -> bool:
-        """True if the samples wait. A thread that merely lacks a core on a busy machine does not
-        pause for each sample."""
-        uses_little = self.cpu_ns < WAITING_SHARE * self.reading_ns
-        return uses_little and 2 * self.pauses >= self.num_samples
-
-    def find_saving_ns(self, num_threads: int, num_cores: int) -> float:
-        """The time that this many threads would have saved, if they read as fast as the loop.
-
-        They read the next batches during the step, on the cores that it leaves to them, and all at
-        once. Each hand-over of a batch costs time, and with several threads each sample.
-        """
-        busy_ns = self.cpu_ns if self.waits else self.reading_ns
-        # A step in several threads of OpenMP makes no progress on fewer cores than threads, as they
-        # wait for each other: reading that does not fit beside it lasts as long as before.
-        spare_ns = max(0, num_cores * self.step_ns - self.step_cpu_ns)
-        unhidden_ns = max(0, busy_ns - spare_ns) / min(num_threads, num_cores)
-        at_best_ns = max(self.reading_ns / num_threads, self.step_ns + unhidden_ns)
-        costs_ns = HANDOVER_NS + HANDOVER_SHARE * busy_ns
-        if num_threads > 1:
-            costs_ns += LOCK_NS * self.num_samples
-        return self.reading_ns + self.step_ns - at_best_ns - costs_ns
-
-
-def measure_reading(begun: ThreadClocks, reading_ns: int, num_samples: int) -> ReadTimes:
-    """The times of a batch that has just been read. begun: the clocks before."""
-    end = read_clocks()
-    return ReadTimes(
-        reading_ns=reading_ns,
-        cpu_ns=end.cpu_ns - begun.cpu_ns,
-        pauses=end.pauses - begun.pauses,
-        num_samples=num_samples,
-    )
+the other's time. A turn in which one way takes longer by more than the factor e ends at once."""
 
 
 @dataclass
@@ -121,21 +41,21 @@ class Pace:
     """
 
     num_threads: int = 0
-    """Threads that read now; 0: the loop does."""
+    """Number of threads that read now; 0: the loop reads."""
     num_saving: int = 0
     """Batches in a row for which threads should have saved time."""
     batches_left: int = 0
     """Batches until this turn ends; 0: the loop reads until threads should save time."""
     turn_threads: int = 0
-    """Threads that have had a turn last."""
+    """Number of threads that had the last turn."""
     loop_ns: tuple[int, ...] = ()
     """Times from one batch to the next that the loop has read itself: the last ones."""
     threads_ns: tuple[int, ...] = ()
     """Times from one batch to the next that threads have read: the last ones."""
     num_comparisons: int = 0
     evidence: float = 0.0
-    """Sum of the logarithms of the loop's time for a batch, divided by the threads' time: the
-    threads lead if it is positive."""
+    """Sum of the logarithms of the ratio of the loop's time for a batch to the threads' time: the
+    threads lead if the sum is positive."""
     needs_loop: bool = False
     """True once the loop could read two batches that a thread could not, see note_failure."""
     num_since_failure: int = FORGIVING

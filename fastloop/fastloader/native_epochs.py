@@ -42,7 +42,7 @@ class NativeEpochs:
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one.
+        finish: called after the last batch.
         """
         assert isinstance(order, LoaderOrder)
         with epoch_start.restored:

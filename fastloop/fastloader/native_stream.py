@@ -25,22 +25,23 @@ from fastloop.fastloader.load_native_core import load_core
 ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
 """The core's kinds of orders."""
 PIECE = 1 << 16
-"""Indices of an order of the core that are drawn at once if Python makes the batches."""
+"""Number of indices of a core's order that are drawn at once if Python makes the batches."""
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
-AHEAD_BYTES = 4 << 20
+BLOCK_BYTES_AHEAD = 4 << 20
 """Bytes of blocks that are made ahead. They are so few that the blocks are still in the shared
 cache when they are used."""
 MIN_BLOCKS = 2
+"""Minimum number of blocks that are made ahead."""
 MAX_BLOCKS = 1 << 16
 """Maximum number of blocks that are made ahead. Together they have 64 GiB, which holds any epoch
 that fits into memory."""
 MAX_BATCH_SIZE = 1 << 40
 """A number of samples that no epoch reaches; products with it fit into 64 bits."""
 MOST_LAZY_ROWS = 4096
-"""Rows that are made ahead if a user's sampler is read as the epoch proceeds: the sampler may be
-slow, or endless."""
+"""Maximum number of rows that are made ahead if a user's sampler is read as the epoch proceeds: the
+sampler may be slow, or endless."""
 MOST_PIECES = 1 << 16
 """Maximum number of pieces of an epoch that are recorded."""
 
@@ -156,7 +157,7 @@ class StreamPlan:
     drop_last: bool = False
     num_threads: int = 1
     ahead: int | None = None
-    """Blocks that each thread makes ahead; None: AHEAD_BYTES of them, for all threads together."""
+    """Blocks that each thread makes ahead; None: BLOCK_BYTES_AHEAD for all threads together."""
     is_lazy: bool = False
     """True if a user's sampler gives the order: no more of it is read ahead than needed."""
 
@@ -175,7 +176,7 @@ class StreamPlan:
             return min(MAX_BLOCKS, self.ahead * max(1, self.num_threads))
         if self.is_lazy:
             return MIN_BLOCKS
-        return max(MIN_BLOCKS, AHEAD_BYTES // max(BLOCK_BYTES, self.batch_nbytes))
+        return max(MIN_BLOCKS, BLOCK_BYTES_AHEAD // max(BLOCK_BYTES, self.batch_nbytes))
 
     @property
     def batch_nbytes(self) -> int:
@@ -219,7 +220,7 @@ class Delivery:
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
     delivered: np.ndarray = field(default_factory=lambda: np.zeros((), np.int64))
-    """An int64 to which one is added with each batch."""
+    """An int64 array without dimensions, to which 1 is added with each batch."""
     finish: Callable[[], None] = lambda: None
     """A function that is called after the last batch."""
     start: int = 0
@@ -235,7 +236,7 @@ class PieceTimes:
     start and its stop in nanoseconds of time.perf_counter_ns; unused rows are 0."""
 
     def room(self) -> np.ndarray:
-        """Room for the pieces of another epoch."""
+        """The array to which the native core writes the pieces of another epoch."""
         self.epochs.append(np.zeros((MOST_PIECES, 4), np.int64))
         return self.epochs[-1]
 
@@ -336,6 +337,7 @@ def _wrap_normally(capsule: Any) -> torch.Tensor:
 
 
 OPEN_STREAMS: WeakSet[Any] = WeakSet()
+"""The streams with threads that may still run."""
 
 
 @atexit.register

@@ -37,7 +37,7 @@ from fastloop.fastloader.thread_access import CollateFn, UserCode, share, take_t
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64
-"""Maximum number of items of a list that are looked at: it may hold millions."""
+"""Maximum number of items of a list that are looked at: a list may hold millions."""
 
 SAME_AS_SAMPLES = {
     None: {"int64", "double", "bool"},

@@ -47,7 +47,7 @@ from fastloop.fastloader.torch_draws import (
 )
 
 SEQUENTIAL_PIECE = 1 << 20
-"""Indices of a piece in sequential order."""
+"""Approximate number of indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
 """Maximum number of samples for which torch.randperm's order is stored. If there are more, indices
 are computed on demand, see feistel.py."""

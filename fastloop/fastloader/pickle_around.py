@@ -19,7 +19,8 @@ def pickle_around(value: Any, number_leaf: NumberLeaf) -> bytes:
 
 
 def unpickle_around(data: bytes, leaves: Sequence[Any]) -> Any:
-    """The value of `pickle_around`, with its left out objects again, by number."""
+    """The value that `pickle_around` has pickled. leaves: by number, the objects in place of those
+    that were left out."""
     return _LeafUnpickler(BytesIO(data), leaves).load()
 
 

@@ -47,8 +47,9 @@ from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_tuning import Tuning
-from fastloop.fastloader.loop_or_threads import Pace, measure_reading, read_clocks
+from fastloop.fastloader.loop_or_threads import Pace
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.read_times import measure_reading, read_clocks
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (
     GlobalDraws,
@@ -74,7 +75,7 @@ class Pipeline:
     target: torch.device | None
     """The device of the delivered batches; None: the CPU."""
     pins: bool
-    """True: they are delivered in pinned memory of the CPU."""
+    """True: batches are delivered in pinned memory of the CPU."""
     in_order: bool = True
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
@@ -176,14 +177,15 @@ class Work:
     in_order: bool
     """False: groups come as they get ready."""
     modes: ThreadModes
-    """Those of the thread that begins the epoch."""
+    """The modes of the thread that begins the epoch."""
     can_repeat: bool = False
     """True if a group can be read twice, which an iterable's can't."""
     repeats_failed: bool = False
     """True: the loop's thread reads a batch again that a thread has failed to read, which may fail
     only because it is another thread."""
     pace: Pace | None = None
-    """Decides when how many threads begin to make batches; None: all do at once."""
+    """The choice of the number of threads that make batches, and of the moment at which they begin;
+    None: all threads begin at once."""
     usual: UsualSize | None = None
     """The size of the loader's batches so far, which limits how many are made ahead; None: their
     number alone does."""
@@ -250,7 +252,7 @@ class Work:
         is_long = True
         asked_ns = now_ns()
         for group in groups:
-            # These clocks are only read if the batch before was long: that takes several
+            # The clocks are read only if the batch before was long: reading them takes several
             # microseconds, as long as reading some batches.
             begun = read_clocks() if is_long else None
             begin_ns = now_ns()
@@ -272,14 +274,14 @@ class Work:
             begin_ns = asked_ns
             asked_ns = now_ns()
             if is_long or pace.batches_left:
-                # With the drawing of the indices, which is a part of the threads' times as well.
+                # The time includes the drawing of the indices, as the threads' times do.
                 pace.note(asked_ns - begin_ns)
             if read is not None:
                 step_cpu_ns = process_cpu_ns() - step_begin_cpu_ns
                 step = {"step_ns": asked_ns - delivered_ns, "step_cpu_ns": step_cpu_ns}
                 pace.begin_turn(replace(read, **step), self.tuning)
             elif not is_long:
-                # Its hand-over by a thread would take longer than reading it.
+                # The hand-over of such a batch by a thread would take longer than reading it.
                 pace.num_saving = 0
             if pace.num_threads and not self._shares_generators:
                 return True

@@ -69,7 +69,7 @@ DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
 """Names in torch.random of torch's generator, and of the one that its functions use instead."""
 _redirecting = threading.Lock()
 _active = threading.local()
-"""draws: the PrivateDraws that the thread has entered, the innermost last."""
+"""Its attribute `draws` has the PrivateDraws that the thread has entered, the innermost last."""
 
 
 class _ThreadsGenerator:
@@ -104,9 +104,10 @@ def _redirect_seeds() -> None:
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    It is seeded with `make_seed()` at the first draw after `restart()`, or by a seed that samples
-    set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
-    explicit generator a function draws from that, and on a GPU from the GPU's own generator.
+    That generator is seeded with `make_seed()` at the first draw after `restart()`, or by a seed
+    that samples set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed
+    1 us; with an explicit generator a function draws from that, and on a GPU from the GPU's own
+    generator.
     """
 
     def __init__(self, make_seed: Callable[[], int]) -> None:

@@ -40,8 +40,9 @@ from fastloop.fastloader.shared_batch import read_batch
 from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
 
 MOST_LENT = 8
-"""Batches of a process that may stay in shared memory while the program keeps them; further ones
-are copied, so that a program that keeps all batches runs out of neither files nor shared memory."""
+"""Maximum number of a process's batches that stay in shared memory while the program keeps them.
+Further ones are copied, so that a program that keeps all batches runs out of neither files nor
+shared memory."""
 
 
 @dataclass(eq=False)
@@ -60,7 +61,7 @@ class Reader:
     lent: set[int] = field(default_factory=set)
     """Numbers of memories with a batch that the program has."""
     asked: list[int | None] = field(default_factory=list)
-    """The memory of each batch that it has yet to make, in that order; None: new memory."""
+    """The memory of each batch that the process has yet to make, in order; None: new memory."""
     left: list[int] = field(default_factory=list)
     """Numbers of memories that must not be used again, as forks may have their batches. The process
     hears of them with its next task."""
@@ -241,7 +242,8 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
                 patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
-    # Closed last: a thread that still waits for a batch learns of the end from its process.
+    # The connections are closed last: a thread that still waits for a batch learns of the end from
+    # its process.
     for reader in readers:
         reader.connection.close()
         reader.memories.clear()
@@ -265,7 +267,7 @@ class ProcessReading:
             number = self.settings.num_workers
             allowed = f"num_threads={number} reads it by threads"
             raise ValueError(f"num_workers={number} on Windows: {allowed}")
-        # Raises for an unknown start method now, not in the first epoch.
+        # An unknown start method is an error now, and not in the first epoch.
         _context(self.settings)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -318,8 +320,8 @@ class ProcessBatches:
     def groups(self) -> Groups:
         """The groups, with the batches of the next ones asked for.
 
-        Read in the loop's thread, which draws the indices. An error of the sampler is raised at its
-        turn.
+        The loop's thread reads them, and so draws the indices. An error of the sampler is raised at
+        its turn.
         """
         asked: deque[list[np.ndarray]] = deque()
         try:

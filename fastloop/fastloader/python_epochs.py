@@ -57,7 +57,7 @@ class PythonEpochs:
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one.
+        finish: called after the last batch.
         """
         seeds = epoch_start.seeds
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)

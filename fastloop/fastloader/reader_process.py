@@ -42,7 +42,7 @@ PARENT_S = 5.0
 SENDING_S = 0.01
 """A process that sends an error looks for tasks again after this time."""
 MOST_TEXT = 30_000
-"""Number of characters at the end of a traceback that are sent."""
+"""Maximum number of characters of a traceback that are sent: the last ones."""
 
 
 class Task(NamedTuple):
@@ -91,6 +91,7 @@ class _Reader:
 
     source: DatasetSource
     where: str
+    """The name of this process in the texts of errors."""
     writer: BatchWriter = field(default_factory=BatchWriter)
     failure: ExceptionWrapper | None = None
     """The error of worker_init_fn, which each task gets as its reply."""
@@ -209,7 +210,7 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
         first = batch[0]
         out = None
         if first.is_nested or first.layout is not torch.strided:
-            # torch's own function refuses these, with its own message.
+            # torch's own function refuses such tensors, with its own message.
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
         # A Dataset may call default_collate for a sample, and keep the result: the batch's memory

@@ -53,7 +53,7 @@ class Reading:
 
     source: BatchSource | IterableSource
     watch: DatasetWatch | None
-    """Tells whether the dataset was changed; None if that needs no watch."""
+    """Tells whether the dataset was changed; None for a source that needs no watch."""
     native: NativeSource | None
     """The source's columns in the core; None: only Python can make its batches."""
     processes: ProcessReading | None

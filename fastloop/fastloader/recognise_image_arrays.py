@@ -3,9 +3,9 @@ read as arrays.
 
 Its samples are made from Pillow's images, one by one. If the transform changes each value of a
 pixel by itself, a batch has the same numbers if its rows are looked up in a table of the 256
-results. A random crop of the padded image, and a random flip, may come before that, and before
-these a change of the size, which Pillow makes here as well. torchvision is never imported here: a
-program that has its datasets has imported it.
+results. Before such a transform there may be a random crop of the padded image and a random flip,
+and before the crop a change of the size, which Pillow makes here as well. torchvision is never
+imported here: a program that has its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Steps:
     reshaping: tuple[Any, ...]
     """Transforms to call with each image of Pillow, before all others."""
     shape: tuple[int, ...]
-    """The shape of the bytes that these make: (height, width) or (height, width, 3)."""
+    """The shape of the images that `reshaping` makes: (height, width) or (height, width, 3)."""
     moves: RandomMoves | None
     pointwise: tuple[Any, ...]
     """Transforms that change each value of a pixel by itself, after all others."""
@@ -222,7 +222,7 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
     """The columns [images, labels] of a dataset with images in memory, or of a Subset of one, that
     deliver the batches of its samples as default_collate makes them; None for everything else.
 
-    The log says once that it is read natively, or why not.
+    The log says once that the dataset is read natively, or why not.
     """
     images = _base_of(dataset)
     if not _has_images(images):
@@ -296,7 +296,7 @@ def _find_places(dataset: Any) -> np.ndarray | None:
         if own.dtype.kind not in "iu" and len(own):
             raise UnrecognisedError(f"the indices of its Subset are {own.dtype}")
         within = _find_places(parent)
-        # As the Subset itself does: negative numbers count from the end.
+        # Negative numbers count from the end, as in the Subset itself.
         within = np.arange(len(parent)) if within is None else within  # pyright: ignore
         return within[own.astype(np.int64).reshape(-1)]
     except (IndexError, TypeError, ValueError) as error:

@@ -24,9 +24,14 @@ from fastloop.fastloader.columns.images import Images
 EXTENSIONS = ".jpg", ".jpeg", ".png", ".webp"
 """Extensions of the files that `Images` reads with the same pixels as torchvision."""
 LOG = logging.getLogger("fastloop")
-MODULES = "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms._presets"
+TRANSFORM_MODULES = (
+    "torchvision.transforms",
+    "torchvision.transforms.v2",
+    "torchvision.transforms._presets",
+)
+"""Modules of torchvision with transforms that are recognised."""
 BILINEAR = "bilinear", 2
-"""torchvision's name, and Pillow's number."""
+"""Bilinear interpolation: torchvision's name, and Pillow's number."""
 
 
 class UnrecognisedError(Exception):
@@ -83,7 +88,7 @@ def torchvision_name(part: Any) -> str:
     """The name of a transform of torchvision; "" for anything else, also for derived classes."""
     # A derived class may do something else under the same name: only torchvision's own is accepted.
     kind = type(part)
-    modules = [sys.modules[name] for name in MODULES if name in sys.modules]
+    modules = [sys.modules[name] for name in TRANSFORM_MODULES if name in sys.modules]
     return kind.__name__ if kind in [getattr(m, kind.__name__, None) for m in modules] else ""
 
 
@@ -192,7 +197,7 @@ READERS: Mapping[str, Callable[[ImageSteps, Any], ImageSteps | None]] = {
     "ToPureTensor": _keep_tensor,
 }
 """For each transform of torchvision, by name, the function that adds it to the steps before it;
-this returns None if `Images` can't do it there."""
+the function returns None if `Images` can't do the transform there."""
 
 
 def _is_bilinear(part: Any) -> bool:

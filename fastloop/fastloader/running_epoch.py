@@ -18,8 +18,8 @@ LEAVE_S = 5.0
 thread that has not finished by then is left behind: it ends with its batch, which is not delivered.
 A process is terminated."""
 INTERRUPTED_S = 0.5
-"""This limit after a KeyboardInterrupt, or the end of a process. It is short, because a Dataset may
-block forever."""
+"""Takes the place of LEAVE_S after a KeyboardInterrupt, or the end of a process. It is short,
+because a Dataset may block forever."""
 
 
 class EpochIterator:
@@ -86,9 +86,9 @@ class Running:
         A batch that has failed is counted when the next one is asked for: if the program ends with
         the error, it is resumed with that batch.
 
-        finish: called after the last one. draw_for: called before each batch is delivered, with its
-        number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
-        and a lock of theirs may have been held when it was made.
+        finish: called after the last batch. draw_for: called before each batch is delivered, with
+        its number, from 1 on. A fork of this process gets a RuntimeError: it has none of the
+        threads, and a lock of theirs may have been held when it was made.
         """
         return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
 

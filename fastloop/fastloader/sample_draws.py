@@ -37,8 +37,8 @@ T = TypeVar("T")
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
-"""A function that is called before anything is drawn, with one of these kinds and the indices of
-the samples."""
+"""A function that is called before anything is drawn, with a kind of draws and the indices of the
+samples."""
 
 DRAWING = frozenset(
     (
@@ -61,6 +61,7 @@ class _Current(threading.local):
     """The samples or the batch that this thread is making, from `begin` on."""
 
     key: tuple[int, int, Sequence[int]] | None = None
+    """(epoch's seed, kind of draws, indices of the samples)."""
     seed: int | None = None
     """The seed of the key, once it is needed."""
     follow: Callable[[], None] | None = None
@@ -138,10 +139,11 @@ class GlobalDraws:
     """The global generators that a loader's samples and transforms draw from, by library."""
 
     shared: set[str] | None = None
-    """Those that threads would have to share: "numpy", "random", and "torch" for draws that can't
-    be redirected. None: no batch has shown it yet."""
+    """The generators that threads would have to share: "numpy", "random", and "torch" for draws
+    that can't be redirected. None: no batch has shown yet which ones they are."""
     seeded: set[str] = field(default_factory=set)
-    """All of them, also torch's if its draws can be redirected. They are seeded for each sample."""
+    """All generators that are drawn from, also torch's if its draws can be redirected. They are
+    seeded for each sample."""
 
 
 def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:

@@ -19,7 +19,7 @@ from fastloop.fastloader.pickle_around import pickle_around, unpickle_around
 
 ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
-SPARE = 1.25
+SPARE_FACTOR = 1.25
 """New memory for a batch that did not fit is this many times as large as the batch, because the
 next ones may be somewhat larger."""
 
@@ -35,8 +35,8 @@ class Place(NamedTuple):
 
 
 def tensor_at(buffer: mmap.mmap | memoryview, place: Place) -> torch.Tensor:
-    """The tensor at a place of the buffer. It keeps the buffer alive, and its storage has only its
-    own bytes.
+    """The tensor at a place of the buffer. The tensor keeps the buffer alive; its storage has only
+    the tensor's own bytes.
     """
     numel = torch.Size(place.shape).numel()
     if not numel:
@@ -69,6 +69,7 @@ class BatchWriter:
 
     memories: dict[int, mmap.mmap] = field(default_factory=dict)
     created: int = 0
+    """Number of memories that were created so far."""
     number: int | None = None
     """Number of the memory for the batch that is being made; None: there is none yet."""
     used: int = 0
@@ -148,7 +149,7 @@ class BatchWriter:
         """Move the batch to new memory. The parent will not ask for the old memory again."""
         if self.number is not None:
             del self.memories[self.number]
-            nbytes = int(SPARE * nbytes)
+            nbytes = int(SPARE_FACTOR * nbytes)
         file = create_file(-(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.number = self.created
         self.new_file = file
@@ -157,7 +158,8 @@ class BatchWriter:
 
 
 def read_batch(buffer: memoryview, begin: int, nbytes: int) -> Tree:
-    """The batch that is described there; its tensors and arrays keep the buffer."""
+    """The batch whose description has `nbytes` bytes from `begin` on; its tensors and arrays keep
+    the buffer alive."""
     skeleton, places = pickle.loads(buffer[begin : begin + nbytes])
     leaves = [_read(buffer, place) for place in places]
     return unpickle_around(skeleton, leaves)

@@ -92,7 +92,7 @@ def copy_for_threads(code: UserCode) -> OpenUserCode:
 
     It is pickled once, here, and each thread unpickles it. Threads share read-only memory maps and
     functions without a closure. Raises ValueError if the Dataset can't be pickled; opening raises
-    it if the Dataset can't be unpickled.
+    ValueError if it can't be unpickled.
     """
     data, shared = _pickle(code)
     originals = take_turns(code)

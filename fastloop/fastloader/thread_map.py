@@ -57,7 +57,7 @@ def map_ahead(
     in_order: bool = True,
     limit: BytesAhead | None = None,
 ) -> Generator[R, None, None]:
-    """work(item) for each item, in order; closing it ends the threads.
+    """work(item) for each item, in order; closing the generator ends the threads.
 
     in_order: False: results come as they get ready, and an error of `items` comes last.
     limit: of the bytes of the results that threads make ahead, besides their number.

@@ -1,8 +1,9 @@
 """torch's modes of a thread, such as no_grad, for other threads that do its work.
 
-torch keeps these for each thread, and a new thread has the defaults. Without them the batches that
-the loop makes itself would have another dtype or device than those of its threads, or no gradient
-if those have one. The state that torch keeps for each thread, and whether it is carried:
+torch keeps the modes of each thread apart, and a new thread has the defaults. Unless the modes were
+carried to other threads, their batches would have another dtype or device than those that the loop
+makes itself, or no gradient where those have one. The state that torch keeps for each thread, and
+whether it is carried:
 
 - carried: grad mode, inference mode, autocast with its dtype and cache, the default device, and
   CUDA's current device and stream
@@ -48,7 +49,7 @@ class ThreadModes:
     """The device on which new tensors are made, as torch.set_default_device and
     `with torch.device(...)` set it; None: the CPU."""
     stream: Any
-    """CUDA's current stream, on the current device; None: that of a new thread."""
+    """CUDA's current stream, on the current device; None: a new thread's stream."""
     has_others: bool
     """True if there are other modes, which only this thread can have."""
 
@@ -106,7 +107,7 @@ def _default_device() -> torch.device | None:
 
 
 def _read_stream() -> Any:
-    # Asking for it would start CUDA.
+    # Asking for the stream would start CUDA.
     if not torch.cuda.is_initialized():
         return None
     stream = torch.cuda.current_stream()

@@ -27,7 +27,8 @@ from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_bet
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Invalid
 from fastloop.data.reference import reference_hashes
-from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
+from fastloop.data.sample_order import check_order, places_in_store
+from fastloop.data.shuffling import shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext

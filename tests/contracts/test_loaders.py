@@ -22,7 +22,7 @@ from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.sample_order import shuffling_of
+from fastloop.data.shuffling import shuffling_of
 from fastloop.suite.workloads import READ_SAMPLES
 from fastloop.trial.support import check_support
 

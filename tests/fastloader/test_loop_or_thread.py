@@ -24,8 +24,8 @@ from fastloop.fastloader.loop_or_threads import (
     FORGIVING,
     TURN,
     Pace,
-    ReadTimes,
 )
+from fastloop.fastloader.read_times import ReadTimes
 
 MS = 1_000_000
 TWO_CORES = Tuning(1, 2, num_cores=2)

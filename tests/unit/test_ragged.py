@@ -393,7 +393,7 @@ def test_decoding_in_a_process_keeps_ragged_samples_and_order(outputs):
 def test_reference_of_an_older_format_is_written_again(outputs, monkeypatch):
     job = compose_job("dataset=digits")
     with monkeypatch.context() as older:
-        older.setattr("fastloop.data.prepare_dataset.REFERENCE", 1)
+        older.setattr("fastloop.data.prepare_dataset.REFERENCE_VERSION", 1)
         folder = prepare(job.dataset, None).reference
     before = (folder / "sealed.json").stat().st_mtime_ns
     assert prepare(job.dataset, None).reference == folder

@@ -17,7 +17,8 @@ from fastloop.core.result import Calls
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.same_data import check_counts
-from fastloop.data.sample_order import places_in_store, shuffling_of
+from fastloop.data.sample_order import places_in_store
+from fastloop.data.shuffling import shuffling_of
 from fastloop.processes.child_process import Call, start_child
 from fastloop.trial import unread_batches
 from fastloop.trial.shadow import check_idle, run_shadow

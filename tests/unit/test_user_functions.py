@@ -16,7 +16,7 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.optional_libraries import check_libraries
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
-from fastloop.data.dataset_samples import returns_batches
+from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.same_data import num_delivered
 from fastloop.trial.timed_trial import run_trial

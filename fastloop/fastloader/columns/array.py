@@ -48,7 +48,8 @@ class ArrayColumn:
         return describe_rows(self.flat, len(self.flat), self.spec, file=self.file)
 
     def __reduce__(self) -> tuple[Callable[..., ArrayColumn], tuple[Any, ...]]:
-        """Pickle the place of the rows in a mapped file, and not its bytes."""
+        """Pickle the place of rows in a mapped file instead of their bytes; rows in memory are
+        pickled whole."""
         if self.region is None:
             return ArrayColumn, (self.flat, self.spec)
         region = replace(self.region, dtype=self.flat.dtype, shape=self.flat.shape)
@@ -59,7 +60,7 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     """Make a column of the source's rows, without a copy if the source is contiguous.
 
     Raises ValueError for a source without dimensions, not on the CPU, that requires grad, or that
-    has its values elsewhere than in its rows.
+    has its values elsewhere than in its rows; TypeError for an array of a dtype that torch lacks.
     """
     tensor = _as_tensor(source)
     if tensor.layout is not torch.strided or tensor.is_quantized:

@@ -20,7 +20,7 @@ FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
 RANDOM_RESIZED_CROP, CENTER_CROP = 0, 1
 """The native decoder's kinds of crops, as in jpeg.h."""
 MAX_SIDE = 1 << 14
-"""The greatest length of a sample's side, and of a resized image's shorter side."""
+"""Maximum length of a sample's side, and of a resized image's shorter side, in pixels."""
 Size = int | tuple[int, int]
 
 
@@ -109,8 +109,8 @@ class RandomResizedCrop:
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            # Some areas and ratios do not fit into a long image. Like torchvision, this then draws
-            # again, up to ATTEMPTS times.
+            # Some areas and ratios do not fit into a long image. They are then drawn again, up to
+            # ATTEMPTS times, as in torchvision.
             if 1 <= w <= width and 1 <= h <= height:
                 top = int(draw(key, number + 2) * (height - h + 1))
                 left = int(draw(key, number + 3) * (width - w + 1))

@@ -59,7 +59,7 @@ def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG file with libjpeg-turbo; PNG and WebP are not supported."""
     decode = _load_simplejpeg().decode_jpeg
     try:
-        # Converted here, as Pillow converts it, see cmyk_to_rgb.
+        # CMYK is converted here, as Pillow converts it, see cmyk_to_rgb.
         if encoding == "CMYK JPEG":
             return cmyk_to_rgb(decode(data, colorspace="CMYK"))
         return decode(data, colorspace="RGB")

@@ -28,8 +28,9 @@ EXIF = b"Exif\0\0"
 BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 """First bytes of EXIF data, which has the format of a TIFF file -> its byte order for struct."""
 HEADER_NBYTES, ENTRY_NBYTES = 8, 12
+"""Bytes of the head of EXIF data, and of an entry of a directory."""
 ORIENTATION = 0x0112
-"""The number of the tag (Exif 2.3, 4.6.4)."""
+"""The number of the orientation's tag (Exif 2.3, 4.6.4)."""
 NUMBER_TYPES = {3: "H", 4: "I"}
 """Formats for struct of an entry's types: a short or a long number."""
 WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
@@ -71,7 +72,7 @@ def has_end(data: bytes) -> bool:
         return len(data) >= 8 + int.from_bytes(data[4:8], "little")
     if data.startswith(PNG_MAGIC):
         return data.rfind(b"IEND") > 0
-    # Searched from the frame on: a thumbnail in the header has its own end marker.
+    # The marker is searched from the frame on: a thumbnail in the header has its own end marker.
     return data.rfind(b"\xff\xd9", _frame(data)[1]) > 0
 
 

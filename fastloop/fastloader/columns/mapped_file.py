@@ -37,7 +37,8 @@ class MappedFile:
     path: str
     identity: FileIdentity
     end: int
-    """The bytes that the file must have, or the system ends the process with SIGBUS."""
+    """Minimum size of the file in bytes: if it is shorter, the system ends a process that reads the
+    map with SIGBUS."""
 
     def check(self) -> None:
         """Raise OSError, which names the file, if it has become shorter.
@@ -109,7 +110,7 @@ class FileRegion:
     is_writable: bool
     """True if writing to the map writes to the file."""
     identity: FileIdentity
-    """The path may since belong to another file."""
+    """The identity of the mapped file: its path may since belong to another one."""
 
     def open(self) -> np.memmap:
         """Map the region."""

@@ -37,7 +37,7 @@ class RaggedRows:
         """
         self._check_files()
         place = range(len(self))[index]
-        # A copy below: a batch may outlive the map, and may be written to.
+        # The row is copied below: a batch may outlive the map, and may be written to.
         row = self.values[self.offsets[place] : self.offsets[place + 1]]
         return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
 
@@ -73,7 +73,8 @@ class RaggedRows:
             file.check()
 
     def __reduce__(self) -> tuple[Callable[..., RaggedRows], tuple[Any, ...]]:
-        """Pickle the place of the rows in mapped files, and not their bytes."""
+        """Pickle the place of rows in mapped files instead of their bytes; rows in memory are
+        pickled whole."""
         return _reopen, (pack_maps([self.values, self.offsets]), self.is_text)
 
 

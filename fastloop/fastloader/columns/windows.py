@@ -18,6 +18,7 @@ from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows,
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
+"""The types of tokens that the core converts."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from fastloop.data.image_pixels import (
 )
 
 COLUMNS = "image_name, part_0_x, part_0_y, part_1_x and so on"
+"""The columns of the CSV file, for messages."""
 
 
 @dataclass(frozen=True)

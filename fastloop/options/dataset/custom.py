@@ -13,7 +13,8 @@ from fastloop.core.types import BadData, Unsupported, option
 from fastloop.core.user_code import call, check_arguments, check_usable, error_line
 from fastloop.data.random_samples import sample_fingerprint
 
-PROBED_SAMPLES = 16
+FINGERPRINTED_SAMPLES = 16
+"""Maximum number of samples whose content is a part of the fingerprint."""
 
 
 @option
@@ -46,9 +47,10 @@ class CustomDataset:
         """
         samples = self.open()
         last = len(samples) - 1
-        # Evenly over all samples, with the first and the last one.
-        indices = sorted({k * last // (PROBED_SAMPLES - 1) for k in range(PROBED_SAMPLES)})
-        # Random samples differ between two readings, and would change the fingerprint each time.
+        # The samples are spread evenly over all, with the first and the last one.
+        gaps = FINGERPRINTED_SAMPLES - 1
+        indices = sorted({k * last // gaps for k in range(gaps + 1)})
+        # Random samples would change the fingerprint each time.
         first, second = (
             [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )

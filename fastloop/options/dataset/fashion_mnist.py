@@ -21,6 +21,7 @@ from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.types import BadData, option
 
 SPLITS = {True: "train", False: "t10k"}
+"""The split in the files' names, by the setting `train`."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 SEED = 0
+"""The seed of the random arrays."""
 OWN_DATA = "to read your own arrays, name your Dataset: dataset._target_=..."
+"""The setting that the message names if no file can be generated in dataset.root."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class MyDataset:
         Raises BadData if the file is not an npz with `data` and `targets` of one length.
         """
         try:
-            # Opened here, because np.load does not close a file that it fails to read.
+            # The file is opened here, because np.load does not close a file that it fails to read.
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 data, targets = archive["data"], archive["targets"]
         except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:

@@ -14,6 +14,7 @@ from fastloop.core.types import Tree, option
 from fastloop.options.dataset._rng import sample_generator
 
 SEED = 0
+"""The seed of the random images."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,13 @@ from fastloop.data.image_pixels import Size
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640
+"""Size of the photographs, in pixels."""
 QUALITY = 90
+"""Pillow's quality of the JPEG files."""
 SEED = 0
+"""The seed of the random crops."""
 OWN_DATA = "to read your own images, set dataset=image_folder"
+"""The setting that the message names if no file can be generated in dataset.root."""
 
 
 @option

@@ -15,6 +15,7 @@ from fastloop.core.types import option
 from fastloop.options.dataset._rng import sample_generator
 
 SEED = 0
+"""The seed of the random rows."""
 NUM_CLASSES = 10
 
 

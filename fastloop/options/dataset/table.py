@@ -17,11 +17,14 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 SEED = 0
+"""The seed of the random columns."""
 NUM_CLASSES = 2
 CATEGORIES = 1000
 """Number of values of a column of categories."""
 LABEL = "label"
+"""Name of the column of labels."""
 OWN_DATA = "to read your own table, name your Dataset: dataset._target_=..."
+"""The setting that the message names if no file can be generated in dataset.root."""
 LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 

@@ -22,6 +22,7 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 OWN_DATA = "to read your own texts, name your Dataset: dataset._target_=..."
+"""The setting that the message names if no file can be generated in dataset.root."""
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
 
 
@@ -79,7 +80,7 @@ class Texts:
     def open(self) -> Paragraphs:
         """All tokens in memory, one byte each; raises BadData if the file has other contents."""
         try:
-            # Opened here, because np.load does not close a file that it fails to read.
+            # The file is opened here, because np.load does not close a file that it fails to read.
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 samples = Paragraphs(archive["tokens"], archive["bounds"], archive["labels"])
         except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -95,7 +96,7 @@ class Texts:
         count = self.count or len(texts)
         if count > len(texts):
             raise BadData(f"dataset.count={count}: dataset=texts has {len(texts)} samples")
-        # Selected evenly over all, so that a small selection is as diverse as a large one.
+        # The texts are selected evenly, so that a small selection is as diverse as a large one.
         selected = [texts[number * len(texts) // count] for number in range(count)]
         truncated = [text[: self.max_length] for text, _ in selected]
         bounds = np.cumsum([0, *map(len, truncated)], dtype=np.int64)

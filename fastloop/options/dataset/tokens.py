@@ -17,7 +17,9 @@ from fastloop.data.dataset_files import create_once
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 
 SEED = 0
+"""The seed of the random tokens of a generated file."""
 OWN_DATA = "to read a file of your own, set dataset.path=..."
+"""The setting that the message names if no file can be generated in dataset.root."""
 VOCABULARY = 50_257
 """The vocabulary size of GPT-2; a generated file has random tokens below it."""
 STORED_WINDOWS = 8
@@ -67,7 +69,7 @@ class Tokens:
     stride: PositiveInt | None
 
     @property
-    def step(self) -> int:
+    def effective_stride(self) -> int:
         """Number of tokens from the start of a window to the start of the next one."""
         return self.stride or self.block_size
 
@@ -94,34 +96,32 @@ class Tokens:
             )
         # stride=null and stride=<block_size> are the same windows and have one fingerprint: that of
         # null, by which existing stores are found.
-        stride = None if self.step == self.block_size else self.step
+        stride = None if self.effective_stride == self.block_size else self.effective_stride
         return fingerprint("tokens", file_fingerprint(self.file), self.block_size, stride)
 
     def files(self) -> list[Path]:
         """The token file."""
         return [self.file]
 
-    def overlap(self) -> str:
+    def reason_against_store(self) -> str:
         """The reason why a store would be too large, or an empty string.
 
         A store writes every window in full, with 16 bytes per token (input and target).
         """
-        # Overlapping windows repeat their tokens in a store.
-        if self.block_size <= STORED_WINDOWS * self.step:
+        stride = self.effective_stride
+        if self.block_size <= STORED_WINDOWS * stride:
             return ""
         exists = self.file.is_file()
         tokens = self.file.stat().st_size // 2 if exists else self.num_tokens
-        windows = max(0, tokens - self.block_size - 1) // self.step + 1
+        windows = max(0, tokens - self.block_size - 1) // stride + 1
         store_mib, file_mib = windows * self.block_size * 16 / 2**20, tokens * 2 / 2**20
-        cause = (
-            f"dataset.stride={self.step} puts a token into {self.block_size // self.step} windows"
-        )
+        cause = f"dataset.stride={stride} puts a token into {self.block_size // stride} windows"
         return f"{cause}: {store_mib:,.0f} MiB for a file of {file_mib:,.1f} MiB"
 
     def open(self) -> TokenWindows:
         """The windows, each read on access."""
         tokens = np.memmap(self.file, np.uint16, mode="r")
-        return TokenWindows(tokens, self.block_size, self.step)
+        return TokenWindows(tokens, self.block_size, self.effective_stride)
 
     def _make(self) -> None:
         generator = np.random.default_rng(SEED)

@@ -25,6 +25,7 @@ from fastloop.data.image_pixels import Size, decode_and_resize, to_floats
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")
 ARRAYS = ("npy", "ten")
+"""Extensions of images, of numbers and of arrays."""
 KINDS = ", ".join((*IMAGES, *NUMBERS, *ARRAYS))
 TENSORS = Library("webdataset", "dataset.fields=[ten]", "pip install webdataset")
 """The library that knows .ten files."""
@@ -131,7 +132,7 @@ class TarDataset:
         return files_below(path, ".tar")
 
     def open(self) -> TarSamples:
-        """The samples; the headers of all tar files are read for it."""
+        """The samples; the headers of all tar files are read first."""
         paths = self.files()
         members = []
         for number, path in enumerate(paths):
@@ -159,7 +160,7 @@ def _tensors(data: bytes) -> Tree:
     arrays = TENSORS.load("webdataset.tenbin").decode_buffer(data)
     if not arrays:
         raise ValueError("it has no array")
-    # Copied, because the arrays are views of the file's bytes, which can't be written.
+    # The arrays are copied, because they are views of the file's bytes, which can't be written.
     tensors = [torch.from_numpy(array.copy()) for array in arrays]
     return tuple(tensors) if len(tensors) > 1 else tensors[0]
 

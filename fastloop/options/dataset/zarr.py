@@ -21,7 +21,7 @@ LIBRARY = Library("zarr", "dataset=zarr", "pip install zarr")
 KINDS = "biufc"
 """numpy's kinds of booleans, integers, floats and complex numbers."""
 READ_FILES = 64
-"""Number of chunks from which a fingerprint takes the contents."""
+"""Maximum number of chunks whose contents are part of a fingerprint."""
 
 
 @option

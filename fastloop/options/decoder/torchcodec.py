@@ -24,7 +24,7 @@ LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
 EXIF = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
 """The beginning of the segment with a JPEG file's orientation."""
 HEAD_NBYTES = 1 << 16
-"""This segment begins within this many bytes."""
+"""The segment begins within this many bytes of the file."""
 
 
 @option

@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 
 @option
 class TurbojpegDecoder:
-    """libjpeg-turbo through simplejpeg, which bundles it; JPEG only. jpeg4py is unmaintained."""
+    """libjpeg-turbo through simplejpeg, which bundles it; JPEG only."""
 
     def library(self) -> str:
         """simplejpeg's version; raises Unsupported if it is not installed."""
@@ -23,7 +23,7 @@ class TurbojpegDecoder:
         return f"simplejpeg {version('simplejpeg')}"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData, also for PNG."""
+        """(height, width, 3) uint8, RGB; raises BadData for PNG and WebP, and for broken files."""
         return decode_rgb(data, _decode_jpeg)
 
 

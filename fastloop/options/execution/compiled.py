@@ -16,6 +16,7 @@ from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import Step, Unsupported, option
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable with the folder of the compiled code."""
 
 
 @option
@@ -46,8 +47,8 @@ class CompiledExecution:
         import torch._inductor.config as inductor
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-        # inductor reads this when it compiles. The default is a folder in /tmp that is never
-        # cleaned up; importing dynamo may have set the variable to that default already.
+        # inductor reads the variable when it compiles. Its default is a folder in /tmp that is
+        # never cleaned up; importing dynamo may have set the variable to that already.
         if os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
             os.environ[CACHE] = str(outputs_folder() / "compiled")
 

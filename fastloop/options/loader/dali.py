@@ -57,7 +57,7 @@ class DaliLoader:
 
             pipeline = self._build(dali, fetch, len(leaves), plan.loading.batch_size)
             for _ in range(num_batches(plan, prepared.num_samples)):
-                # Copied, because DALI writes later batches into the same memory.
+                # The outputs are copied, because DALI writes later batches into the same memory.
                 outputs = [np.array(out.as_tensor()) for out in pipeline.run()]
                 rows = [
                     torch.from_numpy(out).view(leaf.dtype).reshape(len(out), *leaf.shape[1:])

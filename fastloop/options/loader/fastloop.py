@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import filterfalse
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,8 @@ from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
-from fastloop.data.dataset_samples import check_batches, is_not_empty, wrap_samples
+from fastloop.data.dataset_batches import needs_no_collate
+from fastloop.data.dataset_samples import is_broken, wrap_samples
 from fastloop.data.image_file_column import ImageFileColumn
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.random_samples import SeededDataset
@@ -115,7 +117,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     transform = plan.transform
     if isinstance(dataset, CroppedDataset):
         return ColumnList(_crops(dataset, plan)), None
-    if check_batches(prepared, plan):
+    if needs_no_collate(prepared, plan):
         return _record_use(dataset.open(), identity_collate, plan)
     as_uint8 = collate is not None and collate.takes == "uint8"
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
@@ -183,4 +185,4 @@ def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iter
         # FastLoader reads the plan's order as it reads a user's sampler.
         loader.sampler = PlanSampler(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
-    return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)
+    return filterfalse(is_broken, iter(loader)) if tolerant else iter(loader)

@@ -31,7 +31,7 @@ class BatchedRows:
         return self.rows[index]
 
     def __getitems__(self, indices: list[int]) -> Tree:
-        # Converted once; otherwise each leaf would convert the list again.
+        # The list is converted once; otherwise each leaf would convert it again.
         return self.rows[torch.tensor(indices)]
 
 

@@ -59,7 +59,7 @@ class GrainLoader:
 
         def batches(epoch: int) -> Batches:
             indices = list(index_batches(plan, prepared.num_samples, epoch))
-            # A new iterator in each epoch: grain's own shuffle and repeat do not know the plan's
+            # Each epoch has a new iterator: grain's own shuffle and repeat do not know the plan's
             # orders.
             source = grain.MapDataset.source(_BatchSource(indices, get_batch))
             iterator = iter(source.to_iter_dataset(read))

@@ -19,8 +19,8 @@ from fastloop.data.rows_of_open_file import reader_epochs
 
 @option
 class HfDatasetsLoader:
-    """DataLoader over `Dataset.with_format("torch")`, with one request per batch, as its
-    documentation recommends."""
+    """DataLoader over `Dataset.with_format("torch")`, with one request per batch, as the
+    documentation of datasets recommends."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER

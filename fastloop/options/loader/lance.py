@@ -60,7 +60,7 @@ class _LanceReader:
 
     def read(self, indices: Sequence[int]) -> Tree:
         """The rows of these indices, in their order, as a tree of tensors."""
-        # Copied, because Arrow's memory is read-only, and a batch may be written to.
+        # The columns are copied, because Arrow's memory is read-only, and batches may be changed.
         leaves = [torch.tensor(column) for column in self._rows.take(list(map(int, indices)))]
         return pytree.tree_unflatten(leaves, self._rows.structure)
 

@@ -53,7 +53,7 @@ class _Arrays:
     def batches(self, epoch: int) -> Iterator[Tree]:
         """Views of arrays that no other epoch uses."""
         order = epoch_indices(self.plan.order, len(self.arrays[0]), self.plan.seed, epoch).numpy()
-        # New arrays in each epoch: batches are views of them, and may be kept.
+        # Each epoch has new arrays: batches are views of them, and may be kept.
         permuted = [array.take(order, axis=0) for array in self.arrays]
         for slices in _slices(permuted, self.plan):
             yield self.structure.unflatten(map(torch.from_numpy, slices))

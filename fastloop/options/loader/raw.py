@@ -10,7 +10,7 @@ from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataset_samples import check_batches
+from fastloop.data.dataset_batches import needs_no_collate
 from fastloop.data.image_files import uint8_samples
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
@@ -27,7 +27,7 @@ class RawLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
-        collate_fn = identity_collate if check_batches(prepared, plan) else None
+        collate_fn = identity_collate if needs_no_collate(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
             samples = uint8_samples(prepared.dataset, plan.collate)
         else:

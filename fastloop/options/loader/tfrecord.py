@@ -84,7 +84,7 @@ class _RecordReader:
         numbers = np.asarray(indices)
         starts = self._records.offsets[numbers].tolist()
         stops = self._records.offsets[numbers + 1].tolist()
-        # Contiguous records, as in sequential order: one read for the whole batch.
+        # Contiguous records, as in sequential order, take one read for the whole batch.
         if stops[:-1] == starts[1:]:
             first = starts[0]
             whole = self._read_bytes(starts[0], stops[-1])

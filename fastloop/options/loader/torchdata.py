@@ -12,7 +12,7 @@ from fastloop.core.optional_libraries import Library, isolate_import
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataset_samples import check_batches
+from fastloop.data.dataset_batches import needs_no_collate
 from fastloop.data.image_files import uint8_samples
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
@@ -23,7 +23,7 @@ LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 class StatefulLoader:
     """StatefulDataLoader over the dataset itself, as `raw`, but with a state that can be saved.
 
-    Its workers send their state with each batch (snapshot_every_n_steps=1, its default).
+    Its workers send their state with each batch (snapshot_every_n_steps=1, the default).
     """
 
     store: ClassVar[None] = None
@@ -38,7 +38,7 @@ class StatefulLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of batches of decoded samples; with collate=fast their images are uint8."""
         library = LIBRARY.load("torchdata.stateful_dataloader")
-        collate_fn = identity_collate if check_batches(prepared, plan) else None
+        collate_fn = identity_collate if needs_no_collate(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
             samples = uint8_samples(prepared.dataset, plan.collate)
         else:

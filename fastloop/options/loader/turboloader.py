@@ -27,8 +27,9 @@ LIBRARY = Library("turboloader", "loader=turboloader", "pip install turboloader"
 class TurboLoaderLoader:
     """`turboloader.MapDataLoader(samples, collate_fn=default_collate)`, which takes any dataset.
 
-    The order is that of the job, as a view of the samples. Its loader of image files is not used:
-    it resizes all images by its own filter, so that the pixels are not those of other loaders.
+    The order is that of the job, as a view of the samples. turboloader's loader of image files is
+    not used: it resizes all images by its own filter, so that the pixels are not those of other
+    loaders.
     """
 
     store: Store | None

@@ -61,7 +61,7 @@ class TurboLoaderArrays:
         def batches(epoch: int) -> Batches:
             batches_of_arrays.set_epoch(epoch)
             for batch in batches_of_arrays:
-                # From a single array it makes arrays, and from several ones tuples of arrays.
+                # turboloader makes arrays from a single array, and tuples of arrays from several.
                 leaves = batch if isinstance(batch, tuple) else (batch,)
                 yield structure.unflatten(map(torch.from_numpy, leaves))
 

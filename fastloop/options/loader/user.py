@@ -36,6 +36,7 @@ from fastloop.data.worker_errors import name_failing_sample
 PLANNED = ("seed", "rank", "world_size")
 """Fields of a plan that are passed to parameters of the same name, like the loading settings."""
 OFFERED_TO_LOADER = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
+"""Names of the parameters that fastloop passes, if the target has them."""
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
@@ -111,7 +112,7 @@ class UserLoader:
 
     @property
     def unknown_files(self) -> str:
-        """The reason why it may read any file."""
+        """The reason why the loader may read any file."""
         return f"the files that {self.target} reads are not known"
 
     def check(self, plan: Plan) -> None:
@@ -137,7 +138,7 @@ class UserLoader:
         if isinstance(order_of_all_ranks(plan), OrderPrefix):
             reason = "sets its own order; fastloop.bench takes batches= for it"
             raise Unsupported(f"batches: loader={self.target} {reason}")
-        # Its own order is judged by the delivered samples, see data/sample_order.py.
+        # The order of such a loader is judged by the delivered samples, see data/sample_order.py.
         is_judged = "shuffle" in self.takes or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         order = name_of(without_prefix(order_of_all_ranks(plan)))

@@ -32,7 +32,7 @@ class UserModel:
     target: Annotated[str, AfterValidator(check_usable)]
     """Import path of a class, a function, or a module."""
     kwargs: dict[str, Any]
-    """Its arguments, `model.<name>=` on the command line."""
+    """The arguments of the target, `model.<name>=` on the command line."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserModel:

@@ -12,7 +12,7 @@ from fastloop.core.types import BadData
 def load_vector(path: Path) -> np.ndarray:
     """The file's one-dimensional array; raises BadData for other contents."""
     try:
-        # Opened here, because np.load does not close a file that it fails to read.
+        # The file is opened here, because np.load does not close a file that it fails to read.
         with path.open("rb") as file:
             array = np.load(file, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

@@ -17,10 +17,11 @@ LIBRARY = Library("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'"
 class DmTreePlacement:
     """dm-tree: tree.flatten, `.to` on each leaf, tree.unflatten_as.
 
-    These are the steps of its map_structure; taken apart, errors of dm-tree differ from errors of
-    the device. dm-tree sorts the keys of dicts and can't rebuild a tensordict, which it takes for a
-    mapping (Unsupported). A deque loses its maxlen, and mappings that are not built from pairs
-    (Counter, ChainMap) change. Containers unknown to dm-tree (dataclasses) are opened and rebuilt.
+    These are the steps of dm-tree's map_structure, called one by one, so that its errors can be
+    told from errors of the device. dm-tree sorts the keys of dicts and can't rebuild a tensordict,
+    which it takes for a mapping (Unsupported). A deque loses its maxlen, and mappings that are not
+    built from pairs (Counter, ChainMap) change. Containers unknown to dm-tree (dataclasses) are
+    opened and rebuilt.
     """
 
     non_blocking: bool

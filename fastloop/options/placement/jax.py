@@ -17,6 +17,7 @@ from fastloop.core.types import Tree, Unsupported, option
 
 LIBRARY = Library("jax", "placement=jax", "pip install 'fastloop[jax]'")
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+"""jax's platforms by torch's type of the device."""
 
 
 @option

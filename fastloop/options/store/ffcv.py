@@ -23,6 +23,7 @@ PAGE_LIMIT = 1 << 32
 HEAD = struct.Struct("<HHIQQ")
 """Version, number of fields, page size, number of samples, offset of the allocation table."""
 VERSION = 2
+"""The version of the format that the store's files have."""
 ALLOCATION_BYTES = 24
 """Size of a row of the allocation table."""
 UNSUPPORTED_DTYPES = torch.float16, torch.bfloat16

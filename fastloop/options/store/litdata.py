@@ -75,7 +75,7 @@ class LitDataStore:
 
     def open(self, folder: Path) -> LitDataChunks:
         """The chunks; raises BadData if store=litdata has not written the folder, or if the chunks
-        hold anything but tensors, because it could be pickles."""
+        hold anything but tensors, which could be pickles."""
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
             index = json.loads((folder / INDEX).read_text())

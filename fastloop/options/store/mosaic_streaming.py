@@ -55,7 +55,7 @@ class MosaicStreamingStore:
     """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers.
 
     shard_mib: the writer's size_limit. Workers divide samples, not shards, so the number of workers
-    does not depend on it.
+    does not depend on the size.
     """
 
     format_version: ClassVar[int] = 1

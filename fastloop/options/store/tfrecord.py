@@ -68,7 +68,7 @@ class TfRecordStore:
                     crcs = [CRC.pack(mask_crc(checksum(part))) for part in (length, record)]
                     file.writelines([length, crcs[0], record, crcs[1]])
                     count += 1
-                    # 16: the record's length and the two checksums, as TFRecord frames it.
+                    # TFRecord frames a record by its length and two checksums: 16 bytes.
                     offsets[count] = offsets[count - 1] + len(record) + 16
         np.save(folder / INDEX, offsets)
 
