@@ -180,6 +180,12 @@ class _Trials:
         self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
+        # A job without its earlier trials begins again, for example because code has changed. Its
+        # passes are of the old code, too.
+        if not state.result.trials:
+            self.file.costs.pop(name, None)
+        is_known = number in state.trial_numbers or str(number) in self.file.costs.get(name, {})
+        is_measured_now = state.is_running and not is_known
         if self.objective in TRIAL_COSTS:
             if state.is_running:
                 self.run_round([state], number)
@@ -192,7 +198,7 @@ class _Trials:
         # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
             self.spending.add_trial(name, self.spending.seconds_used - before_s)
-        self._note_spending(name, str(number))
+        self._note_spending(name, str(number), is_measured_now=is_measured_now)
         if cost is None and name == YOURS and self.is_present_stopped:
             raise NoRoomError
         return cost
@@ -246,13 +252,13 @@ class _Trials:
             known[str(number)] = PASS_COSTS[self.objective](merge_passes(answers))
         return known[str(number)]
 
-    def _note_spending(self, name: str, number: str) -> None:
+    def _note_spending(self, name: str, number: str, *, is_measured_now: bool) -> None:
         """Write the seconds spent so far. If an earlier session has run this trial, go on from the
         seconds that it wrote."""
         spent_s = self.file.spent_s.setdefault(name, {})
         # The race is repeated from its start: with the same costs and the same spending it makes
         # the same choices up to the interruption.
-        if number in spent_s:
+        if number in spent_s and not is_measured_now:
             self.spending.continue_from(spent_s[number])
             return
         spent_s[number] = self.spending.seconds_used

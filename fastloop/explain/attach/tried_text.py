@@ -93,10 +93,11 @@ def _tell_samples(tried: TriedLoop) -> str:
     """The sentence on samples that were compared."""
     if tried.same_samples:
         return "With the change the first pass has the same samples as without it."
-    crops = ""
+    reasons = ""
     if tried.best is not None and tried.best.startswith(FASTLOADER):
-        crops = "; FastLoader decodes images and draws random crops by code of its own"
-    return f"With the change the first pass has other samples than without it{crops}."
+        own_code = "FastLoader decodes images and draws random crops by code of its own"
+        reasons = f"; {own_code}, and Lightning calls its iter() once more than DataLoader's"
+    return f"With the change the first pass has other samples than without it{reasons}."
 
 
 def _tell_short_runs(tried: TriedLoop) -> list[str]:
