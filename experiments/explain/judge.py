@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,13 +71,8 @@ def carry_out(
 ) -> list[dict[str, Any]]:
     """For each change, its prediction, and its time relative to the unchanged job's, in rounds of
     both jobs."""
-    jobs = {AS_IS: _ready(request, request.job)}
-    for change in changes:
-        overrides = shlex.split(judgement.what_if(change)["command"])[3:]
-        jobs[change] = _ready(request, _compose(overrides))
-    times = time_side_by_side(jobs, request.job.most_trials, None)
-    whole = jobs[AS_IS].whole_batches
-    seconds = {name: [each[name].whole_epoch_s(whole) for each in times] for name in jobs}
+    jobs = {AS_IS: request.job} | {each: changed_job(judgement, each) for each in changes}
+    seconds = time_jobs(request, jobs, request.job.most_trials)
     rows = []
     for change in changes:
         ratio = stats.ratio_or_range(seconds[change], seconds[AS_IS])
@@ -85,6 +80,24 @@ def carry_out(
         assert ratio is not None
         rows.append(judgement.what_if(change) | {"realised_ratio": asdict(ratio)})
     return rows
+
+
+def changed_job(judgement: Judgement, change: str) -> Job:
+    """The job with the change, as its command composes it."""
+    return _compose(shlex.split(judgement.what_if(change)["command"])[3:])
+
+
+def time_jobs(
+    request: JobRequest, jobs: Mapping[str, Job], num_rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of an epoch of each job, by its name, in interleaved rounds.
+
+    jobs: the unchanged one is named AS_IS; an epoch has as many batches as one of it.
+    """
+    ready = {name: _ready(request, job) for name, job in jobs.items()}
+    times = time_side_by_side(ready, num_rounds, None)
+    whole = ready[AS_IS].whole_batches
+    return {name: [each[name].whole_epoch_s(whole) for each in times] for name in ready}
 
 
 def _ready(request: JobRequest, job: Job) -> ExplainedJob:

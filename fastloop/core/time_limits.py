@@ -11,6 +11,9 @@ from fastloop.core.spans import now_ns, seconds_between
 
 T = TypeVar("T")
 
+OVERTIME = 2
+"""`within` yields its fewest items in up to this many times its seconds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
@@ -56,7 +59,7 @@ class TimedPasses:
         return self.deadline.has_room(self.longest_s)
 
     def run(self, run_pass: Callable[[], T]) -> T:
-        """The result of the pass."""
+        """Run the pass, and return its result."""
         begun_ns = now_ns()
         result = run_pass()
         self.longest_s = max(self.longest_s, seconds_between(begun_ns, now_ns()))
@@ -72,13 +75,17 @@ class TimedPasses:
         return results
 
 
-def within(items: Iterable[T], seconds: float | None) -> Iterator[T]:
+def within(items: Iterable[T], seconds: float | None, fewest: int = 1) -> Iterator[T]:
     """Yield the items until `seconds` have passed since the first, which is always yielded.
 
-    seconds: None: yield all items. An item, once yielded, may take any time.
+    seconds: None: yield all items. An item, once yielded, may take any time. fewest: up to this
+    many items are yielded until OVERTIME times `seconds` have passed.
     """
-    deadline = deadline_after(seconds)
-    for item in items:
+    start_ns = now_ns()
+    for number, item in enumerate(items, start=1):
         yield item
-        if deadline.remaining_s <= 0:
+        if seconds is None:
+            continue
+        limit_s = seconds if number >= fewest else OVERTIME * seconds
+        if seconds_between(start_ns, now_ns()) >= limit_s:
             return

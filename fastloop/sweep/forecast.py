@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.auto_trials import AUTO, AUTO_SECONDS
+from fastloop.core.auto_trials import AUTO, AUTO_SECONDS, LOOKS
 from fastloop.core.number_text import show_about
 
 START_S, LAUNCHED_S = 5.0, 0.15
@@ -51,7 +51,9 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
         plan += f", {_count(min(sizes), 'benchmark')}"
     if any(job["trials"] == AUTO for job in jobs):
         most = show_about(START_S + sum(map(_once_s, jobs)) + _most_seconds(jobs[0]))
-        return f"{plan}: as many as decide the ranking, at most about {most}"
+        least = f"or for {LOOKS[0]} rounds if they take longer" if len(jobs) > 1 else ""
+        told = f"{plan}: as many as decide the ranking, at most about {most}"
+        return ", ".join(filter(None, [told, least]))
     seconds = forecast_seconds(jobs)
     if seconds is None:
         return f"{plan}: the time that it takes is known after the first round"

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from fastloop.core.auto_trials import AUTO_SECONDS
+from fastloop.core.auto_trials import AUTO_SECONDS, LOOKS
 from fastloop.core.interleave import rounds
 from fastloop.core.limit import Limit
 from fastloop.core.machine_load import load_between, read_counters
@@ -189,7 +189,9 @@ def _run_rounds(
     if is_auto:
         all_rounds = _until_decided(all_rounds, states)
     seconds = AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds
-    for number, taking_part in within(all_rounds, seconds):
+    # Fewer rounds than the first test of trials=auto needs would be measured for nothing.
+    fewest = LOOKS[0] if is_auto and len(jobs) > 1 else 1
+    for number, taking_part in within(all_rounds, seconds, fewest):
         names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
         # An earlier session has run this round, or its jobs have failed.
         if not names:
@@ -205,6 +207,7 @@ def _run_rounds(
             elapsed_s = seconds_between(start_ns, now_ns())
             rounds_left = max(num_trials.values()) - number - 1
             cut = rounds_cut(rounds_left, elapsed_s / rounds_done, seconds - elapsed_s)
+            cut = min(cut, max(0, rounds_left - (fewest - number - 1)))
             left -= cut * len(names)
         most = "at most " if is_auto else ""
         title = f"round {number + 1} of {most}{max(num_trials.values())}"

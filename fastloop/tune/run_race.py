@@ -22,7 +22,7 @@ from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
-from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
+from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES_AFTER_RACE, Spending, TuneBudget
 from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
@@ -126,7 +126,9 @@ class RaceSchedule:
             longest_s = self.spending.longest_trial_s(outcome.winner)
             trials.limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
             yield trials.states[outcome.winner]
-        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
+        if self.spending.has_time(
+            PASSES_AFTER_RACE * self.spending.longest_trial_s(outcome.present)
+        ):
             yield trials.states[outcome.present]
         else:
             self.unobserved.append(outcome.present)
@@ -171,13 +173,20 @@ class _Trials:
 
     def measure(self, name: str, number: int, room: float) -> float | None:
         """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
-        failed."""
+        failed. Raises NoRoomError if the budget has stopped a trial of the present
+        configuration."""
         state = self.states[name]
         before_s = self.spending.seconds_used
         begun = sum(each.has_begun for each in self.states.values())
         self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
+        # A job without its earlier trials begins again, for example because code has changed. Its
+        # passes are of the old code, too.
+        if not state.result.trials:
+            self.file.costs.pop(name, None)
+        is_known = number in state.trial_numbers or str(number) in self.file.costs.get(name, {})
+        is_measured_now = state.is_running and not is_known
         if self.objective in TRIAL_COSTS:
             if state.is_running:
                 self.run_round([state], number)
@@ -190,7 +199,7 @@ class _Trials:
         # If the data of a configuration could not be prepared, there was no trial.
         if state.prepared is not None:
             self.spending.add_trial(name, self.spending.seconds_used - before_s)
-        self._note_spending(name, str(number))
+        self._note_spending(name, str(number), is_measured_now=is_measured_now)
         if cost is None and name == YOURS and self.is_present_stopped:
             raise NoRoomError
         return cost
@@ -209,8 +218,8 @@ class _Trials:
             self.limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
     def limit_s(self, name: str, seconds: float) -> None:
-        """Limit the time of preparing its data, of its trials and of its passes; the user's own
-        limit also applies to trials and passes."""
+        """Limit the time of preparing the configuration's data, of its trials and of its passes;
+        the user's own limit also applies to trials and passes."""
         state = self.states[name]
         limit_s = max(SHORTEST_LIMIT_S, seconds)
         job = replace(state.entry.job, trial_timeout_s=min(self.timeout_s, limit_s))
@@ -244,13 +253,13 @@ class _Trials:
             known[str(number)] = PASS_COSTS[self.objective](merge_passes(answers))
         return known[str(number)]
 
-    def _note_spending(self, name: str, number: str) -> None:
+    def _note_spending(self, name: str, number: str, *, is_measured_now: bool) -> None:
         """Write the seconds spent so far. If an earlier session has run this trial, go on from the
         seconds that it wrote."""
         spent_s = self.file.spent_s.setdefault(name, {})
         # The race is repeated from its start: with the same costs and the same spending it makes
         # the same choices up to the interruption.
-        if number in spent_s:
+        if number in spent_s and not is_measured_now:
             self.spending.continue_from(spent_s[number])
             return
         spent_s[number] = self.spending.seconds_used
@@ -311,7 +320,7 @@ def run_race(
 def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
     """Choose the rules of a race with this budget. first: names that run first."""
     # The passes after a race take time, but are not trials: other budgets need not keep room.
-    finishing = 0 if budget.seconds is None else PASSES
+    finishing = 0 if budget.seconds is None else PASSES_AFTER_RACE
     return RaceRules(finishing=finishing, first=tuple(first))
 
 

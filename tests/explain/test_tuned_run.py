@@ -145,6 +145,24 @@ def test_last_tuning_starts_again_if_none_has_finished_a_trial(tmp_path):
     )
 
 
+def test_trials_that_are_measured_again_are_paid_for_again(tmp_path):
+    code = Path(shutil.copy(SUPPORT / "slow_stages.py", tmp_path))
+    quick = [each for each in TUNE if not each.startswith(("space=", "budget="))]
+    quick += ["space=loader=raw,preload", "budget=4trials", "tracker=none"]
+    process = run_fastloop(*quick, cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    before = json.loads((only_sweep(tmp_path) / TUNE_FILE).read_text())["spent_s"]
+    # Other data: no earlier trial counts.
+    text = code.read_text()
+    code.write_text(text.replace("float(index))", "float(index + 1))"))
+    assert code.read_text() != text
+    process = run_fastloop(*quick, "resume=last", cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    after = json.loads((only_sweep(tmp_path) / TUNE_FILE).read_text())["spent_s"]
+    for name, rounds in before.items():
+        assert all(after[name][number] != spent_s for number, spent_s in rounds.items())
+
+
 @pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])
 def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

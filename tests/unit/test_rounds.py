@@ -41,6 +41,15 @@ def test_rounds_end_after_so_many_seconds_but_not_before_the_first(monkeypatch):
     assert list(within("abcd", None)) == list("abcd")
 
 
+def test_fewest_rounds_may_take_twice_the_time(monkeypatch):
+    clock = iter(range(0, 10**12, 10**9))  # a second passes between two looks
+    monkeypatch.setattr(time_limits, "now_ns", lambda: next(clock))
+    assert "".join(within("abcdefgh", 3, fewest=2)) == "abc"
+    assert "".join(within("abcdefgh", 3, fewest=5)) == "abcde"
+    assert "".join(within("abcdefgh", 3, fewest=8)) == "abcdef"
+    assert "".join(within("abcdefgh", None, fewest=2)) == "abcdefgh"
+
+
 def test_rounds_that_time_leaves_no_room_for_are_not_counted_as_left():
     assert rounds_cut(rounds_left=19, round_s=6, left_s=34) == 13
     assert rounds_cut(rounds_left=3, round_s=6, left_s=34) == 0
