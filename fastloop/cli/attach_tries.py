@@ -49,12 +49,9 @@ def try_loop(
 ) -> None:
     """Try changes of the DataLoader of the loop, and print their savings."""
     from fastloop.core.types import Unsupported, UsageError
-    from fastloop.explain.attach.changes_to_try import (
-        check_minutes,
-        choose_batches,
-        choose_changes,
-    )
+    from fastloop.explain.attach.changes_to_try import choose_changes
     from fastloop.explain.attach.findings import outside_s
+    from fastloop.explain.attach.run_length import check_minutes, choose_batches
     from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
     from fastloop.explain.attach.try_changes import try_changes
 

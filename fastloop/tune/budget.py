@@ -10,20 +10,21 @@ from dataclasses import dataclass, field
 from fastloop.core.spans import now_ns, seconds_between, slowdown_by_load
 from fastloop.core.types import UsageError
 
-SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
-TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
+UNIT_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
+"""Seconds of each unit of time."""
+BUDGET_TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 """An amount and its unit."""
-ALLOWED = (
+ALLOWED_BUDGETS = (
     "a time such as 300s, 5min or 1h; a number of trials such as 60trials; a share such as 10%"
 )
 ENDING_S = 2.0
 """Seconds reserved at the end for reporting the outcome, on a quiet machine."""
 MOST_ENDING_SHARE = 0.15
-"""Largest share of the budget that is reserved for that on a busy machine. Chosen by hand, so that
-most of a small budget is left for the race."""
+"""Largest share of the budget that is reserved for reporting the outcome on a busy machine. Chosen
+by hand, so that most of a small budget is left for the race."""
 ENDING_OF_JOB_S = 0.1
 """Seconds reserved at the end for logging each job."""
-PASSES = 2
+PASSES_AFTER_RACE = 2
 """Number of passes after a configuration's trials: one with all data compared, one observed."""
 
 
@@ -39,17 +40,17 @@ class TuneBudget:
 
 def parse_budget(text: object) -> TuneBudget:
     """Parse a budget such as 5min, 60trials or 10%. Raises UsageError."""
-    match = TEXT.fullmatch(str(text))
+    match = BUDGET_TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
     # A fraction of a trial, or more than 100 % of all trials, is not a budget either.
     if not amount or (unit == "trials" and amount % 1) or (unit == "%" and amount > 100):
-        raise UsageError(f"budget={text}: allowed: {ALLOWED}")
+        raise UsageError(f"budget={text}: allowed: {ALLOWED_BUDGETS}")
     if unit == "trials":
         return TuneBudget(trials=int(amount))
     if unit == "%":
         return TuneBudget(share=amount / 100)
-    return TuneBudget(seconds=amount * SECONDS[unit])
+    return TuneBudget(seconds=amount * UNIT_SECONDS[unit])
 
 
 def parse_memory_limit(text: object) -> float | None:
@@ -86,6 +87,7 @@ class Spending:
     num_trials: int = 0
     """Number of trials that have run."""
     _longest_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the longest trial so far, by name of the configuration."""
 
     def __post_init__(self) -> None:
         self.begun_ns = self.begun_ns or now_ns()
@@ -132,7 +134,7 @@ class Spending:
         return min(most_ending_s(self.budget.seconds), ENDING_S * slowdown_by_load())
 
     def continue_from(self, seconds: float) -> None:
-        """Count from here on, after that time in earlier sessions."""
+        """Count from now on; earlier sessions have spent that many seconds."""
         self.before_s = seconds
         self.begun_ns = now_ns()
 

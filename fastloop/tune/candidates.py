@@ -23,16 +23,16 @@ from fastloop.explain.change import Change
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
-from fastloop.tune.expected_cost import EXPECTED
+from fastloop.tune.expected_cost import EXPECTED_COSTS
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have an effect. A combination of them that can't run is not
 crossed with the rest."""
 UNPREDICTED = ("loader", "decoder")
-"""Settings with an effect that the model hardly knows: it measures batches of the present loader
-and decoder. Among a thousand combinations with workers, which it does predict, a loader would not
-get a trial by chance."""
-NEUTRAL: Mapping[str, Any] = {
+"""Settings with an effect that the model hardly knows: it rests on batches of the present loader
+and decoder. Among a thousand combinations with workers, which the model does predict, another
+loader would hardly get a trial by chance."""
+NEUTRAL_VALUES: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
 }
@@ -105,7 +105,7 @@ def choose_simplest(
     simplest: dict[str, int] = {}
     for place, (job, change) in enumerate(zip(jobs, changes, strict=True)):
         writes_store = job.loader.store not in (None, jobs[0].loader.store)
-        if writes_store and not EXPECTED.keys() & {*change}:
+        if writes_store and not EXPECTED_COSTS.keys() & {*change}:
             continue
         for text in change:
             if text.partition("=")[0] not in UNPREDICTED:
@@ -116,7 +116,7 @@ def choose_simplest(
 
     def promise(place: int) -> tuple[float, float]:
         # A loader that usually wins comes first, whatever the model says of it.
-        return min(EXPECTED.get(text, 1.0) for text in changes[place]), predicted[place]
+        return min(EXPECTED_COSTS.get(text, 1.0) for text in changes[place]), predicted[place]
 
     return sorted({*simplest.values()}, key=promise)
 
@@ -174,7 +174,7 @@ class _Crossing:
 
     def _why_none_runs(self, chosen: Sequence[Choice], rest: Sequence[str]) -> str:
         """The reason why no combination with these choices can run; empty if one may."""
-        neutral = {name: NEUTRAL[name] for name in rest if name in NEUTRAL}
+        neutral = {name: NEUTRAL_VALUES[name] for name in rest if name in NEUTRAL_VALUES}
         job, _ = self._repair(self._apply(chosen, neutral))
         return _why_unsupported(job)
 

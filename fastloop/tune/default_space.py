@@ -13,7 +13,7 @@ from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
 from fastloop.tune.short_budget import SHORT_S
 
-LIKELY: Mapping[str, Sequence[str]] = {
+LIKELY_VALUES: Mapping[str, Sequence[str]] = {
     "loader": ("fastloop", "numpy_loop", "python_loop"),
     "torch_threads": ("null", "1"),
     "num_workers": ("0", "2"),
@@ -73,7 +73,7 @@ def narrow_space(space: Space, own_loader: str) -> tuple[Space, list[str]]:
     own_loader: the user's loader, which stays in the space.
     """
     # The user's own loader is kept, because other settings of it may help.
-    likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
+    likely = {**LIKELY_VALUES, "loader": (*LIKELY_VALUES["loader"], own_loader)}
     narrow = {
         name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]
         for name, texts in space.items()

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from fastloop.trial.job import Job
 
-EXPECTED: Mapping[str, float] = {
+EXPECTED_COSTS: Mapping[str, float] = {
     "loader=fastloop": 0.5,
     "loader=numpy_loop": 0.6,
     "loader=python_loop": 0.7,
 }
 """Relative costs by override, which decide on the order of trials if nothing is predicted. Chosen
 by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
-OF_ONE_THREAD = 0.8
+COST_OF_ONE_THREAD = 0.8
 """Relative cost of one torch thread, chosen in the same way."""
 WORKER_S = 0.03
 """Approximate seconds in which a forked worker starts and ends. Chosen by hand, not measured: it
@@ -29,11 +29,11 @@ def expect_cost(
     waits: True if samples wait, for example for a disk; then the number of workers counts, too.
     epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
     """
-    cost = math.prod(EXPECTED.get(text, 1.0) for text in change)
+    cost = math.prod(EXPECTED_COSTS.get(text, 1.0) for text in change)
     if waits and job.loading.num_workers:
         stay = job.loading.persistent_workers
         cost = divide_waits(cost, job.loading.num_workers, stay, epoch_s)
-    return cost * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
+    return cost * (COST_OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 
 def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:

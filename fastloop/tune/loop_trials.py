@@ -32,14 +32,14 @@ from fastloop.tune.short_budget import (
     longest_epoch_s,
 )
 
-THREADS = "torch_threads"
+THREADS_SETTING = "torch_threads"
 """A setting that need not be an argument of the loader: torch's threads in this process."""
 MOST_LOOK_S = 8.0
 """The first look at the present loader ends after this time, so that too small a budget is refused
 soon."""
 MOST_BEHIND = 2.0
 """A configuration that takes this many times as long as the present one is read no further."""
-SPARE = 1.25
+BUDGET_MARGIN = 1.25
 """A budget that is named as sufficient is this many times the need, which is only an estimate."""
 
 
@@ -139,7 +139,7 @@ class SmallBudgetError(ValueError):
 
     def __init__(self, budget_s: float, needed_s: float) -> None:
         self.needed_s = needed_s
-        self.allowed_s = math.ceil(SPARE * needed_s)
+        self.allowed_s = math.ceil(BUDGET_MARGIN * needed_s)
         needed = f"comparing yours with one other takes about {needed_s:.1f} s"
         super().__init__(
             f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
@@ -180,8 +180,11 @@ class LoopTrials:
     """Called with each batch."""
     device: torch.device
     same_data: bool
+    """True: samples are compared, if two epochs have the same ones. False: only their numbers."""
     min_window_s: float
+    """Whole epochs are repeated until a measurement takes this many seconds."""
     budget_s: float
+    """Seconds for all trials together."""
     counts_batches: bool = False
     """True: batches may be of any kind; only their number is compared."""
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE
@@ -208,7 +211,7 @@ class LoopTrials:
 
     @property
     def epoch_s(self) -> float:
-        """Approximate length of the longest epoch with which there is time for a race."""
+        """Approximate seconds of the longest epoch with which there is time for a race."""
         return min(EPOCH_S, longest_epoch_s(self.budget_s, 0.0))
 
     @property
@@ -275,7 +278,7 @@ class LoopTrials:
         """Open a new loader, with the configuration's number of torch's threads; yields its
         epochs."""
         settings = self.settings[name]
-        with _torch_threads(settings.get(THREADS)):
+        with _torch_threads(settings.get(THREADS_SETTING)):
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
 
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
@@ -339,8 +342,10 @@ def _arguments(
 ) -> dict[str, Any]:
     # torch's threads are set around the loader. A function with an argument of this name gets the
     # number as well.
-    takes_threads = THREADS in inspect.signature(make_loader).parameters
-    return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
+    takes_threads = THREADS_SETTING in inspect.signature(make_loader).parameters
+    return {
+        name: value for name, value in settings.items() if name != THREADS_SETTING or takes_threads
+    }
 
 
 @contextmanager

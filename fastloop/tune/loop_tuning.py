@@ -27,7 +27,7 @@ from fastloop.sweep.in_process import (
 from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
-from fastloop.tune.loop_trials import THREADS, LoopTrials
+from fastloop.tune.loop_trials import THREADS_SETTING, LoopTrials
 from fastloop.tune.outcome import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.race import RaceResult, race
 from fastloop.tune.surrogate import Surrogate
@@ -68,11 +68,13 @@ class LoopTuning:
     @property
     def code(self) -> str:
         """Lines of Python that make the loader with these settings."""
-        arguments = {name: value for name, value in self.settings.items() if name != THREADS}
+        arguments = {
+            name: value for name, value in self.settings.items() if name != THREADS_SETTING
+        }
         shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         lines = [f"loader = make_loader({shown})"]
-        if self.settings.get(THREADS):
-            lines.insert(0, f"torch.set_num_threads({self.settings[THREADS]})")
+        if self.settings.get(THREADS_SETTING):
+            lines.insert(0, f"torch.set_num_threads({self.settings[THREADS_SETTING]})")
         return "\n".join(lines)
 
     def to_frame(self) -> DataFrame:
@@ -237,7 +239,7 @@ def _check_space(
     # A function with **settings takes any name.
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
-    if unknown := [name for name in space if name not in parameters and name != THREADS]:
+    if unknown := [name for name in space if name not in parameters and name != THREADS_SETTING]:
         raise ValueError(f"space: make_loader has no argument {', '.join(unknown)}")
 
 

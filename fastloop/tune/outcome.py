@@ -17,9 +17,9 @@ from fastloop.explain.change import Change
 from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
-SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
+SETTING_REASON = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value: text before it, name, value, rest."""
-LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
+LACKING_REASON = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
 """The reason that an option does not go with a setting: text before the option, its group, its
 name, rest."""
 MOST_SHOWN = 8
@@ -108,8 +108,8 @@ def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     so do options that lack the same setting."""
     # Values are grouped first. Options that lack the same values of a setting then have lines that
     # differ only by the options' names.
-    by_rest = _group(counts, SETTING)
-    return _group(dict(by_rest), LACKING)
+    by_rest = _group(counts, SETTING_REASON)
+    return _group(dict(by_rest), LACKING_REASON)
 
 
 def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:

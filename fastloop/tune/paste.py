@@ -11,20 +11,20 @@ from fastloop.core.types import name_of
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
 
-SHUFFLED = {"random": True, "sequential": False}
+SHUFFLE_OF_ORDER = {"random": True, "sequential": False}
 """DataLoader's `shuffle` by the name of the order."""
 LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
 """Settings of the loop around a loader, which the code can't hold."""
 IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
-STORE = "tuned-store"
+STORE_FOLDER = "tuned-store"
 """The folder of the store in the pasted code, relative to the working folder."""
 IMPORT_TORCH = "import torch"
 IMPORT_PYTREE = "from torch.utils import _pytree as pytree"
 IMPORT_STORE = "from fastloop import open_store, write_store"
-OPEN_STORE = f'open_store(write_store(dataset, "{STORE}"))'
+OPEN_STORE = f'open_store(write_store(dataset, "{STORE_FOLDER}"))'
 
 # The classes around the rows of a store, for loaders that need one.
-MAPPED = '''
+MAPPED_ROWS = '''
 class Rows(Dataset):
     """Rows of the files of a store, which each worker maps itself."""
 
@@ -41,7 +41,7 @@ class Rows(Dataset):
         return Rows, (self.folder,)
 
 '''
-IN_MEMORY = '''
+ROWS_IN_MEMORY = '''
 class Rows(Dataset):
     """Rows in memory; all rows of a batch are gathered at once."""
 
@@ -77,7 +77,7 @@ class IndexBatches(Sampler):
         return iter(order.split({batch_size}))
 
 '''
-LOOP = '''
+GATHERED_BATCHES = '''
 class Batches:
     """Batches of rows in memory, each gathered at once."""
 
@@ -94,7 +94,7 @@ class Batches:
             yield pytree.tree_map(lambda leaf: leaf.index_select(0, indices), self.rows)
 
 '''
-PERMUTED = '''
+PERMUTED_BATCHES = '''
 class Batches:
     """Batches of rows in memory, which are permuted as a whole for each epoch."""
 
@@ -163,8 +163,8 @@ def _in_memory(job: Job) -> Code:
 def _np_memmap(job: Job) -> Code:
     """A DataLoader over the rows of a mapped store."""
     imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, Dataset", IMPORT_PYTREE]
-    rows = f'rows = Rows(write_store(dataset, "{STORE}"))  # written once'
-    return [*imports, IMPORT_STORE], [*_lines(MAPPED), rows, *_dataloader(job, "rows")]
+    rows = f'rows = Rows(write_store(dataset, "{STORE_FOLDER}"))  # written once'
+    return [*imports, IMPORT_STORE], [*_lines(MAPPED_ROWS), rows, *_dataloader(job, "rows")]
 
 
 def _getitems(job: Job) -> Code:
@@ -210,7 +210,7 @@ def _device_resident(job: Job) -> Code:
 def _numpy_loop(job: Job) -> Code:
     """Batches that are slices of rows, which each epoch permutes as a whole."""
     imports = ["import numpy as np", IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
-    return imports, [*_lines(_fill(PERMUTED, job)), f"loader = Batches({OPEN_STORE})"]
+    return imports, [*_lines(_fill(PERMUTED_BATCHES, job)), f"loader = Batches({OPEN_STORE})"]
 
 
 WRITERS: Mapping[str, Callable[[Job], Code]] = {
@@ -250,7 +250,7 @@ def _of_workers(job: Job) -> dict[str, str]:
 
 
 def _is_shuffled(job: Job) -> bool:
-    return SHUFFLED.get(name_of(job.order), False)
+    return SHUFFLE_OF_ORDER.get(name_of(job.order), False)
 
 
 def _call(name: str, first: str, arguments: Mapping[str, str]) -> list[str]:
@@ -273,7 +273,7 @@ def _dataset(job: Job) -> Code:
 def _remarks(job: Job) -> list[str]:
     """A comment that lists the settings that the code leaves out."""
     names = [f"{name}={getattr(job, name)}" for name in LOOP_SETTINGS if getattr(job, name)]
-    if name_of(job.order) not in SHUFFLED:
+    if name_of(job.order) not in SHUFFLE_OF_ORDER:
         names.append(f"order={name_of(job.order)}")
     parts = {"collate": "default", "transform": "none"}
     for group, default in parts.items():
@@ -290,13 +290,13 @@ def _write_rows_in_memory(with_sampler: bool) -> Code:
     names = "DataLoader, Dataset, Sampler" if with_sampler else "DataLoader, Dataset"
     imports = [IMPORT_TORCH, f"from torch.utils.data import {names}", IMPORT_PYTREE]
     made = f"rows = Rows({OPEN_STORE})  # written once"
-    return [*imports, IMPORT_STORE], [*_lines(IN_MEMORY), made]
+    return [*imports, IMPORT_STORE], [*_lines(ROWS_IN_MEMORY), made]
 
 
 def _write_loop(job: Job, made: str) -> Code:
     """The code of batches that are gathered from memory. made: the line that makes the loader."""
     imports = [IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
-    return imports, [*_lines(_fill(LOOP, job)), made]
+    return imports, [*_lines(_fill(GATHERED_BATCHES, job)), made]
 
 
 def _fill(template: str, job: Job) -> str:

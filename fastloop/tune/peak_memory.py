@@ -36,14 +36,14 @@ from fastloop.trial.job_start import start_job
 from fastloop.trial.training_limit import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 
-MARGIN = 0.1
+FORECAST_MARGIN = 0.1
 """Margin for forecasts that are too low: 97 % of 144 peaks were at most this share above their
 forecast (experiments/tune)."""
-IN_HAND = 1
+BATCHES_IN_HAND = 1
 """Number of batches that the loop holds, besides the batches in a queue."""
 OBSERVED_EPOCHS = 2
 """Number of epochs in which the peak is observed."""
-READINGS = 12
+READINGS_OF_EPOCH = 12
 """Approximate number of readings in an epoch; a reading takes milliseconds for each process."""
 
 
@@ -68,11 +68,11 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
 
 
 def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
-    """Read the PSS in bytes at about READINGS batches of an epoch and at its last one.
+    """Read the PSS in bytes at about READINGS_OF_EPOCH batches of an epoch and at its last one.
 
     count: the number of batches of the epoch.
     """
-    every = max(1, count // READINGS)
+    every = max(1, count // READINGS_OF_EPOCH)
     readings = []
     for number, batch in enumerate(batches, 1):
         consume(batch)
@@ -216,7 +216,7 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
         peak += _workers_mib(profile, job.start_method(), workers)
         peak += max(0, queued - included) * batch_mib
     if job.device_prefetch:
-        peak += (min(job.device_prefetch, profile.batches) + IN_HAND) * batch_mib
+        peak += (min(job.device_prefetch, profile.batches) + BATCHES_IN_HAND) * batch_mib
         if job.device_prefetch_by == "process":
             peak += _workers_mib(profile, job.start_method(), 1)
     # DataLoader's pinning thread holds copies of the next batches.
@@ -228,7 +228,7 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
 def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
     """Forecast the peak that a trial of the job may reach, with the memory that measuring holds,
     and with the margin."""
-    return (1 + MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
+    return (1 + FORECAST_MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
 
 
 def _measuring_mib(job: Job, profile: MemoryProfile) -> float:

@@ -144,7 +144,7 @@ def time_first_pass(
 
     present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
     UsageError if preparing its data, or the pass, does not end by the deadline; SlowReadingError at
-    once, if the first samples show that.
+    once, if the first samples show that reading all of them takes far longer.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")

@@ -29,20 +29,21 @@ present configuration was stopped because it took longer than that share."""
 YOURS = "yours"
 """Name of the present configuration."""
 FEWEST_CONFIRMING = 3
-"""Number of rounds that an interval needs."""
+"""Minimum number of rounds that confirm a gain: an interval needs as many."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
 """Minimum and maximum number of configurations in a round, besides the present one."""
-ROUNDS = 6
+USUAL_ROUNDS = 6
 """Approximate number of rounds into which the budget is divided."""
-MARGIN = 1.2
+PRICE_MARGIN = 1.2
 """Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
-SURE = 2.0
+SURE_DEVIATIONS = 2.0
 """Number of standard deviations by which a difference is beyond noise."""
 LEAST_LOG_GAIN = 0.03
 """Logarithm of the ratio of costs by which a configuration must be better to be worth a search,
 about 3 %."""
 LEAST_CHANCE = 0.02
-"""The race goes on while the chance that there is such a configuration is greater than this."""
+"""The race goes on while the chance that a configuration is better than the leader by more than
+LEAST_LOG_GAIN is greater than this."""
 LEAST_OPEN_GAIN = 0.1
 """Nothing is decided if fresh rounds do not confirm a gain of this size or more: they differ too
 much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the
@@ -237,7 +238,7 @@ class _Race:
         that."""
         rules = self.rules
         both = self.price_of_both(leader)
-        wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
+        wished = min(rules.reserve, PRICE_MARGIN * (rules.confirming + rules.finishing) * both)
         return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
 
     def fit(self) -> Posterior:
@@ -271,7 +272,7 @@ class _Race:
         places = self.surrogate.places
         leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
-        bounds = differences - SURE * posterior.difference_std(places[leader])
+        bounds = differences - SURE_DEVIATIONS * posterior.difference_std(places[leader])
         others = (name for name in self.seconds if name != leader)
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
@@ -315,7 +316,7 @@ def race(
         room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
         if room < 1 or not run.is_open(posterior):
             break
-        count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room))
+        count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_chosen(posterior, count, kept):
             break
     if len(run.seconds) == 1 and run.present not in run.failed:

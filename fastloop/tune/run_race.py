@@ -21,7 +21,7 @@ from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.tasks import instrumentation_task
-from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES, Spending, TuneBudget
+from fastloop.tune.budget import ENDING_OF_JOB_S, PASSES_AFTER_RACE, Spending, TuneBudget
 from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
 from fastloop.tune.outcome import TuneOutcome, names_of
@@ -125,7 +125,9 @@ class RaceSchedule:
             longest_s = self.spending.longest_trial_s(outcome.winner)
             trials.limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
             yield trials.states[outcome.winner]
-        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
+        if self.spending.has_time(
+            PASSES_AFTER_RACE * self.spending.longest_trial_s(outcome.present)
+        ):
             yield trials.states[outcome.present]
         else:
             self.unobserved.append(outcome.present)
@@ -170,7 +172,8 @@ class _Trials:
 
     def measure(self, name: str, number: int, room: float) -> float | None:
         """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
-        failed."""
+        failed. Raises NoRoomError if the budget has stopped a trial of the present
+        configuration."""
         state = self.states[name]
         before_s = self.spending.seconds_used
         begun = sum(each.has_begun for each in self.states.values())
@@ -214,8 +217,8 @@ class _Trials:
             self.limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
     def limit_s(self, name: str, seconds: float) -> None:
-        """Limit the time of preparing its data, of its trials and of its passes; the user's own
-        limit also applies to trials and passes."""
+        """Limit the time of preparing the configuration's data, of its trials and of its passes;
+        the user's own limit also applies to trials and passes."""
         state = self.states[name]
         limit_s = max(SHORTEST_LIMIT_S, seconds)
         job = replace(state.entry.job, trial_timeout_s=min(self.timeout_s, limit_s))
@@ -316,7 +319,7 @@ def run_race(
 def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
     """Choose the rules of a race with this budget. first: names that run first."""
     # The passes after a race take time, but are not trials: other budgets need not keep room.
-    finishing = 0 if budget.seconds is None else PASSES
+    finishing = 0 if budget.seconds is None else PASSES_AFTER_RACE
     return RaceRules(finishing=finishing, first=tuple(first))
 
 

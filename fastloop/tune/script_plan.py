@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PLAN, OUTCOME, STEP = "plan.json", "outcome.json", "step.txt"
-"""Files in the folder; STEP names the configuration that is being measured."""
+PLAN_FILE, OUTCOME_FILE, STEP_FILE = "plan.json", "outcome.json", "step.txt"
+"""Names of the files in the folder; STEP_FILE says which configuration is being measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +46,27 @@ class ScriptOutcome:
     is_faster: bool = False
     """True if `best` was confirmed to be faster than the present configuration."""
     needed_s: float | None = None
-    """Time that a race needs, if there was too little."""
+    """Seconds that a race needs, if there was too little time; else None."""
 
 
 def write_plan(folder: Path, plan: ScriptPlan) -> None:
     """Write the plan to the folder, for the script's process."""
-    (folder / PLAN).write_text(json.dumps(asdict(plan)))
+    (folder / PLAN_FILE).write_text(json.dumps(asdict(plan)))
 
 
 def read_plan(folder: Path) -> ScriptPlan:
     """Read the plan from the folder."""
-    return ScriptPlan(**json.loads((folder / PLAN).read_text()))
+    return ScriptPlan(**json.loads((folder / PLAN_FILE).read_text()))
 
 
 def write_outcome(folder: Path, outcome: ScriptOutcome) -> None:
     """Write the outcome to the folder, for the command."""
-    (folder / OUTCOME).write_text(json.dumps(asdict(outcome)))
+    (folder / OUTCOME_FILE).write_text(json.dumps(asdict(outcome)))
 
 
 def read_outcome(folder: Path) -> ScriptOutcome | None:
     """Read the outcome; None if the script ended before its loop asked for a batch."""
     try:
-        return ScriptOutcome(**json.loads((folder / OUTCOME).read_text()))
+        return ScriptOutcome(**json.loads((folder / OUTCOME_FILE).read_text()))
     except FileNotFoundError:
         return None

@@ -119,10 +119,10 @@ class RaceProbe:
         kind.__init__, iterators.__init__, iterators.__next__ = self.originals
         # These modules need a complete torch, which only exists after DataLoader's module.
         from fastloop.explain.attach.early_stop import end_script
-        from fastloop.tune.script_plan import STEP, write_outcome
+        from fastloop.tune.script_plan import STEP_FILE, write_outcome
         from fastloop.tune.script_race import race_in_script
 
-        outcome = race_in_script(self.plan, loader, arguments, self.folder / STEP)
+        outcome = race_in_script(self.plan, loader, arguments, self.folder / STEP_FILE)
         write_outcome(self.folder, outcome)
         end_script()
 

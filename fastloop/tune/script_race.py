@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TRIALS_OF_UNCONFIRMED_RACE = 2
 """A race in which yours and one other run once confirms nothing, but says more than a refusal: the
 script has taken most of a small budget by then."""
-SIDE = 64
+MATRIX_ROWS = 64
 """Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
 
 
@@ -149,7 +149,7 @@ def _busy_step(seconds: float) -> Callable[[Any], None]:
     # A step on an accelerator leaves the cores to the loader, so this one only pauses.
     if torch.accelerator.is_available():
         return lambda _: pause(seconds)
-    matrix = torch.rand(SIDE, SIDE)
+    matrix = torch.rand(MATRIX_ROWS, MATRIX_ROWS)
 
     def step(_: Any) -> None:
         # The thread's CPU time counts, so a step takes longer if workers take its core.

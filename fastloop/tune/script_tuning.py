@@ -30,14 +30,15 @@ from fastloop.explain.change import Change
 from fastloop.tune.budget import Spending, most_ending_s
 from fastloop.tune.race import YOURS
 from fastloop.tune.script_plan import (
-    STEP,
+    STEP_FILE,
     ScriptOutcome,
     ScriptPlan,
     read_outcome,
     write_plan,
 )
 
-CHILD = str(Path(__file__).with_name("script_process.py"))
+CHILD_PROGRAM = str(Path(__file__).with_name("script_process.py"))
+"""The program that runs the script, and then the race in its place."""
 LEAST_BUDGET_S = 10.0
 """A smaller budget leaves no time for two runs of a script, each with an import of torch, and a
 race."""
@@ -47,7 +48,7 @@ the second run would take as long to reach its loop."""
 LATE_S = 30.0
 """A script that still runs this long after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
-"""The observed run ends after this share of the budget, within these times."""
+"""The observed run ends after this share of the budget, but within these bounds in seconds."""
 POLL_S = 0.2
 """Seconds between two looks at the process of the script."""
 
@@ -77,12 +78,12 @@ def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings
     if again_s < spending.remaining_s:
         return
     # These import torch, which nothing else in the command needs.
-    from fastloop.tune.loop_trials import SPARE
+    from fastloop.tune.loop_trials import BUDGET_MARGIN
     from fastloop.tune.script_race import forecast_race_s
 
     # Other loops may run before the one that is raced, so their time counts, too.
     until_race_s = max(again_s, (findings.seconds or 0.0) - found.seconds)
-    needed_s = SPARE * (until_race_s + forecast_race_s(found))
+    needed_s = BUDGET_MARGIN * (until_race_s + forecast_race_s(found))
     reason = f"the script takes {again_s:.0f} s outside of its loops, and runs again"
     least_s = find_sufficient_s(spending, needed_s)
     raise UsageError(
@@ -219,7 +220,7 @@ def run_script_race(
     settings: those of each configuration, by its name. arguments: the script and its arguments.
     end_ns: time at which the race ends. folder: gets the plan, the outcome and the script's output.
 
-    Raises UsageError, with the script's last line, if it ends before that.
+    Raises UsageError, with the last line that the script has printed, if it ends before that.
     """
     plan = ScriptPlan(
         place=found.facts["place"],
@@ -233,9 +234,12 @@ def run_script_race(
     )
     write_plan(folder, plan)
     output = folder / "output.txt"
-    command = [sys.executable, CHILD, str(folder), *arguments]
+    command = [sys.executable, CHILD_PROGRAM, str(folder), *arguments]
     status = run_again(
-        command, Path.cwd(), output, lambda each: _follow(each, folder / STEP, end_ns, begin_step)
+        command,
+        Path.cwd(),
+        output,
+        lambda each: _follow(each, folder / STEP_FILE, end_ns, begin_step),
     )
     if outcome := read_outcome(folder):
         return outcome

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from fastloop.core.types import UsageError
-from fastloop.tune.budget import ENDING_S, PASSES, Spending, TuneBudget
+from fastloop.tune.budget import ENDING_S, PASSES_AFTER_RACE, Spending, TuneBudget
 from fastloop.tune.race import FEWEST_CONFIRMING
 
 SHORT_S = 120.0
 """With a shorter budget there is no time for a large space, nor for the model's measurements, which
 take about half a minute."""
-TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES
+TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES_AFTER_RACE
 """Trials of the shortest race: one of the present configuration and one of another, the trials that
 confirm a gain, and the passes after them."""
 TRIAL_S = 0.5

@@ -27,14 +27,14 @@ OF_ONE = 0.2
 SPREAD = 1.2
 """Standard deviation of the model's error of any configuration, as a logarithm."""
 LEVEL = 10.0
-"""Standard deviation of the level that all costs share, as a logarithm. It is all but unknown: only
-ratios of costs matter, and the model's unit is free."""
+"""Standard deviation of the level that all costs share, as a logarithm. The level is all but
+unknown: only ratios of costs matter, and the model's unit is free."""
 OF_ROUND = 0.15
 """Standard deviation of the level that the trials of a round share, as a logarithm."""
 USUAL_NOISE = 0.08
 """Standard deviation of a trial that is assumed before any configuration has run twice."""
 NOISE_WEIGHT = 4
-"""The weight of this assumption, in degrees of freedom."""
+"""The weight of USUAL_NOISE, in degrees of freedom."""
 MOST_SCALED = 10.0
 """Maximum factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5

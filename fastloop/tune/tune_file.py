@@ -16,6 +16,7 @@ from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import UsageError
 
 TUNE_FILE = "tune.json"
+"""Name of the file."""
 LAST = "last"
 """The value of `resume=` that names the newest folder of the same command."""
 

@@ -26,9 +26,6 @@ from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.attach import changes_to_try
 from fastloop.explain.attach.changes_to_try import (
-    FEWEST_ROUNDS,
-    check_minutes,
-    choose_batches,
     choose_changes,
     divide_cores,
     find_fastloader,
@@ -39,6 +36,7 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
+from fastloop.explain.attach.run_length import FEWEST_ROUNDS, check_minutes, choose_batches
 from fastloop.explain.attach.script_patch import edit_call, patch_script
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes

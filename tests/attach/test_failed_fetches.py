@@ -88,7 +88,7 @@ def test_dataset_that_can_not_be_looked_at_is_read(tmp_path):
 
 def test_reading_before_an_error_is_not_that_of_a_later_batch(monkeypatch):
     monkeypatch.setattr(usage_probe, "HAS_COUNTERS", True)
-    monkeypatch.setattr(usage_probe.OF_THREADS, "has_left", lambda: False)
+    monkeypatch.setattr(usage_probe.THREAD_ALLOWANCE, "has_left", lambda: False)
     usage = PassUsage(cast("EventLog", None), "makes", before=ThreadTotals())
     usage.begin_part()
     assert usage.before is None

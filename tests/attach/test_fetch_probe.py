@@ -9,9 +9,9 @@ from commands import run_fastloop
 
 from fastloop.explain.attach.fetch_probe import (
     EVENT_NS,
-    FIRST,
-    FREE,
+    FREE_BATCHES,
     MOST_COST,
+    TIMED_FIRST,
     FetchTurns,
     SampleBudget,
 )
@@ -33,18 +33,18 @@ def count_timed(budget, epochs, batches, batch_ns, events):
 def test_short_epochs_share_a_budget():
     batch_ns, events, batches = 5_000_000, 256, 10
     timed = count_timed(SampleBudget(), 1000, batches, batch_ns, events)
-    assert timed[: FREE // FIRST] == [FIRST] * (FREE // FIRST)
+    assert timed[: FREE_BATCHES // TIMED_FIRST] == [TIMED_FIRST] * (FREE_BATCHES // TIMED_FIRST)
     # In the long run the events cost the share that they may.
     cost = sum(timed) * events * EVENT_NS / (len(timed) * batches * batch_ns)
     assert 0.9 * MOST_COST < cost < 1.1 * MOST_COST
 
 
 def test_single_batches_are_timed_at_first():
-    assert count_timed(SampleBudget(), FREE + 3, 1, 1, 1000) == [1] * FREE + [0] * 3
+    assert count_timed(SampleBudget(), FREE_BATCHES + 3, 1, 1, 1000) == [1] * FREE_BATCHES + [0] * 3
 
 
 def test_cheap_events_are_timed_in_each_epoch():
-    assert count_timed(SampleBudget(), 5, 17, 1_000_000_000, 2) == [FIRST + 1] * 5
+    assert count_timed(SampleBudget(), 5, 17, 1_000_000_000, 2) == [TIMED_FIRST + 1] * 5
 
 
 SLOW_TO_DESCRIBE = """

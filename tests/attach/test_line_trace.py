@@ -29,7 +29,7 @@ def spin():
 @pytest.fixture(autouse=True)
 def turns(monkeypatch):
     turns = line_trace.Counter()
-    monkeypatch.setattr(line_trace, "TURNS", turns)
+    monkeypatch.setattr(line_trace, "STEP_COUNTS", turns)
     return turns
 
 

@@ -47,7 +47,7 @@ class Batches:
             place="train.py:9",
             earlier_passes=0,
             first_pass=number,
-            second=2,
+            second_batch_at=2,
             usage=cast("Any", self.usage),
         )
         setattr(self, STATE, state)

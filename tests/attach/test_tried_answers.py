@@ -18,8 +18,9 @@ from fastloop.core.spans import now_ns, pause
 from fastloop.core.stats import Estimate
 from fastloop.core.time_limits import deadline_after
 from fastloop.explain.attach import try_rounds
-from fastloop.explain.attach.changes_to_try import choose_changes, choose_more_batches
+from fastloop.explain.attach.changes_to_try import choose_changes
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.run_length import choose_more_batches
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.attach.tried_text import format_tried

@@ -234,7 +234,7 @@ def test_answer_tells_losses_beside_samples(losses, told):
 
 
 def test_reason_for_which_nothing_was_compared_is_told_once():
-    reason = "the time was over"
+    reason = "the time was used up"
     text = shown(not_compared=reason, losses=LossComparison(not_compared=reason))
     assert text.endswith(f"the change keeps the samples and the losses: {reason}.")
     assert text.count(reason) == 1

@@ -38,7 +38,7 @@ from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
 from fastloop.tune.peak_memory import (
-    MARGIN,
+    FORECAST_MARGIN,
     MemoryProfile,
     forecast_peak_mib,
     forecast_trial_mib,
@@ -458,7 +458,7 @@ def test_rows_that_the_present_loader_maps_count_once():
 )
 def test_trials_need_more_than_their_configuration(overrides, measuring_mib):
     job = compose_job("dataset=digits", "loader=raw", *overrides)
-    expected = (1 + MARGIN) * (500 + measuring_mib)
+    expected = (1 + FORECAST_MARGIN) * (500 + measuring_mib)
     assert forecast_trial_mib(job, PROFILE) == pytest.approx(expected)
 
 

@@ -13,13 +13,13 @@ import torch
 from fastloop.explain.attach.loss_comparison import Loss
 
 MOST_LOSSES = 10_000
-"""No more calls of backward() are recorded, as each loss keeps memory until the end."""
+"""Maximum number of recorded calls of backward(): each loss keeps memory until the end."""
 
 
 class LossRecorder:
     """Records the calls of backward() between `open` and `close`.
 
-    It waits for no device meanwhile: the values are read at the end.
+    Recording a call waits for no device: the values are read at the end.
     """
 
     def __init__(self, batch_number: Callable[[], int]) -> None:
@@ -55,7 +55,7 @@ class LossRecorder:
         self._original = self._wrapped = None
 
     def read(self) -> list[Loss]:
-        """The recorded losses, but those that are no real number."""
+        """The recorded losses, without those that are not real numbers."""
         losses: list[Loss] = []
         for batch, value in self._kept:
             with suppress(Exception):

@@ -21,7 +21,8 @@ class ByIdentity(Generic[T]):
     """A value for each object, which is forgotten with the object.
 
     Unlike the keys of a WeakKeyDictionary, the objects need not be hashable (those of a dataclass
-    may not be), and may be equal to each other.
+    may not be), and may be equal to each other. Setting a value raises TypeError for an object to
+    which there are no weak references, such as a list.
     """
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ from fastloop.explain.attach.loss_comparison import Loss
 from fastloop.explain.change import Change, change_from
 
 CUT = "cut.json"
-"""File with the plan; it shows the probe that the script's run is a shortened one."""
+"""Name of the file with the plan; if a probe finds this file, the run is a shortened one."""
 RESULT = "result-{}.json"
-"""File with the result of a process, by its id."""
+"""Name of the file with the result of a process, by the id of the process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class CutRun:
     """Number of batches after which the script ends."""
     change: Change
     hashed: int = 0
-    """The samples of this many batches, from the first one on, are hashed, and the losses of their
-    steps recorded. The time for hashing does not count as part of the loop, but workers go on
+    """Number of batches, from the first one on, of which the samples are hashed, and the losses of
+    the steps recorded. The time for hashing does not count as part of the loop, but workers go on
     meanwhile."""
 
 
@@ -40,26 +40,27 @@ class CutResult:
     seconds: float = 0.0
     """Time of the loop's passes: iter(), the waits and the steps of its batches."""
     once_s: float = 0.0
-    """The part of it until the loop asks for its second batch: it also starts workers, and in the
-    first step libraries."""
+    """The part of `seconds` until the loop asks for its second batch: workers start in it, and the
+    first step loads libraries."""
     hash_s: float = 0.0
-    """Time for hashing the batches after the first one: hashing that one imports libraries."""
+    """Time for hashing the second batch and later ones: hashing the first one also imports
+    libraries."""
     batches: int = 0
     digests: list[int] = field(default_factory=list)
-    """A hash of each batch's samples, in any order; empty if they are not hashed."""
+    """A hash of each batch's samples, whatever their order; empty if they are not hashed."""
     losses: list[Loss] = field(default_factory=list)
-    """The calls of backward() in the steps on these batches."""
+    """The losses of the steps on the hashed batches."""
     notes: list[str] = field(default_factory=list)
     """Sentences on the arguments of DataLoader that FastLoader drops."""
 
 
 def write_cut(folder: Path, cut: CutRun) -> None:
-    """Let processes that record to the folder run shortened."""
+    """Let processes that record to the folder make a shortened run."""
     (folder / CUT).write_text(json.dumps(asdict(cut)))
 
 
 def read_cut(folder: Path) -> CutRun | None:
-    """The shortened run that the folder asks for; None: a whole one, which is recorded."""
+    """The shortened run that the folder asks for; None: a whole run is recorded."""
     try:
         read = json.loads((folder / CUT).read_text())
     except FileNotFoundError:

@@ -36,9 +36,9 @@ from fastloop.explain.attach.script_patch import collect_notes, settings_beside
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-PASS = "_fastloop_pass"
-"""Attribute of an iterator with its CutPass."""
-DECISIVE = 2
+PASS_ATTRIBUTE = "_fastloop_pass"
+"""Name of the attribute of an iterator that has its CutPass."""
+DECISIVE_CALL = 2
 """Number of the call of next() that decides which loop a pass belongs to."""
 
 
@@ -61,9 +61,9 @@ class CutPass:
     """A pass over a changed DataLoader, by the timed loop or by another one."""
 
     reached_ns: int
-    """Its start; later the time up to which it is a part of the result."""
+    """Start of the pass; later the time up to which the pass is a part of the result."""
     place: str
-    """Place in the script that asks for its batches: that of iter(), then that of next()."""
+    """Place in the script that asks for the batches: at first that of iter(), then of next()."""
     asked: int = 0
     """Number of calls of next() so far for which the caller was looked up."""
 
@@ -113,7 +113,10 @@ class CutLoop:
         return __new__
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """DataLoader.__init__ with other arguments if it is called at the place of the change."""
+        """DataLoader.__init__ with other arguments if it is called at the place of the change.
+
+        It raises Unsupported there if FastLoader can't take the place of the DataLoader.
+        """
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -188,14 +191,14 @@ class CutLoop:
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over the iterator, if its DataLoader is the changed one."""
         if loader in self.changed:
-            setattr(iterator, PASS, CutPass(start_ns, place_of_pass()))
+            setattr(iterator, PASS_ATTRIBUTE, CutPass(start_ns, place_of_pass()))
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__, which counts the loop's batches."""
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            begun: CutPass | None = getattr(iterator, PASS, None)
+            begun: CutPass | None = getattr(iterator, PASS_ATTRIBUTE, None)
             if begun is None:
                 return original(iterator)
             return self._next(functools.partial(original, iterator), begun)
@@ -205,7 +208,7 @@ class CutLoop:
     def _next(self, call: Callable[[], Any], begun: CutPass) -> Any:
         # As in the observed run, the second call decides: a script may take a pass's first batch
         # elsewhere.
-        if begun.asked < DECISIVE:
+        if begun.asked < DECISIVE_CALL:
             begun.asked += 1
             # A thread that only calls next() has no place in the script.
             begun.place = place_in_script() or begun.place

@@ -18,19 +18,20 @@ from typing import NoReturn
 from fastloop.core.spans import now_ns
 
 LONGEST_WAIT = 10
-"""An evaluation ends a script at the latest after this many times the batches that were asked for,
-if there still is a DataLoader that no loop has used."""
+"""While there is a DataLoader that no loop has used, an evaluation ends the script only after this
+many times the batches that were asked for."""
 EXITS_OF_SHORTENED_RUN = 2
-"""Times that a shortened run is ended by SystemExit, so that its own code for the end runs."""
+"""Number of times that SystemExit is raised in a shortened run, so that the script's own code for
+the end runs, before the script is ended by force."""
 EXITS_OF_OBSERVED_RUN = 20
 """An observed script that catches SystemExit is not ended by force before its loops have asked for
 this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
 CLEAN_UP_S = 10.0
 """Maximum time that functions of `atexit` have if the script is ended by force."""
 FLUSH_S = 1.0
-"""Maximum time to write their output after that: to a full pipe it may take forever."""
-ASKED = "stop.json"
-"""File in the folder with the early end that is asked for."""
+"""Maximum time to write what functions of `atexit` print: to a full pipe it may take forever."""
+STOP_FILE = "stop.json"
+"""Name of the file in the folder that asks for an early end."""
 _FORCED_END = threading.Lock()
 """The thread that ends this process by force has acquired it, and never releases it."""
 
@@ -40,21 +41,21 @@ class EarlyStop:
     """The reasons to end an observed script early; a reason that is None does not count."""
 
     batches: int | None = None
-    """End it once its main loop, see StopCounter, has worked on this many batches."""
+    """End the script once its main loop, see StopCounter, has worked on this many batches."""
     seconds: float | None = None
-    """End it at the first step that ends this many seconds after its import of torch's
+    """End the script at the first step that ends this many seconds after the import of torch's
     DataLoader."""
 
 
 def ask_for_stop(folder: Path, stop: EarlyStop) -> None:
     """Let processes that record to the folder end early."""
-    (folder / ASKED).write_text(json.dumps(asdict(stop)))
+    (folder / STOP_FILE).write_text(json.dumps(asdict(stop)))
 
 
 def read_stop(folder: Path) -> EarlyStop | None:
     """The early end that the folder asks for; None: the script ends by itself."""
     try:
-        return EarlyStop(**json.loads((folder / ASKED).read_text()))
+        return EarlyStop(**json.loads((folder / STOP_FILE).read_text()))
     except FileNotFoundError:
         return None
 
@@ -64,7 +65,7 @@ class LoopSteps:
     """The steps of a loop so far."""
 
     is_training: bool
-    """True if gradients are on while it asks for batches, unlike in an evaluation."""
+    """True if gradients are on while the loop asks for batches, unlike in an evaluation."""
     steps: int = 0
     steps_ns: int = 0
     """Time of these steps."""
@@ -90,8 +91,8 @@ class StopCounter:
     ) -> None:
         """Count a step of the loop; does not return after the last one.
 
-        loop: its place, and that at which its DataLoader is made. has_unused: true if a DataLoader
-        was made over which no loop has begun.
+        loop: its place, and the place at which its DataLoader is made. has_unused: true if a
+        DataLoader was made over which no loop has begun.
         """
         # The command that asks for the end imports this module, and starts faster without torch.
         import torch
@@ -131,7 +132,7 @@ def counter_of(folder: str) -> StopCounter | None:
 def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn:
     """End the script with status 0, as `sys.exit(0)` does in the main thread.
 
-    earlier: number of earlier calls after which the script has gone on, as it has caught that;
+    earlier: number of earlier calls after which the script has gone on, as it caught SystemExit;
     after `most` of them it is ended by force, with the functions of `atexit` and a line on stderr.
     """
     is_main = threading.current_thread() is threading.main_thread()

@@ -18,51 +18,51 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-RECORDED, ASKED = "effects-{}.txt", "effects"
-"""File with the effects of a process, by its id, and the file that asks for them."""
+RECORD_FILE, REQUEST_FILE = "effects-{}.txt", "effects"
+"""Names of the file with the effects of a process, by its id, and of the file that asks for it."""
 LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
 """Folders in which no changes are looked for, and which a copy of the working folder lacks."""
 MOST_LINES = 5
 """If a script changes more files of one folder than this, only their number is shown."""
-WRITES = os.O_WRONLY | os.O_RDWR
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
-SYSTEM = ("/dev/", "/proc/", "/sys/")
+SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
 """Folders of the system; writing to them does not count as an effect of a script."""
-REMOVED = {"os.remove", "os.rmdir", "shutil.rmtree"}
+REMOVAL_EVENTS = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
 _home: list[str] = []
 """The working folder of the command; empty until effects are recorded."""
-_untold: list[str] = [*SYSTEM]
+_untold: list[str] = [*SYSTEM_FOLDERS]
 """Beginnings of paths that don't count as effects: of the system, and of temporary files once
 effects are recorded."""
 
 
 def ask_for_effects(folder: Path) -> None:
     """Let processes that record to the folder record their effects, too."""
-    (folder / ASKED).write_bytes(os.fsencode(os.getcwd()))
+    (folder / REQUEST_FILE).write_bytes(os.fsencode(os.getcwd()))
 
 
 def are_effects_asked(folder: Path) -> bool:
     """True if processes that record to the folder record their effects, too."""
-    return (folder / ASKED).exists()
+    return (folder / REQUEST_FILE).exists()
 
 
 def find_home(folder: Path) -> str:
     """The working folder of the command that asked for effects, or that of this process."""
-    asked = folder / ASKED
+    asked = folder / REQUEST_FILE
     return os.fsdecode(asked.read_bytes()) if asked.exists() else os.getcwd()
 
 
 def record_effects(folder: Path) -> None:
     """Write a line to the folder for each effect of this process and of its forks from now on."""
-    path = folder / RECORDED.format(os.getpid())
+    path = folder / RECORD_FILE.format(os.getpid())
     busy = threading.local()
     seen = set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _home[:] = [find_home(folder)]
     # The search for this folder opens files while it holds a lock: a hook that began the search in
     # the middle of another one would wait for that lock without end.
-    _untold[:] = [*SYSTEM, f"{tempfile.gettempdir()}{os.sep}"]
+    _untold[:] = [*SYSTEM_FOLDERS, f"{tempfile.gettempdir()}{os.sep}"]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The hook is called for every event of the interpreter, in the middle of any function. It
@@ -92,7 +92,7 @@ def note_saves(torch: ModuleType) -> None:
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **named: Any) -> None:
         if isinstance(f, str | os.PathLike):
-            sys.audit("open", os.fspath(f), "w", WRITES)
+            sys.audit("open", os.fspath(f), "w", WRITE_FLAGS)
         original(obj, f, *args, **named)
 
     torch.save = save  # pyright: ignore[reportAttributeAccessIssue]
@@ -146,7 +146,7 @@ def read_effects(
     """
     lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
     lines |= {f"removes {path}" for path in before if path not in after}
-    for path in records.glob(RECORDED.format("*")):
+    for path in records.glob(RECORD_FILE.format("*")):
         lines |= {*path.read_text(encoding="utf-8").splitlines()}
     return _count_files(sorted(lines))
 
@@ -166,7 +166,7 @@ def _count_files(lines: Sequence[str]) -> list[str]:
 
 def _describe_open(path: Any, _: Any, flags: int) -> str:
     # A number is a descriptor: its file was opened before.
-    if not flags & WRITES or isinstance(path, int):
+    if not flags & WRITE_FLAGS or isinstance(path, int):
         return ""
     return _describe_file("writes", path)
 
@@ -210,9 +210,11 @@ def _describe_program(program: Any, *_: Any) -> str:
 
 DESCRIBED: dict[str, Callable[..., str]] = {
     "open": _describe_open,
-    **dict.fromkeys(REMOVED, _describe_removal),
+    **dict.fromkeys(REMOVAL_EVENTS, _describe_removal),
     "os.rename": _describe_rename,
     "socket.connect": _describe_connection,
     "subprocess.Popen": _describe_program,
     "os.system": _describe_program,
 }
+"""For each audit event of an effect, the function that describes the effect in a line; the line is
+empty if the event counts as none."""

@@ -31,6 +31,7 @@ from fastloop.observe.chrome_trace import format_trace
 from fastloop.reporting.page import render_page
 
 FINDINGS, PAGE = "attach.json", "attach.html"
+"""Names of the files with the findings, as JSON and as a page."""
 TEMPLATE = Path(__file__).with_name("script_page.html.jinja")
 
 

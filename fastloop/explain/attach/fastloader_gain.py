@@ -13,7 +13,7 @@ from fastloop.explain.attach.script_patch import LOADER
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 
-TENSORS = "TensorDataset"
+TENSOR_DATASET = "TensorDataset"
 """Class of the dataset of which FastLoader reads the tensors as rows."""
 KEPT_OF_ROWS = 0.1
 """Share of loading that is left if images in memory, such as MNIST's, or tensors are read as rows
@@ -37,8 +37,8 @@ class FastLoaderGain:
 
 
 def find_fastloader_gain(time: LoopTime) -> FastLoaderGain | None:
-    """The gain of FastLoader with the arguments of the DataLoader; None if it can't take its place,
-    or surely saves less than LEAST_GAIN.
+    """The gain of FastLoader with the arguments of the DataLoader; None if FastLoader can't take
+    its place, or surely saves less than LEAST_GAIN.
 
     A Dataset of Python is read by a thread, while the step runs. The gain is then a lower bound: it
     counts the waits of samples alone, as if all other reading held the interpreter's lock.
@@ -63,7 +63,7 @@ def _find_kept_share(loop: Loop) -> float:
     of_batch = KEPT_OF_RESIZED if loop.facts.get("is_resized") else KEPT_OF_ROWS
     kept = of_batch + 1 / (loop.facts.get("batch_size") or 1)
     # Tensors may have large rows. To copy them takes at most as long as to collate them does now.
-    if loop.facts["dataset"] == TENSORS:
+    if loop.facts["dataset"] == TENSOR_DATASET:
         kept = max(kept, _find_collate_share(loop))
     return min(1.0, kept)
 

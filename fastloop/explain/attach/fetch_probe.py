@@ -24,20 +24,21 @@ from fastloop.observe.probed import ProbedCollate, ProbedIterator
 from fastloop.observe.torch_hooks import NumberedIndices, wrap_queues
 from fastloop.observe.warning_frames import skip_in_warnings
 
-FIRST, EVERY = 2, 16
-"""Samples are timed in the first FIRST batches of an epoch and in one batch in EVERY, as long as
-this costs little."""
-FREE = 8
+TIMED_FIRST, TIMED_EVERY = 2, 16
+"""Samples are timed in the first TIMED_FIRST batches of an epoch and in one batch in TIMED_EVERY,
+as long as this costs little."""
+FREE_BATCHES = 8
 """Number of a dataset's batches in which samples are timed whatever the cost: a script may look at
 a few batches before its loop begins."""
-COUNTED, COUNTED_EVERY = 8, 8
-"""Counters are read around the first COUNTED batches of an epoch, and later around at most one
-batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost 1 us a
-batch."""
+COUNTED_FIRST, COUNTED_EVERY = 8, 8
+"""Counters are read around the first COUNTED_FIRST batches of an epoch, and later around at most
+one batch in COUNTED_EVERY. To ask at every batch whether there is time for a reading would cost
+1 us a batch."""
 EVENT_NS = 2000
 """Approximate cost of recording an event of a sample."""
 MOST_COST = 0.005
-"""Share of the time of making batches that these events may take after the first batches."""
+"""Share of the time of making batches that events of samples may take after the first
+FREE_BATCHES."""
 # A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
 # markers that follow it.
 OWN_FRAME = re.compile(
@@ -115,9 +116,9 @@ class SampleBudget:
     """The time that events of a dataset's samples may take in this process."""
 
     allowed_ns: float = 0.0
-    """Nanoseconds that they may still take; negative if they have taken too much."""
-    free_batches: int = FREE
-    """Number of batches that are still recorded whatever it takes."""
+    """Nanoseconds that these events may still take; negative if they have taken too much."""
+    free_batches: int = FREE_BATCHES
+    """Number of batches whose samples are still recorded, whatever time that takes."""
 
 
 BUDGETS: ByIdentity[SampleBudget] = ByIdentity()
@@ -145,12 +146,12 @@ class FetchTurns:
 
     def has_samples(self) -> bool:
         """True if the samples of the next batch are timed."""
-        has_turn = self.batches < FIRST or self.batches % EVERY == 0
+        has_turn = self.batches < TIMED_FIRST or self.batches % TIMED_EVERY == 0
         return has_turn and (self.budget.free_batches > 0 or self.budget.allowed_ns >= 0)
 
     def is_counted(self) -> bool:
         """True if counters may be read around the next batch."""
-        return self.batches < COUNTED or self.batches % COUNTED_EVERY == 0
+        return self.batches < COUNTED_FIRST or self.batches % COUNTED_EVERY == 0
 
     def end_batch(self, spent_ns: int, events: int) -> None:
         """Account for a batch that was made in that time, with this many events of its samples."""

@@ -142,7 +142,7 @@ def do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, .
 
 
 def waiting_s(loop: LoopFindings) -> float:
-    """Time in the loop outside of its steps."""
+    """Seconds in the loop outside of its steps."""
     return loop.seconds * wait_share(loop.shares).value
 
 
@@ -166,7 +166,7 @@ def to_json(findings: ScriptFindings) -> str:
 
 
 def outside_s(findings: ScriptFindings) -> float:
-    """Time of the script outside of loops over DataLoaders; 0 if it is not known."""
+    """Seconds of the script outside of loops over DataLoaders; 0 if they are not known."""
     if findings.seconds is None:
         return 0.0
     # `seconds` is a sum over ranks, which run at the same time.

@@ -14,7 +14,7 @@ from fastloop.observe.warning_frames import skip_in_warnings
 
 MOST_NESTED = 4
 """Depth to which nested objects are searched, such as a Subset, its dataset and its transforms."""
-LONGEST = 16
+LONGEST_SEARCHED = 16
 """Longer lists and dictionaries are not searched: they are data."""
 GENERATORS = {
     "numpy.random._generator.Generator",
@@ -22,6 +22,7 @@ GENERATORS = {
     "random.Random",
     "torch._C.Generator",
 }
+"""The classes of random number generators, by module and name."""
 
 
 class FirstBatchCheck:
@@ -55,8 +56,8 @@ class FirstBatchCheck:
 
 
 def _look(find: Callable[[], str]) -> str:
-    """The text that the function finds, or that it can't look at the script's objects."""
-    # They may raise anything, such as a proxy outside of its context.
+    """The text that the function returns; if it raises, that the samples can't be looked at."""
+    # The script's objects may raise anything, such as a proxy outside of its context.
     try:
         return find()
     except Exception:
@@ -110,6 +111,6 @@ def _parts(holder: Any) -> Iterator[Any]:
     if isinstance(holder, list | tuple | dict):
         # Data are not searched: a dataset may have a long list of samples or of paths.
         parts = holder.values() if isinstance(holder, dict) else holder
-        yield from parts if len(holder) <= LONGEST else ()
+        yield from parts if len(holder) <= LONGEST_SEARCHED else ()
         return
     yield from getattr(holder, "__dict__", {}).values()

@@ -67,7 +67,7 @@ def _follow_multiprocessing(
 
 
 class Stowaway:
-    """Unpickling this installs the probe; it carries no data.
+    """An object without data, which installs the probe when it is unpickled.
 
     It is pickled as a call of exec, which a new process finds even if it can't import fastloop.
     """

@@ -16,14 +16,15 @@ from fastloop.explain.attach.live_loops import LiveLoop
 from fastloop.explain.attach.stack_files import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
 
-BUSY = 0.1
+BUSY_SHARE = 0.1
 """A process that keeps this share of a core busy computes, even if it shares its core with others.
 One that waits uses far less."""
 SHARED_MEMORY, LEAST_FREE = Path("/dev/shm"), 0.01
-"""Workers send batches through this file system. It is full if less than this share is free."""
+"""The file system through which workers send batches. It counts as full if less than the share
+LEAST_FREE of it is free."""
 LOCK, NETWORK = "a lock", "the network"
 # Names of kernel functions in which a thread sleeps, in /proc/<pid>/wchan.
-WAITS = {
+KERNEL_WAITS = {
     "futex": LOCK,
     "sk_wait": NETWORK,
     "wait_woken": NETWORK,
@@ -37,7 +38,7 @@ WAITS = {
 }
 # Matches the stack of a thread that only serves a queue, or multiprocessing's server of file
 # descriptors, by its innermost frame.
-IDLE = re.compile(r'^.*\n  File ".*/(threading|queue|selectors|socket|connection)\.py", ')
+IDLE_STACK = re.compile(r'^.*\n  File ".*/(threading|queue|selectors|socket|connection)\.py", ')
 OWN_FRAME = re.compile(r'"[^"]*fastloop/(explain/attach|observe)/[^"/]*", line')
 OF_FORK = (
     "A lock that another thread held when its worker was forked is never released there: "
@@ -46,7 +47,7 @@ OF_FORK = (
 
 
 def read_cpu_s(pids: Sequence[int]) -> dict[int, float]:
-    """CPU time of the processes so far, of those that can be read."""
+    """CPU seconds of the processes so far, by process id, of those that can be read."""
     spent = {}
     for pid in pids:
         with suppress(psutil.Error):
@@ -70,7 +71,8 @@ def describe_hang(
 ) -> str:
     """The lines about a loop in which nothing has moved for that long.
 
-    cores: cores that each of its processes keeps busy. pause: waits for this many seconds.
+    still_s: that time in seconds. cores: cores that each process of the loop keeps busy, by process
+    id. folder: the folder to which the processes record. pause: waits for this many seconds.
     """
     where, stacks = locate_by_stacks(
         loop.process_id, lambda pid: _shorten_stacks(read_stack(folder, pid, pause))
@@ -78,12 +80,12 @@ def describe_hang(
     since = f"fastloop: the loop at {loop.place} has stood still for {significant(still_s)} s"
     own = cores.get(loop.process_id, 0.0)
     if not loop.is_waiting:
-        is_busy = own >= BUSY
+        is_busy = own >= BUSY_SHARE
         does = "computes, and no loader would help" if is_busy else "waits, but not for a batch"
         first = f"{since}. It has its batch, and {does}: {where}"
         return _join([first, _describe_cores(own)], "" if is_busy else stacks)
     busy = sum(cores.values())
-    if any(each >= BUSY for each in cores.values()):
+    if any(each >= BUSY_SHARE for each in cores.values()):
         first = f"{since}. It waits for a batch that takes long to make: {where}"
         return _join([first, _describe_cores(busy)], stacks)
     first = f"{since}. It waits for a batch, and nothing works on one: {where}"
@@ -94,7 +96,7 @@ def _shorten_stacks(text: str) -> str:
     """The stacks without threads that only wait for another one, frames of the probe, and frames
     below a worker's loop."""
     *threads, main = THREAD.split(text)
-    kept = [stack for stack in threads if stack and not IDLE.search(stack)]
+    kept = [stack for stack in threads if stack and not IDLE_STACK.search(stack)]
     lines = [line for stack in (*kept, main) for line in stack.splitlines() if line.strip()]
     shown = [line for line in lines if not OWN_FRAME.search(line)]
     end = next((n for n, line in enumerate(shown, 1) if line.endswith(" in _worker_loop")), None)
@@ -147,7 +149,7 @@ def _read_wait(pid: int) -> str:
         ]
         with suppress(OSError):
             function = Path(f"/proc/{pid}/wchan").read_text()
-            found = next((what for name, what in WAITS.items() if name in function), "")
+            found = next((what for name, what in KERNEL_WAITS.items() if name in function), "")
             # Python polls a socket that has a time limit, so the kernel shows a poll.
             if found == NETWORK or ("poll" in function and peers):
                 return f"an answer of {', '.join(peers)}" if peers else found

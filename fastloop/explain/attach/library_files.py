@@ -14,6 +14,7 @@ from fastloop.core.installed_folders import INSTALLED_IN
 STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 """Beginnings of the paths of Python's own modules; runpy and others are compiled into it."""
 SUFFIX = ".py"
+"""End of the name of a file with Python code."""
 INFO, RECORD = ".dist-info", "RECORD"
 """End of the name of the folder in which pip describes an installed package, and the list of the
 package's files in it."""

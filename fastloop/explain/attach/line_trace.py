@@ -18,9 +18,9 @@ from fastloop.core.spans import now_ns
 from fastloop.explain.attach.library_files import is_library
 from fastloop.explain.attach.loader_places import frame_in_script, is_probe
 
-FIRST = 5
-"""The second to this step of a loop are traced, and then each step with a number that is a power of
-two. The first one also loads libraries."""
+TRACED_FIRST = 5
+"""The steps of a loop from the second one to this one are traced, and then each step whose number
+is a power of two. The first step is not traced, because it also loads libraries."""
 MOST_LINES = 2000
 """Maximum number of lines of a step that are timed on each level, as each of them costs a
 microsecond."""
@@ -28,30 +28,30 @@ MOST_LEFT = 2
 """Maximum number of functions that may be left, from the one that asks for batches to the one with
 the step."""
 FREE_CALLS, CALL_NS, MOST_SHARE = 2000, 500, 0.1
-"""Python reports each call of a traced step, which takes CALL_NS. The trace ends early if these
-calls, from this number on, are a greater share of the step."""
+"""Python reports each call of a traced step, which takes CALL_NS. After FREE_CALLS of them, the
+trace ends early if the reports have taken a greater share of the step than MOST_SHARE."""
 MOST_NS = 10_000_000_000
 """A trace ends early after this time, as the script may have left the loop by `break`."""
 LEAST_SHARE = 0.05
 """Lines with a smaller share of the step are not written."""
-COMPILED = "_TorchDynamoContext.__call__."
+COMPILED_CALL = "_TorchDynamoContext.__call__."
 """Beginning of the qualified name of the function through which torch.compile's code is called."""
 Line = tuple[str, int]
 """The path of a file, and the number of a line."""
 
-TURNS: Counter[str] = Counter()
+STEP_COUNTS: Counter[str] = Counter()
 """Number of steps so far by the place of their loop."""
 
 
 def begin_trace(place: str) -> LineTrace | None:
-    """Begin to trace a step of the loop at that place, if it has its turn."""
-    TURNS[place] += 1
-    count = TURNS[place]
+    """Begin to trace a step of the loop at that place; None if the step is not to be traced."""
+    STEP_COUNTS[place] += 1
+    count = STEP_COUNTS[place]
     present = sys.gettrace()
     # The thread has left the loop of that trace by `break`, or this loop is a part of its step.
     if trace := _trace_of(present):
         trace.stop()
-    if count == 1 or (count > FIRST and count & (count - 1)):
+    if count == 1 or (count > TRACED_FIRST and count & (count - 1)):
         return None
     # Any other trace function is that of a debugger, for example.
     is_free = trace is not None or present is None
@@ -95,7 +95,7 @@ class LineTimes:
         return self.count > MOST_LINES
 
     def longest(self, whole_ns: int) -> list[tuple[str, int, int]]:
-        """Path, number and nanoseconds of each line with a share of the whole time."""
+        """Path, number and nanoseconds of each line that takes at least LEAST_SHARE of whole_ns."""
         return [
             (os.path.abspath(path), line, spent_ns)
             for (path, line), spent_ns in self.spent_ns.items()
@@ -115,11 +115,11 @@ class LineTrace:
         self.called = LineTimes()
         self.frame: FrameType | None = frame
         self.num_left = 0
-        """Number of functions that were left since."""
+        """Number of functions that were left since the trace began."""
         self.num_calls = 0
         """Number of calls that Python has reported."""
         self.inner: FrameType | None = None
-        """The frame of the function that is called."""
+        """The frame of the function of the script that a line of the loop has called."""
 
     def begin(self) -> None:
         """Set Python's trace functions, of this thread and of the frame."""
@@ -152,7 +152,7 @@ class LineTrace:
         is_slowed = self.num_calls > FREE_CALLS and CALL_NS * self.num_calls > MOST_SHARE * spent_ns
         is_late = is_slowed or spent_ns > MOST_NS
         # torch.compile would compile this code now, and again after the trace has ended.
-        is_compiled = frame.f_code.co_qualname.startswith(COMPILED)
+        is_compiled = frame.f_code.co_qualname.startswith(COMPILED_CALL)
         # Another thread may have ended the trace; only this one can remove its trace function.
         if is_late or is_compiled or not self.is_on:
             self.stop()
@@ -191,7 +191,7 @@ class LineTrace:
         caller.f_trace = self.follow_loop
 
     def follow_called(self, frame: FrameType, event: str, _: Any) -> Any:
-        """The trace function of a function that one of its lines calls."""
+        """The trace function of a function that a line of the loop calls."""
         if event == "line":
             self.called.reach(frame)
         if event == "return" or self.called.is_full or not self.is_on:

@@ -28,7 +28,7 @@ from fastloop.observe.event_log import Event
 WINDOW_S = 10
 """The status line shows the share of waiting in this many last seconds."""
 MOST_RECENT = 4000
-"""Number of events of a process that are kept for this share."""
+"""Maximum number of events of a process that are kept for the share of waiting."""
 MOST_PASSES = 1000
 """Passes of a process about which facts are kept."""
 
@@ -56,6 +56,7 @@ class _ProcessHistory:
 
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
     starts: dict[int, Event] = field(default_factory=dict)
+    """The event with which each pass has begun."""
     last: dict[int, Part] = field(default_factory=dict)
     """The last part of each pass that has not ended, the newest pass last."""
     batches: Counter[int] = field(default_factory=Counter)

@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from fastloop.explain.attach.stack_files import ASKED
+from fastloop.explain.attach.stack_files import USER_STACKS_FILE
+from fastloop.explain.attach.status_line import StatusLine, open_status_line
 from fastloop.observe.event_log import SUFFIX
 
 if TYPE_CHECKING:
@@ -26,24 +27,20 @@ PERIOD_S = 2.0
 OWN_HANDLER = (
     "fastloop: the script has its own handler of SIGUSR1, which has received the signal: no report"
 )
-SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[2K"
-ONE_DOWN, ONE_UP = "\x1bD", "\x1b[1A"
-"""ONE_DOWN stays in the same column, and scrolls the screen if the cursor is in the last row. The
-usual ways of moving down do only one of the two."""
-FEWEST_ROWS = 3
-"""A terminal with fewer rows gets no line."""
 
 
 @dataclass
 class _LoopStill:
-    """A loop with processes that record nothing, and the time since they last did."""
+    """A loop with processes that record nothing, and the time since they last recorded anything."""
 
     still_s: float = 0.0
+    """Seconds since then, counted in looks."""
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """CPU time of each process when half of the time to a hang was over, by process id."""
+    """CPU seconds of each process, by its id, when half of the time to a hang was over."""
     read_at_s: float = 0.0
     """The value of `still_s` when `cpu_s` was read."""
     is_told: bool = False
+    """True once the loop counts as hanging: it is reported at most once."""
 
 
 class LiveWatch:
@@ -103,7 +100,8 @@ class LiveWatch:
             self._line.erase()
 
     def _open_loops(self) -> LiveLoops | None:
-        # Its imports take a third of a second, which a script without a loop need not pay for.
+        # The imports of live_loops.py take a third of a second, which a script without a loop need
+        # not pay for.
         if self._loops is None and any(self.folder.glob(f"*{SUFFIX}")):
             from fastloop.explain.attach.live_loops import LiveLoops
 
@@ -115,7 +113,7 @@ class LiveWatch:
         show()
 
     def _answer_signal(self) -> None:
-        path = self.folder / ASKED
+        path = self.folder / USER_STACKS_FILE
         size = path.stat().st_size if path.exists() else 0
         if size > self._asked_bytes:
             self._asked_bytes = size
@@ -141,26 +139,31 @@ class LiveWatch:
             return
         # hangs.py shares code with trials and so imports torch. It is imported only for a loop that
         # may hang.
-        from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
+        from fastloop.explain.attach.hangs import processes_of, read_cpu_s
 
         if not still.cpu_s:
             still.cpu_s = read_cpu_s(processes_of(loop))
             still.read_at_s = still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
-            spent = read_cpu_s(processes_of(loop))
-            cores = {
-                pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
-                for pid, cpu_s in spent.items()
-                if pid in still.cpu_s
-            }
-            if not loop.is_waiting:
-                # A step that is always long is reported once.
-                if loop.place in self._told_steps:
-                    return
-                self._told_steps.add(loop.place)
-            text = describe_hang(loop, still.still_s, cores, self.folder, self._pause)
-            self._print(lambda: self._tell(text))
+            self._report_hang(loop, still)
+
+    def _report_hang(self, loop: LiveLoop, still: _LoopStill) -> None:
+        """Report that the loop hangs, unless its step was reported before."""
+        from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
+
+        # A step that is always long is reported once.
+        if not loop.is_waiting:
+            if loop.place in self._told_steps:
+                return
+            self._told_steps.add(loop.place)
+        cores = {
+            pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
+            for pid, cpu_s in read_cpu_s(processes_of(loop)).items()
+            if pid in still.cpu_s
+        }
+        text = describe_hang(loop, still.still_s, cores, self.folder, self._pause)
+        self._print(lambda: self._tell(text))
 
     def _describe(self, live: LiveLoops, loop: LiveLoop) -> str:
         still_s = self._still[loop.process_id].still_s
@@ -210,54 +213,3 @@ def watch_script(
         # The thread ends before the line is erased: a line that it drew later would stay.
         thread.join()
         watch.close()
-
-
-class StatusLine:
-    """Draws a line in the terminal's last row, which takes no part in scrolling meanwhile.
-
-    The script prints to the same terminal at any time: its cursor, and the rows above, are left as
-    they are. Each drawing is one write, into which no other process can write.
-
-    write: writes a text to the terminal. size: returns its columns and rows.
-    """
-
-    def __init__(self, write: Callable[[str], object], size: Callable[[], tuple[int, int]]) -> None:
-        self._write = write
-        self._size = size
-        self._rows = 0
-        """Number of rows when the line was drawn; 0: it is not there."""
-
-    def show(self, text: str) -> None:
-        """Draw the line, in place of the last one."""
-        columns, rows = self._size()
-        if rows < FEWEST_ROWS:
-            return
-        # Before the first drawing, the screen scrolls by one row if need be: the last row may have
-        # text and the cursor.
-        room = f"{ONE_DOWN}{ONE_UP}" if rows != self._rows else ""
-        self._rows = rows
-        # Setting the rows that scroll moves the cursor.
-        above, last = f"\x1b[1;{rows - 1}r", f"\x1b[{rows};1H"
-        shown = text[: columns - 1]
-        self._write(f"{room}{SAVE}{above}{last}{CLEAR}{shown}{RESTORE}")
-
-    def erase(self) -> None:
-        """Remove the line if it is there, and let all rows scroll."""
-        if self._rows:
-            self._write(f"{SAVE}\x1b[r\x1b[{self._rows};1H{CLEAR}{RESTORE}")
-            self._rows = 0
-
-
-def open_status_line(descriptor: int) -> StatusLine | None:
-    """The line of the terminal with the descriptor; None if it is not a terminal that can draw
-    one."""
-    is_drawn = os.isatty(descriptor) and os.environ.get("TERM", "dumb") != "dumb"
-    # Under torchrun, several ranks of this command may share the terminal.
-    if not is_drawn or os.environ.get("LOCAL_RANK", "0") != "0":
-        return None
-
-    def size() -> tuple[int, int]:
-        columns, rows = os.get_terminal_size(descriptor)
-        return columns, rows
-
-    return StatusLine(lambda text: os.write(descriptor, text.encode()), size)

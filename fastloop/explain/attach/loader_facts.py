@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def _find_start_method(loader: DataLoader[Any]) -> str:
-    """The name of the way in which its workers are started."""
+    """The name of the start method of the DataLoader's workers."""
     context = getattr(loader, "multiprocessing_context", None) or torch.multiprocessing
     # Asking for the default would settle it: the script could no longer set another one. The
     # default is the first of all methods.
@@ -105,8 +105,8 @@ def _is_derived(loader: DataLoader[Any]) -> bool:
 
 
 def find_rank() -> str | None:
-    """The rank of this process, as launchers tell it; None if there is none, or if it is not a
-    number."""
+    """The rank of this process, which launchers put into the environment variable RANK; None if
+    there is none, or if it is not a number."""
     text = os.environ.get("RANK", "")
     return str(int(text)) if text.isdecimal() else None
 
@@ -183,12 +183,12 @@ def _is_array_dataset(dataset: Any) -> bool:
 
 
 def _are_resized(dataset: Any) -> bool:
-    """True for such images if Pillow resizes them first, which takes time for each sample."""
+    """True for images in memory that Pillow resizes first, which takes time for each sample."""
     return _is_array_dataset(dataset) and not _are_rows(dataset)
 
 
 def _are_rows(dataset: Any) -> bool:
-    """True for such images if FastLoader looks up whole batches."""
+    """True for images in memory of which FastLoader looks up whole batches."""
     if "torchvision.datasets.mnist" not in sys.modules:
         return False
     from fastloop.fastloader.recognise_image_arrays import needs_no_pillow

@@ -26,7 +26,7 @@ from fastloop.explain.core_limits_text import describe_cores, describe_quota
 LEAST_COST = 0.02
 """A cause is reported if it costs at least this share of the loop's time. Less is within the noise
 of most loops, and not worth a change."""
-REACHED = 0.9
+REACHED_SHARE = 0.9
 """Share of a limit from which it counts as reached: busy threads rarely fill all cores all the
 time, and a reading of /dev/shm may miss the moment in which it is full."""
 
@@ -64,7 +64,7 @@ def _cores(loop: Loop) -> list[Cause]:
         return []
     machine = usage.steps[-1]["machine_cores"]
     allowed = min(each["cores"] for each in (*usage.steps, *usage.makes))
-    if allowed >= machine or usage.demand < REACHED * allowed:
+    if allowed >= machine or usage.demand < REACHED_SHARE * allowed:
         return []
     threads = f"for {significant(usage.demand)} busy threads"
     text = f"{describe_cores(allowed, machine)}, {threads}"
@@ -289,9 +289,9 @@ def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     return _tell(CauseName.TENSORS, text, advice)
 
 
-NEAR_FILES = 0.8
-"""Share of the limit of file descriptors from which it counts as reached. It is lower than REACHED
-because descriptors are counted rarely, and their number grows from batch to batch."""
+REACHED_SHARE_OF_FILES = 0.8
+"""Share of the limit of file descriptors from which it counts as reached. This is lower than
+REACHED_SHARE because descriptors are counted rarely, and their number grows from batch to batch."""
 
 
 def _files(loop: Loop) -> list[Cause]:
@@ -299,7 +299,7 @@ def _files(loop: Loop) -> list[Cause]:
     most = max((each.get("most_files", 0) for each in steps), default=0)
     used = max((each.get("open_files", 0) for each in steps), default=0)
     failed = _has_error(loop, "Too many open files", "ancdata")
-    if not failed and (not steps or used < NEAR_FILES * most):
+    if not failed and (not steps or used < REACHED_SHARE_OF_FILES * most):
         return []
     text = f"{used} of {most} (ulimit -n) were open" if steps else "there was none left"
     advice = (
@@ -313,7 +313,7 @@ def _full_shm(loop: Loop) -> list[Cause]:
     steps = [each for each in loop.usage.steps if each.get("shm_all")]
     full = max((1 - each["shm_free"] / each["shm_all"] for each in steps), default=0.0)
     failed = _has_error(loop, "shared memory", "No space left on device")
-    if not failed and (full < REACHED or not loop.facts["num_workers"]):
+    if not failed and (full < REACHED_SHARE or not loop.facts["num_workers"]):
         return []
     text = f"/dev/shm was {show_percent(full)} full" if steps else "/dev/shm was full"
     advice = "give the container a larger /dev/shm (docker run --shm-size), or prefetch less"
@@ -386,8 +386,9 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 LEAST_STALL = 0.15
-"""LEAST_COST of steps that wait. It is larger because, on a busy machine, the two torch threads of
-a convolution waited for each other for 12 % of a loop's time while one of them had no core."""
+"""Steps that wait are reported if they cost at least this share of the loop's time. It is larger
+than LEAST_COST because, on a busy machine, the two torch threads of a convolution waited for each
+other for 12 % of a loop's time while one of them had no core."""
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:

@@ -24,9 +24,10 @@ LEAST_TIMED_S = 0.02
 """A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
 a process are exact to microseconds, unlike the counters of the system."""
 MOST_OF_LOOP, BLOCKS = 2000, 20
-"""Batches of a loop that are simulated; of a longer loop they are that many pieces, from its
-beginning to its end. These are more than of a job's epoch: a script is seen once, and some of its
-steps may take a hundred times as long as others. A simulation takes 30 ms."""
+"""Maximum number of batches of a loop that are simulated, and the number of pieces in which they
+are taken from a longer loop, from its beginning to its end. Fewer are simulated of a job's epoch: a
+script is seen once, and some of its steps may take a hundred times as long as others. A simulation
+takes 30 ms."""
 LEAST_HAND_OFF_S = 2e-4
 """Approximate minimum time in which a loop receives a batch from a worker."""
 
@@ -36,13 +37,15 @@ class LoopModel:
     """The phases of a loop's batches."""
 
     loads: list[list[Phase]]
+    """The phases of making each batch."""
     steps: list[list[Phase]]
+    """The phases of the step on each batch."""
     workers: int
     prefetch: int
     cores: float
     """Number of cores for this process, if ranks share the machine's cores evenly."""
     other_cores: float
-    """Number of these that other programs keep busy."""
+    """Number of these cores that other programs keep busy."""
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
     once_s: float = 0.0
@@ -55,7 +58,8 @@ class LoopModel:
         kept: float = 1.0,
         crowded_power: float = CROWDED_POWER,
     ) -> float:
-        """Seconds of these batches with other settings. kept: share of loading that is left."""
+        """Seconds of these batches with other settings. kept: share of loading that is left.
+        crowded_power: see Machinery."""
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
         hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
         received = [Phase(seconds=hand_off_s)] if workers else []
@@ -141,7 +145,7 @@ def _cores(cpu_ns: float, wall_ns: float) -> float:
 
 
 def _hand_off_s(loop: Loop) -> float:
-    """The wait for a batch that is ready."""
+    """Seconds of the wait for a batch that is ready."""
     # Most batches also wait for their turn, or for a slow worker. The low quantile shows the
     # hand-off of the batches that did not.
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
@@ -164,20 +168,21 @@ class LoopTime:
         kept: float = 1.0,
         crowded_power: float = CROWDED_POWER,
     ) -> float:
-        """Share of the loop's time that is saved. start_s: seconds of all starts together."""
+        """Share of the loop's time that is saved. start_s: seconds of all starts together. The
+        other arguments are those of LoopModel.seconds."""
         steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
         return 1 - (self.model.once_s + steady_s + start_s) / self.loop.seconds
 
     @property
     def starts_s(self) -> float:
-        """Time of all starts and ends of epochs, as they are."""
+        """Time of all starts and ends of epochs, as they are, in seconds."""
         present_s = self.model.seconds(self.model.workers, self.model.prefetch)
         return max(0.0, self.loop.seconds - self.model.once_s - self.scale * present_s)
 
     def starts_with(self, workers: int, starts: float) -> float:
-        """Time of all starts and ends of epochs with this number of workers.
+        """Time of all starts and ends of epochs with this number of workers, in seconds.
 
-        starts: how often the workers start, if the loop has none now.
+        starts: number of times that the workers start; this counts only if the loop has none now.
         """
         present = self.model.workers
         first_s = self._first_s
@@ -190,14 +195,14 @@ class LoopTime:
         return self.starts_s + first_s + starts * start_s
 
     def starts_of_forks(self, starts: float) -> float:
-        """Time of all starts and ends of epochs if the present workers are forked. starts: how
-        often they start."""
+        """Time of all starts and ends of epochs, in seconds, if the present workers are forked.
+        starts: number of times that they start."""
         start_s = seconds_of_workers(self.model.workers, FORK)
         return min(self.starts_s, self._first_s) + starts * start_s
 
     @property
     def _first_s(self) -> float:
-        """Time to make the first batch of every epoch.
+        """Time to make the first batch of every epoch, in seconds.
 
         With workers it is a part of start-up, however many there are, because the loop has nothing
         to do meanwhile.

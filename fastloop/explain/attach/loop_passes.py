@@ -46,7 +46,9 @@ class LoaderPass:
     batches: list[int] = field(default_factory=list)
     """Numbers by which the workers know the batches."""
     wait_start_ns: list[int] = field(default_factory=list)
+    """Time at which the loop asked for the batch."""
     wait_stop_ns: list[int] = field(default_factory=list)
+    """Time at which the loop got the batch."""
     step_ns: list[int] = field(default_factory=list)
     """Time from a batch's arrival until the loop asks for the next one, without inner loops."""
     step_cpu_ns: list[int] = field(default_factory=list)

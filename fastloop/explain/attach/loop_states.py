@@ -11,8 +11,8 @@ from fastloop.explain.attach.line_trace import LineTrace, begin_trace
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import ThreadLog
 
-LOADERS, PASSES = itertools.count(), itertools.count()
-"""Numbers of the loaders of this process, and of the passes over them."""
+LOADER_NUMBERS, PASS_NUMBERS = itertools.count(), itertools.count()
+"""Counters that number the loaders of this process, and the passes over them."""
 
 
 @dataclass
@@ -46,22 +46,24 @@ class PassState:
     first_pass: int
     """Number of the first pass after the iterator was made or reset: a class derived from
     DataLoader may keep its iterator, and go on with it in its next pass."""
-    second: int
+    second_batch_at: int
     """Value of the iterator's _num_yielded when the loop asks for the second batch of this pass."""
     batch: int = UNKNOWN
     """Number of the batch that the loop has; UNKNOWN: it has none."""
-    start_ns: int = 0
-    cpu_ns: int = UNKNOWN
+    step_start_ns: int = 0
+    """Time at which the loop got the batch."""
+    step_start_cpu_ns: int = UNKNOWN
+    """CPU time of the process at that moment; UNKNOWN: it is not read around this step."""
     usage: PassUsage = field(kw_only=True)
-    lines: LineTrace | None = None
-    """The trace of the step's lines, if this one is traced."""
+    line_trace: LineTrace | None = None
+    """The trace of the step's lines; None: this step is not traced."""
 
     def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
         """Note that the loop has the batch."""
         self.batch = batch
-        self.start_ns = start_ns
-        self.cpu_ns = cpu_ns
-        self.lines = begin_trace(self.place)
+        self.step_start_ns = start_ns
+        self.step_start_cpu_ns = cpu_ns
+        self.line_trace = begin_trace(self.place)
 
     def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int, *, has_inner_loop: bool) -> None:
         """Record the step, if there is one, as the loop asks for the next batch.
@@ -70,13 +72,14 @@ class PassState:
         """
         if self.batch == UNKNOWN:
             return
-        if self.lines:
-            fact = self.lines.end()
-            self.lines = None
+        if self.line_trace:
+            fact = self.line_trace.end()
+            self.line_trace = None
             if fact and not has_inner_loop:
                 self.usage.log.add_fact(lines_of=self.number, **fact)
         if self.usage.is_begun:
             self.usage.end_part(self.number, has_inner_loop=has_inner_loop)
-        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
-        here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
+        start_cpu_ns = self.step_start_cpu_ns
+        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, start_cpu_ns) else cpu_ns - start_cpu_ns
+        here.add(Part.STEP, self.step_start_ns, stop_ns, self.batch, self.number, spent_ns)
         self.batch = UNKNOWN

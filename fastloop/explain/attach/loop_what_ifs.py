@@ -17,10 +17,11 @@ from fastloop.explain.attach.loops import Loop
 from fastloop.explain.change import FASTLOADER, FORK, LEAST_GAIN, Change
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, WORST_CROWDED_POWER, is_close
 
-WORKERS = (0, 1, 2, 4, 8)
+WORKER_COUNTS = (0, 1, 2, 4, 8)
 """Numbers of workers for which a gain is predicted."""
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
+"""Names of the changes to a store, which has to be written first."""
 STARTS_UNSURE = 2
 """Workers may take this many times as long to start as the tries took, and may hold up a step in
 several threads by more than is usual. Numbers of workers are listed only if they gain even then."""
@@ -91,7 +92,7 @@ def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhat
     model = time.model
     found = [
         change
-        for workers in WORKERS
+        for workers in WORKER_COUNTS
         if workers != model.workers and workers <= _most_workers(loop)
         for change in _changes_of_workers(time, workers)
     ]

@@ -37,8 +37,8 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 """Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
-"""Minimum number of batches after the first one for which their usual wait is known. The excess of
-the first wait over it is start-up."""
+"""Minimum number of batches after the first one that tell the usual wait. The excess of the first
+wait over the usual one is start-up."""
 PARTS = (
     *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
     Part.DECODE,
@@ -46,7 +46,7 @@ PARTS = (
 """Parts of a loop's time, in the order of a ladder."""
 OF_STEPS = (Part.STEP, Part.CONTENTION)
 """The parts in which the loop has a batch."""
-ALIKE = (
+LOOP_FACTS = (
     *("type", "place", "made_at", "dataset", "num_samples", "sampler", "batch_size"),
     "num_workers",
 )
@@ -124,8 +124,8 @@ class Loop:
 
     @property
     def coverage(self) -> float:
-        """Share of the time of its passes that events account for. These are waits, steps, starts
-        and ends, those of inner loops included."""
+        """Share of the time of its passes that events account for: waits, steps, starts and ends,
+        with those of inner loops."""
         wall_ns = sum(each.stop_ns - each.start_ns for each in self.passes)
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
@@ -144,7 +144,7 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
                 # line of a function, such as those of training and validation.
-                groups[tuple(facts.get(name) for name in ALIKE)].append(FoundPass(facts, each))
+                groups[tuple(facts.get(name) for name in LOOP_FACTS)].append(FoundPass(facts, each))
     _drop_glances(groups)
     loops = [_with_ranks(group, records, other_cores) for group in groups.values()]
     # Two loops have the same name if they share a line, as in zip(photos, paintings), or as

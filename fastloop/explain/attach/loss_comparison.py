@@ -19,15 +19,16 @@ class LossComparison:
     it."""
 
     same: bool | None = None
-    """True: they are equal to the last digit. None: this is not known, or there is no change."""
+    """True: the losses are equal to the last digit. None: this is not known, or there is no
+    change."""
     count: int = 0
     """Number of calls that were compared."""
     difference: float | None = None
     """The greatest difference, as a share of the greater value of the two; None: not compared."""
     from_batch: int | None = None
-    """The loop's batch at which they begin to differ, counted from 1; None: they don't differ."""
+    """The loop's batch at which the losses begin to differ, counted from 1; None: they don't."""
     not_compared: str = ""
-    """The reason why it is not known whether they are the same."""
+    """The reason why it is not known whether the losses are the same."""
 
 
 def compare_losses(

@@ -23,6 +23,7 @@ GROWTH, LEAST_NS = 4, 100_000_000
 """The first reading comes LEAST_NS after the beginning of a pass, and each further one when the
 pass has lasted GROWTH times as long."""
 ALLOWANCE = Allowance(FREE_NS)
+"""The time that this process may spend on readings of its memory."""
 
 
 class MemoryTurns:
@@ -51,6 +52,7 @@ class MemoryTurns:
 
 
 MEMORY_TURNS = MemoryTurns()
+"""The turns of this process and of its workers."""
 
 
 @dataclass
@@ -62,10 +64,10 @@ class SharedMemory:
     next_ns: int = 0
     """Time of the next reading."""
     unshared_bytes: int = 0
-    """Bytes that it no longer shares."""
+    """Bytes that it no longer shared at the last reading."""
     elapsed_ns: int = 1
-    """Nanoseconds from the start of the pass to that reading. Without a reading they are 1, so that
-    the rate is 0."""
+    """Nanoseconds from the start of the pass to the last reading; 1 without a reading, so that the
+    rate is 0."""
 
     def begin(self) -> None:
         """Take the first reading, if this process has its turn."""

@@ -31,7 +31,7 @@ from fastloop.explain.attach.loader_places import (
     place_of_call,
     place_of_pass,
 )
-from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
+from fastloop.explain.attach.loop_states import LOADER_NUMBERS, PASS_NUMBERS, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.sampler_lengths import SamplerLengths
@@ -49,8 +49,8 @@ MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
-DATASETS = itertools.count()
-"""Numbers of the datasets of this process."""
+DATASET_NUMBERS = itertools.count()
+"""A counter that numbers the datasets of this process."""
 WORKERS_POSITION = 5
 """Place of num_workers among DataLoader's arguments, after the loader itself."""
 
@@ -100,7 +100,7 @@ class _Origin:
 
     loader: LoaderState
     start_ns: int
-    """Time before it was made."""
+    """Time before the iterator was made."""
     own_ns: int
     """Nanoseconds that the probe took meanwhile, to look at the DataLoader."""
 
@@ -152,7 +152,7 @@ class LoopProbe:
         """A number that no other dataset has, not even a later one at the same place in memory."""
         number = self.datasets.get(dataset)
         if number is None:
-            number = next(DATASETS)
+            number = next(DATASET_NUMBERS)
             try:
                 self.datasets[dataset] = number
             # A list can't be followed. Its id may be that of another list later on.
@@ -228,7 +228,7 @@ class LoopProbe:
         # Each process writes its own facts, so a fork has to write them again.
         if state is None or state.process_id != os.getpid():
             made_at, gives_workers = (state.made_at, state.gives_workers) if state else ("", False)
-            state = LoaderState(next(LOADERS), os.getpid(), made_at, gives_workers)
+            state = LoaderState(next(LOADER_NUMBERS), os.getpid(), made_at, gives_workers)
             self.loaders[loader] = state
         return state
 
@@ -283,7 +283,7 @@ class LoopProbe:
         stop_ns: int,
     ) -> PassState:
         loader.asked_ns = 0
-        number = next(PASSES)
+        number = next(PASS_NUMBERS)
         state = PassState(
             number=number,
             loader=loader,
@@ -291,7 +291,7 @@ class LoopProbe:
             place=place_of_pass(),
             earlier_passes=earlier_passes,
             first_pass=number if first_pass is None else first_pass,
-            second=iterator._num_yielded + 1,
+            second_batch_at=iterator._num_yielded + 1,
             usage=PassUsage(self.log, "steps"),
         )
         setattr(iterator, STATE, state)
@@ -327,14 +327,14 @@ class LoopProbe:
         # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
         if state.loader.asked_ns:
             state = self._begin_again(iterator, state)
-        if iterator._num_yielded == state.second:
+        if iterator._num_yielded == state.second_batch_at:
             self._correct_place(state)
         return state
 
     def _end_step(self, state: PassState, here: ThreadLog) -> int:
         """Record the step before this call of next(), if there is one; returns the time."""
         # The CPU time of a step is known only if it was also read at its start.
-        cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
+        cpu_ns = process_cpu_ns() if state.step_start_cpu_ns != UNKNOWN else UNKNOWN
         start_ns = now_ns()
         has_step = state.batch != UNKNOWN
         # A loop inside of the step has waits of its own.
@@ -345,7 +345,7 @@ class LoopProbe:
         # alone.
         if self.counter is not None and has_step and get_worker_info() is None:
             loop = (state.place, state.loader.made_at)
-            step_ns = start_ns - state.start_ns
+            step_ns = start_ns - state.step_start_ns
             self.counter.count_step(loop, step_ns, self.has_unused)
         return start_ns
 

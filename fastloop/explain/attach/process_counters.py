@@ -17,6 +17,7 @@ from fastloop.core.spans import ThreadTime, now_ns, process_cpu_ns, read_schedul
 BLOCK_BYTES = 512
 """Unit of `ru_inblock`."""
 SHM = "/dev/shm"
+"""File system of the memory through which workers send batches."""
 TASKS = "/proc/self/task"
 """Folder with an entry for each thread of this process."""
 # Only Linux has counters for each thread.
@@ -57,7 +58,7 @@ class ThreadTotals:
 
 
 def read_thread() -> ThreadTotals:
-    """The counters of this thread."""
+    """The counters of this thread. Raises OSError if they can't be read."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     own = read_schedule("/proc/thread-self")
     return ThreadTotals(
@@ -77,6 +78,7 @@ class ProcessCounters:
     """Counters of this process."""
 
     at_ns: int
+    """Time of the reading."""
     cpu_ns: int
     threads: dict[int, ThreadTime]
     """The time of each thread, by its id."""
@@ -111,7 +113,7 @@ class ProcessCounters:
 
 
 def read_process() -> ProcessCounters:
-    """Read the counters of this process."""
+    """Read the counters of this process. Raises OSError if its threads can't be listed."""
     threads = {}
     for name in os.listdir(TASKS):
         # A thread may end while it is read.

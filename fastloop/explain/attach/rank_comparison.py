@@ -13,9 +13,9 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import OF_STEPS, PARTS, Loop, share_of_parts, wait_share
 
-APART = 0.05
+LEAST_DIFFERENCE = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
-WAITS = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
+WAIT_PLACES = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
 """Places in PARTS of the parts in which the loop has no batch."""
 
 
@@ -55,8 +55,8 @@ def compare_ranks(loop: Loop) -> RankComparison | None:
     found = tuple(_describe_rank(each) for each in loop.ranks)
     spent = np.array([[each.seconds * each.shares[part].value for part in PARTS] for each in found])
     seconds = spent.sum(1)
-    waits = spent[:, WAITS].sum(1)
-    least = APART * seconds.mean()
+    waits = spent[:, WAIT_PLACES].sum(1)
+    least = LEAST_DIFFERENCE * seconds.mean()
     if np.ptp(seconds) > least:
         slowest = int(seconds.argmax())
         sentence = _sentence_on_pace(found[slowest].rank, slowest, spent)
@@ -107,9 +107,9 @@ def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
 def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
     """The sentence on a rank that waits longest. spent: seconds, (ranks, PARTS)."""
     others = np.delete(spent, place, 0).mean(0)
-    waits = significant(spent[place, WAITS].sum())
-    usual = significant(others[WAITS].sum())
-    part, excess_s = _greatest_excess(spent[place] - others, WAITS)
+    waits = significant(spent[place, WAIT_PLACES].sum())
+    usual = significant(others[WAIT_PLACES].sum())
+    part, excess_s = _greatest_excess(spent[place] - others, WAIT_PLACES)
     return (
         f"All ranks take equally long, but rank {rank} slows down the others: it waits {waits} s "
         f"for data, the others {usual} s on average, and in their steps they wait for rank {rank}; "

@@ -15,7 +15,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event, EventLog
 
 MOST_EVENTS = 400_000
-"""Number of events of a thread that are recorded; they take 19 MB."""
+"""Maximum number of recorded events of a thread; they take 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
 """Events from which the times of making a batch follow."""
 

@@ -18,14 +18,16 @@ import psutil
 from fastloop.core.number_text import show_percent
 from fastloop.core.types import Unsupported
 
-RATE = 50
-"""Samples a second, which py-spy takes without pausing the process."""
+SAMPLES_PER_S = 50
+"""Number of samples that py-spy takes a second, without pausing the process."""
 FRAME = re.compile(r".* \((?P<path>.*):(?P<line>\d+)\)")
 """A frame in the output of py-spy."""
 IN_NEXT = re.compile(r"__next__ \(.*torch/utils/data/dataloader\.py:\d+\)")
 """The frame of next() of a DataLoader."""
-LIBRARY = re.compile(r"/(site|dist)-packages/")
+LIBRARY_PATH = re.compile(r"/(site|dist)-packages/")
+"""The part by which the path of a file shows that it belongs to an installed library."""
 MAIN_THREAD = "MainThread"
+"""The main thread's name in the output of py-spy."""
 NOT_PREDICTED = (
     "Nothing is predicted: samples show neither batches nor workers, as `fastloop attach <script>` "
     "does"
@@ -52,14 +54,17 @@ def describe_process(pid: int, seconds: float) -> str:
 
 
 def _sample(pid: int, seconds: float) -> list[tuple[list[str], int]]:
-    """The frames of the main thread, outermost first, with the number of their samples."""
+    """The frames of the main thread, outermost first, with the number of their samples.
+
+    Raises Unsupported, with the reason, if the process can't be sampled.
+    """
     program = _find_program()
     if not psutil.pid_exists(pid):
         raise Unsupported(f"there is no process {pid}")
     with tempfile.TemporaryDirectory(prefix="fastloop-") as folder:
         path = Path(folder) / "samples"
         command = [program, "record", "--pid", str(pid), "--duration", f"{max(1, round(seconds))}"]
-        command += ["--rate", str(RATE), "--format", "raw", "--output", str(path)]
+        command += ["--rate", str(SAMPLES_PER_S), "--format", "raw", "--output", str(path)]
         command += ["--threads", "--idle", "--full-filenames", "--nonblocking"]
         ended = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False
@@ -95,5 +100,5 @@ def _place_of_next(frames: list[str]) -> str:
     if found is None:
         return ""
     callers = [match for frame in frames[:found] if (match := FRAME.fullmatch(frame))]
-    own = [each for each in callers if not LIBRARY.search(each["path"])] or callers
+    own = [each for each in callers if not LIBRARY_PATH.search(each["path"])] or callers
     return f"{Path(own[-1]['path']).name}:{own[-1]['line']}" if own else "an unknown place"

@@ -50,8 +50,8 @@ class SamplerLengths:
         return length
 
     def find(self, loader: DataLoader[Any], number: int) -> int | None:
-        """The length of the dataset; None if it has none, or becomes known only when the sampler
-        asks for it, as a further fact about the DataLoader of this number."""
+        """The length of the dataset; None if there is none, or if it becomes known only when the
+        sampler asks for it: a further fact about the DataLoader of this number tells it then."""
         dataset = loader.dataset
         length = self._known.get(dataset)
         if length is not None:

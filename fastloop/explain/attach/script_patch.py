@@ -99,8 +99,8 @@ def patch_script(
 ) -> str:
     """The patch, for `git apply` in the folder, that makes the change at the call on that line.
 
-    takes: as for `edit_call`. Raises Unsupported if the call can't be found or edited, with the
-    reason.
+    takes: as for `edit_call`. Raises Unsupported, with the reason, if the call can't be found or
+    edited, SyntaxError if the script has one, and OSError if it can't be read.
     """
     # git changes no file through a symbolic link.
     path, folder = path.resolve(), folder.resolve()
@@ -206,7 +206,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     """The source with the change at the call of a DataLoader on that line.
 
     takes: the names of the arguments of a class derived from DataLoader, in their order; None: it
-    has DataLoader's.
+    has DataLoader's. Raises Unsupported, with the reason, if the call can't be found or edited, and
+    SyntaxError if the source has one.
     """
     tree = ast.parse(source)
     # ast counts columns in bytes of UTF-8, so the text is edited as bytes.
@@ -245,7 +246,7 @@ def find_options(
     source: str, line: int, change: Change, takes: Sequence[str] | None = None
 ) -> dict[str, str]:
     """The expressions, such as `args.workers`, that the call on that line gives for the settings of
-    the change; takes: as for `edit_call`."""
+    the change. takes: as for `edit_call`, which raises the same errors."""
     tree = ast.parse(source)
     call = _find_call(tree, line, _loader_names(tree))
     given = dict(zip(POSITIONS if takes is None else takes, call.args, strict=False))
@@ -265,7 +266,10 @@ def _loader_names(tree: ast.Module) -> set[str]:
 
 
 def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
-    """The innermost call on the line that makes a DataLoader, by the name that is called."""
+    """The innermost call on the line that makes a DataLoader, by the name that is called.
+
+    Raises Unsupported if there is none, or more than one.
+    """
     calls = [
         node
         for node in ast.walk(tree)
@@ -290,7 +294,10 @@ def _find_call(tree: ast.Module, line: int, names: Container[str]) -> ast.Call:
 def _settings_of_call(
     call: ast.Call, change: Change, takes: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The settings of the change, and those that it needs beside the call's own arguments."""
+    """The settings of the change, and those that it needs beside the call's own arguments.
+
+    Raises Unsupported for a setting that the called class does not take.
+    """
     given = _names_of_arguments(call, POSITIONS if takes is None else takes)
     if takes is not None and ANY_NAME not in takes:
         if lacking := sorted({*change.settings} - {*takes}):
@@ -327,6 +334,8 @@ def _edit_arguments(
     settings: Mapping[str, Any],
     positions: Sequence[str],
 ) -> Iterator[Edit]:
+    """The edits that give the call these settings. Raises Unsupported, with the reason, if it can't
+    be edited."""
     named = {each.arg: each for each in call.keywords if each.arg}
     added = {}
     for name, value in settings.items():
@@ -387,7 +396,10 @@ def _closing_brackets(rest: bytes) -> int:
 def _new_statement(
     tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
 ) -> Edit:
-    """The edit that adds the line, which uses torch, before the statement with the call."""
+    """The edit that adds the line, which uses torch, before the statement with the call.
+
+    Raises Unsupported, with the reason, if the line has no place there.
+    """
     if not _imports(tree, "torch", call):
         raise Unsupported("the script does not import torch by its name")
     statements = [
@@ -433,7 +445,10 @@ def _imports(tree: ast.Module, name: str, call: ast.Call) -> bool:
 def _new_import(
     tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, line: str
 ) -> Edit:
-    """The edit that adds a line before the first import, except imports from __future__."""
+    """The edit that adds a line before the first import, except imports from __future__.
+
+    Raises Unsupported if there is none.
+    """
     imports = [
         node
         for node in tree.body
@@ -462,8 +477,8 @@ def _span(starts: list[int], node: ast.expr) -> tuple[int, int]:
 
 @contextmanager
 def collect_notes(notes: dict[str, None]) -> Iterator[None]:
-    """A context in which a FastLoader is made; its warnings about arguments that it
-    drops become keys of the notes."""
+    """A context in which a FastLoader is made; its warnings about arguments that it drops become
+    keys of the notes."""
     with warnings.catch_warnings(record=True) as caught:
         # If the script has turned warnings into errors, a warning would end it.
         warnings.simplefilter("always")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import loop_of_rank
 from fastloop.explain.attach.cut_plan import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.follow_children import BOOTSTRAP
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loss_comparison import Loss
+from fastloop.explain.attach.run_length import loop_of_rank
 from fastloop.explain.change import Change
 
 DIGEST_BATCHES = 200
@@ -39,12 +39,12 @@ class HashedRun:
     seconds: float
     """Time of the loop, of the slowest rank if there are several, without the hashing."""
     once_s: float
-    """The part of it until the loop asks for its second batch."""
+    """The part of `seconds` until the loop asks for its second batch."""
     hash_s: float
-    """Time for hashing the batches after the first one."""
+    """Time for hashing the second batch and later ones."""
     losses: list[Loss] = field(default_factory=list)
-    """The calls of backward() in the steps on the batches that are hashed; one rank after the
-    other, in ascending order of their losses."""
+    """The losses of the steps on the batches that are hashed; one rank after the other, the ranks
+    in ascending order of their losses."""
 
 
 class ScriptRunner:
@@ -119,6 +119,7 @@ class ScriptRunner:
         return sorted(number for digests in found for number in digests)
 
     def _run(self, cut: CutRun, limit_s: float) -> list[CutResult]:
+        """The results of a run, of the processes that had all batches. Raises as `seconds` does."""
         with tempfile.TemporaryDirectory(prefix="fastloop-try-") as name:
             folder = Path(name)
             write_cut(folder, cut)

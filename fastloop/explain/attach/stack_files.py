@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-STACKS, ASKED = "stacks", "asked"
-"""Files in the folder: for stacks that this command asks for, and for stacks at SIGUSR1."""
+STACKS_FILE, USER_STACKS_FILE = "stacks", "asked"
+"""Names of the files for stacks that this command asks for, and for those at SIGUSR1."""
 # A real-time signal, which a script hardly uses. macOS has none; its SIGINFO ends no process.
 STACK_SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGINFO", None)
@@ -28,8 +28,8 @@ def write_stacks_on_signals(folder: str) -> None:
     # A full disk must not end the script.
     with suppress(OSError):
         if STACK_SIGNAL:
-            faulthandler.register(STACK_SIGNAL, _open(Path(folder) / STACKS))
-        faulthandler.register(signal.SIGUSR1, _open(Path(folder) / ASKED))
+            faulthandler.register(STACK_SIGNAL, _open(Path(folder) / STACKS_FILE))
+        faulthandler.register(signal.SIGUSR1, _open(Path(folder) / USER_STACKS_FILE))
 
 
 def _open(path: Path) -> int:
@@ -45,7 +45,7 @@ def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:
     """
     import psutil
 
-    path = folder / STACKS
+    path = folder / STACKS_FILE
     try:
         # The signal would end a process without the handler, such as a program that a worker has
         # started. A process with the handler has the file open.

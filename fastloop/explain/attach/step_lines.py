@@ -19,7 +19,7 @@ LEAST_LINE_SHARE = 0.2
 """Lines with a smaller share of the steps' time are not reported."""
 MOST_REPORTED = 3
 """Maximum number of lines that are reported."""
-WHOLE = 0.8
+WHOLE_SHARE = 0.8
 """A line with this share that calls a function of the script says little: the function's lines are
 reported, too."""
 LONGEST_CODE = 40
@@ -31,7 +31,7 @@ class StepLine:
     """A line of the script, and the time that steps spend on it, with all that it calls."""
 
     place: str
-    """Its file and number."""
+    """The name of its file, and its number."""
     code: str
     """The line itself; empty if its file can't be read."""
     share: float
@@ -52,11 +52,11 @@ class StepLines:
     of_loop: tuple[StepLine, ...] = ()
     """Lines of the function that has the loop."""
     of_called: tuple[StepLine, ...] = ()
-    """Lines of the functions of the script that these call."""
+    """Lines of the functions of the script that the lines of `of_loop` call."""
 
     @property
     def longest(self) -> StepLine | None:
-        """The line of the loop with most time; None if it has little of it."""
+        """The line of the loop with most time; None if its share is below LEAST_LINE_SHARE."""
         first = self.of_loop[0] if self.of_loop else None
         return first if first and first.share >= LEAST_LINE_SHARE else None
 
@@ -71,7 +71,7 @@ class StepLines:
             return ""
         first, *others = reported
         sentence = f"Its steps spend {show_percent(first.share)} of their time at {first.name}"
-        if outer and first.share >= WHOLE and inner:
+        if outer and first.share >= WHOLE_SHARE and inner:
             return f"{sentence}, and inside of it {_join(inner)}"
         return f"{sentence}, {_join(others)}" if others else sentence
 

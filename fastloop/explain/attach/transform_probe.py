@@ -26,6 +26,7 @@ MOST_WRAPPED = 4
 TRANSFORM, TRANSFORMS = "transform", "transforms"
 """Attributes with the transform of a dataset in torchvision, and in datasets modelled on it."""
 CALL = "__call__"
+"""Name of the method that is wrapped."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fastloop.explain.attach.loss_comparison import LossComparison
 TRIED = "attach_try.json"
 """Name of the file with a TriedLoop."""
 PATCH = "attach.patch"
-"""Name of the file with its patch."""
+"""Name of the file with the patch of the recommended change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class TriedChange:
     predicted: float | None
     """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
     gain: Estimate | None
-    """Share of the loop's time that it saves; None: its runs failed."""
+    """Share of the loop's time that it saves; None: its runs failed, or there was no time for
+    them."""
     rounds: int
     is_least: bool = False
     """True: it was predicted to save at least that share, as the observed run shows only a part of
@@ -49,7 +50,8 @@ class TriedLoop:
     least_minutes: float
     """Minutes that suffice to try one change, by the longest run of those that would run again."""
     is_out_of_time: bool
-    """True: the rounds ended because the time was over. False: more time would have added none."""
+    """True: the rounds ended because the time was used up. False: more time would have added no
+    round."""
     best: str | None
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None

@@ -17,18 +17,18 @@ from fastloop.core.number_text import (
 )
 from fastloop.core.stats import Estimate
 from fastloop.core.text import align, wrap
-from fastloop.explain.attach.changes_to_try import (
+from fastloop.explain.attach.loss_comparison import LossComparison
+from fastloop.explain.attach.run_length import (
     FEWEST_ROUNDS,
     LEAST_S,
-    minutes_of_all,
-    more_minutes,
+    minutes_for_all,
+    minutes_to_ask_for,
 )
-from fastloop.explain.attach.loss_comparison import LossComparison
 from fastloop.explain.attach.script_patch import show_command
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 
-UNCLEAR = 2.0
+UNCLEAR_FACTOR = 2.0
 """If a change may save time as well as cost some, and the ends of the loop's time with it differ by
 more than this factor, the rounds tell nothing. Chosen by hand: such bounds fit a change that halves
 the time as well as one that does nothing."""
@@ -123,7 +123,7 @@ def _answer_without_change(tried: TriedLoop, loop: str) -> str:
     """The answer if no change is recommended."""
     known = [each for each in tried.changes if each.gain]
     left = sum(not each.gain and not each.failure for each in tried.changes)
-    all_minutes = _show_minutes(tried, minutes_of_all(tried.least_minutes))
+    all_minutes = _show_minutes(tried, minutes_for_all(tried.least_minutes))
     if not known and left:
         return (
             f"No answer yet for {loop}: no change was compared in time; {all_minutes} or more will "
@@ -172,12 +172,12 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
     """The setting with more minutes than were given. enough: minutes by the longest run of
     those that would run again."""
-    return f"--minutes={more_minutes(tried.minutes, enough):.1f}"
+    return f"--minutes={minutes_to_ask_for(tried.minutes, enough):.1f}"
 
 
 def _show_gain(tried: TriedChange) -> str:
     if tried.gain is None:
-        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was used up"
     if _is_unclear(tried.gain):
         return "differs too much from round to round"
     return _show_saving(tried.gain) if tried.gain.value >= 0 else _show_loss(tried.gain)
@@ -202,7 +202,7 @@ def _show_loss(gain: Estimate) -> str:
 
 def _is_unclear(gain: Estimate) -> bool:
     """True if the change may save time as well as cost some, and the interval is wide."""
-    return _is_wider(gain, UNCLEAR) and gain.low <= 0 <= gain.high
+    return _is_wider(gain, UNCLEAR_FACTOR) and gain.low <= 0 <= gain.high
 
 
 def _is_wider(gain: Estimate, factor: float) -> bool:

@@ -11,18 +11,16 @@ from fastloop.core.machine_load import LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import (
-    COMPARISON_RUNS,
-    LEAST_S,
-    MOST_CHANGES,
-    choose_changes,
-    choose_more_batches,
-    find_what_if,
-    least_minutes,
-    more_minutes,
-)
+from fastloop.explain.attach.changes_to_try import MOST_CHANGES, choose_changes, find_what_if
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loss_comparison import LossComparison, compare_losses
+from fastloop.explain.attach.run_length import (
+    COMPARISON_RUNS,
+    LEAST_S,
+    choose_more_batches,
+    least_minutes_for_one,
+    minutes_to_ask_for,
+)
 from fastloop.explain.attach.script_patch import PatchedCall, patch_call
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
@@ -56,9 +54,9 @@ def try_changes(
     before = runner.cut.batches
     run_s = _lengthen_runs(runner, found, first, budget_s, first_s)
     if (batches := runner.cut.batches) > before:
-        report(_tell_length(before, batches, first))
+        report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
-    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
+    session = _Session(runner, found, first, deadline, max(MOST_TIMES * run_s, LEAST_LIMIT_S))
     attempts = _begin_attempts(changes, run_s)
     load = LoadWatch()
 
@@ -67,10 +65,10 @@ def try_changes(
         spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
 
-    is_out_of_time = run_rounds(runner, attempts, deadline, limit_s, end_round)
+    is_out_of_time = run_rounds(runner, attempts, deadline, session.limit_s, end_round)
     machine_load = load.summary()
     _check_has_round(runner, attempts, run_s, budget_s)
-    chosen = _recommend(runner, found, attempts, first, deadline, limit_s)
+    chosen = _recommend(session, attempts)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -78,7 +76,7 @@ def try_changes(
         seconds=stats.median([*attempts.baseline.seconds.values()]),
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
-        least_minutes=least_minutes(attempts.longest_run_s),
+        least_minutes=least_minutes_for_one(attempts.longest_run_s),
         is_out_of_time=is_out_of_time,
         best=chosen.name,
         same_samples=chosen.same_samples,
@@ -102,7 +100,8 @@ def _check_has_round(
 ) -> None:
     """Raise Unsupported if the budget had no time for any round. run_s: seconds of a run."""
     if not attempts.baseline.seconds:
-        enough = more_minutes(budget_s / 60, least_minutes(attempts.longest_run_s))
+        least = least_minutes_for_one(attempts.longest_run_s)
+        enough = minutes_to_ask_for(budget_s / 60, least)
         raise Unsupported(
             f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
             f"{run_s:.0f} s; allowed: {enough:.1f} or more"
@@ -112,8 +111,8 @@ def _check_has_round(
 def _lengthen_runs(
     runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
 ) -> float:
-    """Let further runs have as many batches as the first run shows to be enough; returns the time
-    that such a run takes. first_s: that of the first run, from its start to its end."""
+    """Let further runs have as many batches as the first run shows to be enough; returns the
+    seconds that such a run takes. first_s: seconds of the first run, from its start to its end."""
     batches = runner.cut.batches
     later_s = first.seconds - first.once_s
     # Workers make further batches while one is hashed, so that the waits after it are shorter.
@@ -127,7 +126,7 @@ def _lengthen_runs(
     return outside_s + later_s * (longer - 1) / (batches - 1)
 
 
-def _tell_length(before: int, batches: int, first: HashedRun) -> str:
+def _describe_length(before: int, batches: int, first: HashedRun) -> str:
     """The line on runs that get more batches than the first one had."""
     # A first step that loads libraries may take most of a run that is not short.
     short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
@@ -144,6 +143,19 @@ def _add_of_later_passes(
     return [*added, *changes][:MOST_CHANGES]
 
 
+@dataclass(frozen=True)
+class _Session:
+    """A loop that is tried: its runner, its findings, and the values that the first run gives."""
+
+    runner: ScriptRunner
+    found: LoopFindings
+    first: HashedRun
+    """The first run, without a change."""
+    deadline: Deadline
+    limit_s: float
+    """Maximum seconds of a further run, which also ends at the deadline."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Recommendation:
     """The recommended change, its patch, and the comparison of its samples and losses."""
@@ -156,28 +168,21 @@ class _Recommendation:
     notes: tuple[str, ...] = ()
 
 
-def _recommend(
-    runner: ScriptRunner,
-    found: LoopFindings,
-    attempts: Attempts,
-    first: HashedRun,
-    deadline: Deadline,
-    limit_s: float,
-) -> _Recommendation:
+def _recommend(session: _Session, attempts: Attempts) -> _Recommendation:
     """The recommendation of the best change; an empty one if there is none."""
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    compared = _leave_out("the time was over")
-    if deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
-        compared = _compare_runs(runner, best.change, first, deadline, limit_s)
-    call = patch_call(found.facts, best.change)
+    compared = _without_comparison("the time was used up")
+    if session.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
+        compared = _compare_runs(session, best.change)
+    call = patch_call(session.found.facts, best.change)
     name = best.change.name
     return replace(
         compared,
         name=name,
         call=call,
-        notes=(*runner.notes.get(name, ()), *call.notes),
+        notes=(*session.runner.notes.get(name, ()), *call.notes),
     )
 
 
@@ -200,36 +205,32 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
     return tuple(sorted(tried, key=lambda each: -each.gain.value if each.gain else 1e9))
 
 
-def _compare_runs(
-    runner: ScriptRunner, change: Change, first: HashedRun, deadline: Deadline, limit_s: float
-) -> _Recommendation:
+def _compare_runs(session: _Session, change: Change) -> _Recommendation:
     """The comparison of samples and losses with the change to those of the first run, which is
-    without it.
-
-    limit_s: maximum time of a run, which ends at the deadline.
-    """
+    without it."""
+    first, deadline = session.first, session.deadline
     try:
         again, changed = (
-            runner.rerun_hashed(each, min(limit_s, max(0.0, deadline.remaining_s)))
+            session.runner.rerun_hashed(each, min(session.limit_s, max(0.0, deadline.remaining_s)))
             for each in (AS_IS, change)
         )
     except Unsupported as error:
-        return _leave_out(str(error))
+        return _without_comparison(str(error))
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
     return _Recommendation(same_samples=same, not_compared=reason, losses=losses)
 
 
-def _leave_out(reason: str) -> _Recommendation:
-    """No comparison, for that reason."""
+def _without_comparison(reason: str) -> _Recommendation:
+    """A recommendation without a comparison, for that reason."""
     return _Recommendation(not_compared=reason, losses=LossComparison(not_compared=reason))
 
 
 def _compare_samples(
     first: list[int], again: list[int], changed: list[int]
 ) -> tuple[bool | None, str]:
-    """Whether the samples with a change are those of two runs without it; or None, and the reason
-    why it is not known."""
+    """Whether the samples with a change equal those of two runs without it; or None, and the
+    reason why it is not known."""
     if not first:
         return None, "its batches have nothing that can be compared"
     # The script shuffles or crops without a fixed seed.

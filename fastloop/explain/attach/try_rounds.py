@@ -12,7 +12,7 @@ from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.changes_to_try import (
+from fastloop.explain.attach.run_length import (
     COMPARISON_RUNS,
     FEWEST_ROUNDS,
     MOST_OF_ROUND,
@@ -109,8 +109,8 @@ class Attempts:
         return waiting[0] if waiting and fits else None
 
     def _cost_s(self, fastest: Sequence[Attempt], count: int, number: int) -> float:
-        """Seconds of this round with this many changes, and of those that the best one needs
-        then."""
+        """Seconds of this round with this many changes, and of the rounds that the best one needs
+        after it."""
         later = max(0, FEWEST_ROUNDS - 1 - len(fastest[0].seconds))
         needed_s = self._round_s(fastest[:count]) + later * self._round_s(fastest[:1])
         # Only the first run is timed yet. If the others are slower, a further change in this round
@@ -135,7 +135,7 @@ class Attempts:
         return not attempt.failure and self._ratio(attempt) <= MOST_RATIO
 
     def _ratio(self, attempt: Attempt) -> float:
-        """The loop's time with the change, in times of that without; 0 if it is not known."""
+        """The loop's time with the change, relative to that without; 0 if it is not known."""
         # The end of the budget may have cut off the run of a round without a change.
         base = self.baseline.seconds
         ratios = [each / base[number] for number, each in attempt.seconds.items() if number in base]

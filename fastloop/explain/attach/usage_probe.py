@@ -30,7 +30,9 @@ the process itself. Each worker may spend as much, in a first epoch of perhaps 2
 GROWTH, LEAST_NS = 1.5, 20_000_000
 """A process is read again if its pass has lasted GROWTH times as long as at the last reading, and
 LEAST_NS longer."""
-OF_THREADS, OF_PROCESS = Allowance(FREE_NS), Allowance(FREE_NS)
+THREAD_ALLOWANCE, PROCESS_ALLOWANCE = Allowance(FREE_NS), Allowance(FREE_NS)
+"""The time that this process may spend on readings of its threads, and on those of the process
+itself."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class PassUsage:
 
     log: EventLog
     role: str
-    """`makes` or `steps`."""
+    """`makes` if the process makes batches, `steps` if it steps on them."""
     parts: ThreadTotals = field(default_factory=ThreadTotals)
     """Growth of this thread's counters in the fetches or the steps that were read."""
     longest_idle_ns: int = 0
@@ -47,7 +49,7 @@ class PassUsage:
     is_begun: bool = False
     """True between the start and the end of a fetch or a step that may be read."""
     before: ThreadTotals | None = None
-    """The counters as it began; None: they were not read."""
+    """The counters of this thread as the fetch or the step began; None: they were not read."""
     start: ProcessCounters | None = None
     """The counters of the process as the pass began; None: they were not read, so that no fact is
     written."""
@@ -67,12 +69,12 @@ class PassUsage:
         # Without its first reading a pass has no figures at all, so this reading may take more of
         # the allowance. In a process that also makes the batches, these have used some of it
         # before the first step.
-        if is_first and self.start is None and OF_PROCESS.has_left(2):
-            with OF_PROCESS.attempt_reading():
+        if is_first and self.start is None and PROCESS_ALLOWANCE.has_left(2):
+            with PROCESS_ALLOWANCE.attempt_reading():
                 self.start = read_process()
             self.memory.begin()
-        if OF_THREADS.has_left():
-            with OF_THREADS.attempt_reading():
+        if THREAD_ALLOWANCE.has_left():
+            with THREAD_ALLOWANCE.attempt_reading():
                 self.before = read_thread()
 
     def end_part(self, number: int, *, has_inner_loop: bool = False, is_last: bool = False) -> None:
@@ -85,7 +87,7 @@ class PassUsage:
         if self.before is not None:
             before = self.before
             self.before = None
-            with OF_THREADS.attempt_reading():
+            with THREAD_ALLOWANCE.attempt_reading():
                 if not has_inner_loop:
                     part = read_thread().since(before)
                     self.parts.add(part)
@@ -93,10 +95,10 @@ class PassUsage:
                 self._count_open()
         # The last reading has the totals of the whole pass. It may take more of the allowance, so
         # that short passes have one, too.
-        is_due = OF_PROCESS.has_left(3) if is_last else now_ns() >= self.next_ns
-        if self.start and is_due and (is_last or OF_PROCESS.has_left(2)):
+        is_due = PROCESS_ALLOWANCE.has_left(3) if is_last else now_ns() >= self.next_ns
+        if self.start and is_due and (is_last or PROCESS_ALLOWANCE.has_left(2)):
             self.memory.read(self.start.at_ns)
-            with OF_PROCESS.attempt_reading():
+            with PROCESS_ALLOWANCE.attempt_reading():
                 self._write(number, self.start)
 
     def _count_open(self) -> None:

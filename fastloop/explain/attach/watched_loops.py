@@ -21,7 +21,7 @@ from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.loader_facts import SETTINGS, find_rank
 from fastloop.explain.attach.loader_places import place_in_script, place_of_pass
-from fastloop.explain.attach.loop_states import LOADERS, PASSES, LoaderState, PassState
+from fastloop.explain.attach.loop_states import LOADER_NUMBERS, PASS_NUMBERS, LoaderState, PassState
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
@@ -80,17 +80,19 @@ class LoopRecorder:
 
     log: _LoopLog
     iterable: Any
-    state: LoaderState = field(default_factory=lambda: LoaderState(next(LOADERS), os.getpid()))
+    state: LoaderState = field(
+        default_factory=lambda: LoaderState(next(LOADER_NUMBERS), os.getpid())
+    )
 
     def begin(self, place: str, start_ns: int, stop_ns: int) -> PassState:
         """Record that a loop at that place begins, with iter() between these times."""
         if self.state.process_id != os.getpid():
-            self.state = LoaderState(next(LOADERS), os.getpid())
+            self.state = LoaderState(next(LOADER_NUMBERS), os.getpid())
         log = self.log.log
         if not self.state.is_described:
             self.state.is_described = True
             log.add_fact(loader=self.state.number, made_at="", **_describe(self.iterable))
-        number = next(PASSES)
+        number = next(PASS_NUMBERS)
         log.add_fact(
             pass_number=number,
             loader=self.state.number,
@@ -107,7 +109,7 @@ class LoopRecorder:
             place=place,
             earlier_passes=0,
             first_pass=number,
-            second=1,
+            second_batch_at=1,
             usage=PassUsage(log, "steps"),
         )
 
@@ -198,7 +200,7 @@ class WatchedIterator(Generic[T]):
         state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)
         if has_step and (counter := self._recorder.log.counter):
             loop = state.place, state.loader.made_at
-            counter.count_step(loop, start_ns - state.start_ns)
+            counter.count_step(loop, start_ns - state.step_start_ns)
         begun_ns = cpu_ns()
         try:
             batch = next(self._iterator)

@@ -13,9 +13,9 @@ from fastloop.core.spans import now_ns
 
 # A spawned process imports the module of its function, so this one imports little: its import would
 # count as a part of the start.
-TRIES = 3
+TRIES_OF_FORKS = 3
 """Number of tries if workers are forked; their median counts."""
-OF_DATALOADER = 2.0
+DATALOADER_FACTOR = 2.0
 """A DataLoader's workers take up to this many times as long as these processes: they also get
 queues of their own, a dataset and a seed, and their memory is copied as it is written to."""
 
@@ -30,8 +30,8 @@ def seconds_of_workers(count: int, start_method: str) -> float:
 @cache
 def _time_workers(count: int, start_method: str) -> float:
     # A new interpreter for each worker takes seconds: one try is enough.
-    tries = TRIES if start_method == "fork" else 1
-    return OF_DATALOADER * median([_try_workers(count, start_method) for _ in range(tries)])
+    tries = TRIES_OF_FORKS if start_method == "fork" else 1
+    return DATALOADER_FACTOR * median([_try_workers(count, start_method) for _ in range(tries)])
 
 
 def _try_workers(count: int, start_method: str) -> float:
