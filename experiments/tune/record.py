@@ -23,6 +23,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.trial.job import Job
+from fastloop.trial.job_check import check_epoch
 from fastloop.trial.job_start import start_job
 from fastloop.trial.window import num_repeats, row_counter, time_epochs
 
@@ -94,7 +95,7 @@ def _find_fault(each: Configuration) -> str:
     context = start_job(each.job, each.prepared, 0)
     try:
         with context.open_loader() as loader:
-            context.check_epoch(loader.epochs, each.job.epochs)
+            check_epoch(context, loader.epochs, each.job.epochs)
     except (Invalid, Unsupported) as error:
         return f"{type(error).__name__}: {error}"
     return ""

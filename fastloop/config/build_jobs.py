@@ -26,7 +26,7 @@ from fastloop.config.messages import (
 )
 from fastloop.config.store_choice import choose_store
 from fastloop.config.user_options import (
-    OWN,
+    OWN_OPTIONS,
     loader_brings_data,
     use_loader_data,
     user_targets,
@@ -95,7 +95,7 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def check_settings(values: dict[str, Any]) -> None:
     """Raise ConfigError for a wrong value of a setting that belongs to no option.
 
-    It does not import torch, so that the error appears at once.
+    torch is not imported, so that the error appears at once.
     """
     from fastloop.trial.job_settings import JobSettings
 
@@ -157,7 +157,7 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
     """Split an option's node into the node without its requirements and those of its store, and all
     of these requirements.
 
-    Raises ConfigError unless they are lists of texts.
+    Raises ConfigError unless the requirements are lists of texts.
     """
     if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
         return node, []
@@ -202,7 +202,7 @@ def _is_own(node: Any) -> bool:
     if not isinstance(node, dict):
         return True
     special = {str(name) for name in node if str(name).startswith("_")}
-    is_own = str(node.get(TARGET, OWN)).startswith(OWN)
+    is_own = str(node.get(TARGET, OWN_OPTIONS)).startswith(OWN_OPTIONS)
     return special <= {TARGET} and is_own and all(map(_is_own, node.values()))
 
 
@@ -245,7 +245,7 @@ def _is_group(node: Any) -> bool:
 def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
     """The group choice `launcher=torchrun` under torchrun, unless the user chose `single`.
 
-    Puts the torchrun launcher into the values, in place of the default.
+    The torchrun launcher is put into the values, in place of the default.
     """
     # Under torchrun each of its processes runs this command; with the default launcher each would
     # measure by itself.

@@ -12,16 +12,18 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
-STORE = "chosen by the loader; store@loader.store=<option> picks another"
-LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
+"""Beginning of a default below the outputs folder, which is shown as `outputs`."""
+STORE_MEANING = "chosen by the loader; store@loader.store=<option> picks another"
+"""The meaning of the group of stores, which is not in the defaults list."""
+SETTING_LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
 """A setting in a file of conf/: name, default and comment, which is its meaning. The files are read
 as text, as yaml parsers drop the comments."""
 OWN_PATH = "your own "
-"""Beginning of the meaning of a dataset's setting that is the path of the user's own files. They
-have to exist. If the setting may be null, its meaning says what that is: `null: ...`."""
+"""Beginning of the meaning of a dataset's setting that is the path of the user's own files. The
+files have to exist. If the setting may be null, its meaning says what null is: `null: ...`."""
 REQUIREMENTS = "requirements"
 """A setting that options of several groups may have, besides those in their files."""
-DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
+DEFAULTS_ROW = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
 """A row of the defaults list in conf/config.yaml: group, option and meaning."""
 
 
@@ -69,7 +71,8 @@ class Group:
 
 
 def resource_folder(name: str) -> Path:
-    """The folder conf or experiments: next to the package, or in its resources/ in a wheel."""
+    """The folder conf or experiments: next to the package, or in its resources/ in a wheel. Raises
+    FileNotFoundError if it is in neither place."""
     # A file of the folder is looked for, as site-packages may have a folder conf of another
     # package.
     file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
@@ -120,10 +123,10 @@ def groups() -> list[Group]:
     """All groups: those of conf/config.yaml in its order, then the groups that options choose
     from."""
     text = _config_text()
-    chosen = {name: (default, meaning) for name, default, meaning in DEFAULT.findall(text)}
+    chosen = {name: (default, meaning) for name, default, meaning in DEFAULTS_ROW.findall(text)}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
     names = [*chosen, *(name for name in folders if name not in chosen)]
-    return [_group(name, *chosen.get(name, ("", STORE))) for name in names]
+    return [_group(name, *chosen.get(name, ("", STORE_MEANING))) for name in names]
 
 
 def settings() -> tuple[Setting, ...]:
@@ -135,12 +138,12 @@ def settings() -> tuple[Setting, ...]:
 
 def group_names() -> list[str]:
     """Names of the groups from which a command line picks one option."""
-    return [group for group, _, _ in DEFAULT.findall(_config_text())]
+    return [group for group, _, _ in DEFAULTS_ROW.findall(_config_text())]
 
 
 def default_options() -> dict[str, str]:
     """The default option of each group from which every job has one."""
-    defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}
+    defaults = {group: default for group, default, _ in DEFAULTS_ROW.findall(_config_text())}
     return {group: default for group, default in defaults.items() if default != "null"}
 
 
@@ -197,7 +200,7 @@ def _settings(text: str) -> tuple[Setting, ...]:
     """Parse the settings in the text of a file of conf/."""
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
-        for name, default, meaning in LINE.findall(text)
+        for name, default, meaning in SETTING_LINE.findall(text)
         # `seed: ${seed}` in an option passes on a top-level setting, and is not one of its own.
         if name != "_target_" and default != f"${{{name}}}"
     )

@@ -38,7 +38,7 @@ from fastloop.config.hydra_api import (
     hydra_compose,
 )
 from fastloop.config.messages import ConfigError
-from fastloop.config.user_options import OWN
+from fastloop.config.user_options import OWN_OPTIONS
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
 RAW = "raw"
@@ -89,7 +89,7 @@ def compose_combinations(line: CommandLine) -> Combinations:
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
-        # This is resolved once: it contains the time, and would differ from job to job.
+        # The folder is resolved once: its name has the time in it, and would differ between jobs.
         folder = str(first.hydra.sweep.dir)
         found = _compose_sweep(name, jobs, folder)
         if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
@@ -191,7 +191,7 @@ def _is_own_code(name: str, overrides: Sequence[str], group: str) -> bool:
     # Any other error in them is reported when the job is composed.
     with suppress(HydraException):
         target = OmegaConf.select(hydra_compose(name, choices), f"{group}._target_")
-        return isinstance(target, str) and not target.startswith(OWN)
+        return isinstance(target, str) and not target.startswith(OWN_OPTIONS)
     return False
 
 
@@ -277,7 +277,8 @@ def _compose(
 ) -> DictConfig:
     """The configuration with Hydra's part, which also becomes the global HydraConfig.
 
-    sweep_dir: folder of the job's sweep; None: as configured.
+    sweep_dir: folder of the job's sweep; None: as configured. Raises ForeignSetting for a setting
+    that the job's option lacks, and Hydra's exceptions.
     """
     try:
         cfg = hydra_compose(name, list(overrides), return_hydra_config=True)

@@ -31,7 +31,8 @@ from fastloop.config.suggestions import describe_flag
 from fastloop.config.user_options import OPTION_METHODS
 from fastloop.core.types import UsageError
 
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+INFO_VALUES = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+"""The values that --info allows."""
 
 FOLDERS = ("root", "dir")
 """Last parts of the names of settings that are folders. An empty value would be the working
@@ -44,14 +45,14 @@ WITHOUT_EFFECT = {
 }
 """Settings of Hydra that change nothing here, with the reason."""
 
-HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
+HOME_PATH = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 """A value, or one of several values, that begins with the home folder."""
 TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
 """A path that needs no quotes in Hydra's grammar, which knows only ASCII letters."""
 SURROGATE = re.compile("[\ud800-\udfff]")
-DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def _parser() -> _Parser:
         parser.add_argument(*flag)
     for flag in (("--config-dir", "-cd"), ("--experimental-rerun",)):
         parser.add_argument(*flag)
-    parser.add_argument("--info", "-i", const="all", nargs="?", choices=INFO)
+    parser.add_argument("--info", "-i", const="all", nargs="?", choices=INFO_VALUES)
     return parser
 
 
@@ -198,8 +199,8 @@ def _is_hydra_setting(name: str) -> bool:
 def read_spelling(override: str) -> str:
     """Respell the override in Hydra's grammar.
 
-    ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, collate_fn, torch's
-    name, becomes collate, and +experiment=name, the usual spelling with Hydra, loses its plus.
+    `~` becomes the home folder, `dataset=mine.A` becomes `dataset._target_=mine.A`, and torch's
+    `collate_fn` becomes `collate`. `+experiment=name`, Hydra's usual spelling, loses its plus.
 
     >>> read_spelling("dataset=mine.A")
     'dataset._target_=mine.A'
@@ -210,13 +211,13 @@ def read_spelling(override: str) -> str:
     if name.startswith("+") and name.lstrip("+") in group_names():
         name = name.lstrip("+")
     name = TORCH_NAMES.get(name, name)
-    if name in OPTION_METHODS and DOTTED.fullmatch(value) and value not in options_of(name):
+    if name in OPTION_METHODS and DOTTED_NAME.fullmatch(value) and value not in options_of(name):
         name = f"{name}._target_"
-    return HOME.sub(_expand_quoted, f"{name}={value}")
+    return HOME_PATH.sub(_expand_quoted, f"{name}={value}")
 
 
 def expand_homes(values: Any) -> Any:
-    """Nested values; text that begins with ~/ becomes the path in the home folder."""
+    """The nested values, with the path in the home folder for each text that begins with ~/."""
     if isinstance(values, dict):
         return {name: expand_homes(value) for name, value in values.items()}
     if isinstance(values, list):

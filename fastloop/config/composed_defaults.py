@@ -1,4 +1,4 @@
-"""Defaults in a composed configuration that its other parts rule out: what fits takes their place.
+"""Replace the defaults of a composed configuration that its other parts rule out.
 
 Hydra merges overrides and the user's yaml files into the yaml of the default option, and does not
 tell which of them has set a value.
@@ -27,15 +27,15 @@ PAD = "fastloop.options.collate.pad.PadCollate"
 FITS_PADDED = "recursive"
 """The placement that takes the place of the default for padded batches."""
 _FOUND: WeakKeyDictionary[Any, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
-"""Hydra's global object -> what these functions have found while it was the global one, as finding
-it takes about as long as composing a job. The files may change until the next command, for which
-Hydra has another global object."""
+"""Hydra's global object -> the names of settings and groups that the functions below have found
+while it was the global one. Finding them takes about as long as composing a job. The files may
+change until the next command, for which Hydra has another global object."""
 
 
 def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
     """Change a configuration of `compose_api`, with Hydra's part, that has just been composed.
 
-    name: of the configuration's main yaml.
+    name: the name of the configuration's main yaml.
     """
     for group in OPTION_METHODS:
         _leave_out_defaults(cfg, name, overrides, group)
@@ -55,9 +55,9 @@ def fit_alike(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
 def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], group: str) -> None:
     """Delete the settings of the default option, if another `_target_` has replaced it.
 
-    They would be passed to parameters of the same name in place of the user's own defaults. Those
-    that an override or a file has set stay. Of an option that an override or a file has chosen,
-    settings go only if the target has no such parameters.
+    They would be passed to parameters of the same name in place of the user's own defaults.
+    Settings that an override or a file has set stay. If an override or a file has chosen the
+    option, only settings of which the target has no parameter are deleted.
     """
     node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
     option = choice if choice in options_of(group) else default_of(group)
@@ -106,8 +106,8 @@ def _without_settings(overrides: Sequence[str]) -> list[str]:
 
 
 def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
-    """Names of the target's parameters. If it takes any argument, or does not tell which, all of
-    the given names."""
+    """Names of the target's parameters; all of the given names if it takes any argument, or does
+    not tell which."""
     path = str(target)
     # The text of a module is read before it is imported. A wrong name in it is told later.
     read = parameters_of if path.partition(".")[0] in sys.modules else read_parameters

@@ -30,7 +30,7 @@ from fastloop.config.hydra_api import (
 
 CHOICE = re.compile(r"([\w@.]+)=(\w+)")
 """An override that chooses an option by its name."""
-PARTS = {"decoder": "dataset", "store@loader.store": "loader"}
+CHANGES_WITH = {"decoder": "dataset", "store@loader.store": "loader"}
 """Group that changes with the options of another group -> the other group."""
 
 
@@ -101,11 +101,11 @@ def _plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | Non
     for text in overrides:
         match = CHOICE.fullmatch(text)
         name, option = match.groups() if match else ("", "")
-        is_known = name in default_options() or name in PARTS
+        is_known = name in default_options() or name in CHANGES_WITH
         if name in names or not is_known or option not in options_of(name.partition("@")[0]):
             return None
         names.add(name)
-        group = PARTS.get(name, name)
+        group = CHANGES_WITH.get(name, name)
         choices[group] = (*choices.get(group, ()), text)
     return choices
 

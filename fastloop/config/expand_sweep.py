@@ -31,7 +31,10 @@ def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
 
 def override_values(overrides: Sequence[Override]) -> list[list[str]]:
     """A list for each overridden key: `key=value` for each of its values. The last override of a
-    key wins."""
+    key wins.
+
+    Raises ConfigError for an override without values, or with infinitely many.
+    """
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()

@@ -85,7 +85,7 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
 def explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
     """The message for a setting that the option of this job lacks.
 
-    name: of the configuration's main yaml.
+    name: the name of the configuration's main yaml.
     """
     override = next((each for each in overrides if name_in(each) == setting), setting)
     override = override_text(override)
@@ -105,8 +105,8 @@ def explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
 
 
 def describe_settings(name: str, choices: Mapping[str, str]) -> str:
-    """The part of a message that says which settings are allowed in place of this unknown one;
-    empty if conf/ does not know the option.
+    """The part of a message that says which settings are allowed in place of an unknown one; empty
+    if conf/ does not know the option.
 
     choices: group -> option of the job.
 

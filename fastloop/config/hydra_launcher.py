@@ -48,7 +48,7 @@ def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
     # positional arguments at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
     sys.argv[1:] = [*line.flags, *pass_to_own_code(line.overrides)]
     full_error = os.environ.get(FULL_ERROR)
-    # With this, hydra.main raises errors, instead of printing them and exiting.
+    # With this variable, hydra.main raises errors, instead of printing them and exiting.
     os.environ[FULL_ERROR] = "1"
     try:
         conf = str(resource_folder("conf"))
@@ -87,7 +87,7 @@ def measure_by_launcher(
         combination = combination_of(cfg, hydra_conf)
         folder = Path(hydra_conf.runtime.output_dir)
         number = int(folder.name)
-        # Hydra itself has composed it, with the defaults that `compose_combinations` has replaced.
+        # Hydra itself has composed `cfg`, with the defaults that `compose_combinations` replaces.
         composed = combinations[number]
         values = fit_alike(combination.values, composed.values)
         combination = replace(combination, values=values, choices=composed.choices)

@@ -37,7 +37,7 @@ LISTED = "allowed: what `fastloop list settings` and `fastloop list` show"
 """The allowed names at the top level, of which there are more than a line can hold."""
 INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
 """The allowed forms of values that refer to other values, for messages."""
-SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
+OVERRIDE_START = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
 NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
@@ -76,12 +76,15 @@ ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "none_required": lambda _: "null",
 }
 """Type of an error of pydantic -> the allowed values, as a function of the error's context."""
-TEXTS = {"resume": "the folder of a sweep, or last", "baseline": "the name of a job or a loader"}
-"""Name of a setting with text of a certain kind -> the allowed values."""
+ALLOWED_TEXTS = {
+    "resume": "the folder of a sweep, or last",
+    "baseline": "the name of a job or a loader",
+}
+"""Name of a setting that takes only certain texts -> the allowed values."""
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 UNEXPECTED = ("unexpected_keyword_argument", "unexpected_positional_argument")
 """Types of pydantic's errors for a setting that is missing, and for one that does not exist."""
-CALLED = ("__call__", "__len__", "__getitem__", "__iter__")
+SPECIAL_METHODS = ("__call__", "__len__", "__getitem__", "__iter__")
 """Special methods that a Protocol may ask for."""
 
 
@@ -160,7 +163,7 @@ def _not_an_override(error: OverrideParseException) -> str:
     """The message for an override that Hydra's grammar does not allow."""
     shown = error.override or "''"
     words = shown.split()
-    if len(words) > 1 and all(SETTING.match(word) for word in words):
+    if len(words) > 1 and all(OVERRIDE_START.match(word) for word in words):
         return f"{shown}: these are several arguments; allowed: each by itself, without quotes"
     hint = "a value with special characters is put in two pairs of quotes: 'name=\"value\"'"
     return f"{shown}: overrides have the form name=value; {hint}"
@@ -303,8 +306,8 @@ def _setting_message(name: str, details: Sequence[Any], listed: str) -> str:
         is_own = own[0]["type"] in ("value_error", "assertion_error")
         text = message if is_own else "this value is not allowed"
         return f"{name}={format_value(own[0]['input'])}: {text}" if own[0]["loc"] else text
-    if first["type"] == "string_type" and name in TEXTS:
-        return f"{name}={format_value(first['input'])}: allowed: {TEXTS[name]}"
+    if first["type"] == "string_type" and name in ALLOWED_TEXTS:
+        return f"{name}={format_value(first['input'])}: allowed: {ALLOWED_TEXTS[name]}"
     allowed = dict.fromkeys(ALLOWED[each["type"]](each.get("ctx", {})) for each in details)
     return f"{name}={format_value(first['input'])}: allowed: {' or '.join(allowed)}"
 
@@ -355,5 +358,5 @@ def _members(kind: str) -> set[str]:
         for cls in protocol.__mro__
         if getattr(cls, "_is_protocol", False)
         for name in (*vars(cls), *getattr(cls, "__annotations__", {}))
-        if not name.startswith("_") or name in CALLED
+        if not name.startswith("_") or name in SPECIAL_METHODS
     }

@@ -16,19 +16,20 @@ from fastloop.config.hydra_api import CONFIG_NAME, compose_api, hydra_compose
 from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
 
-OF_FILES = {"--config-path", "--config-name", "--config-dir"}
-WITH_CFG = OF_FILES | {"--cfg", "--package", "--resolve"}
+FILE_FLAGS = {"--config-path", "--config-name", "--config-dir"}
+"""Flags that name the user's own yaml files."""
+WITH_CFG = FILE_FLAGS | {"--cfg", "--package", "--resolve"}
 """Flags that may stand beside --cfg."""
-WITH_INFO = OF_FILES | {"--info"}
+WITH_INFO = FILE_FLAGS | {"--info"}
 """Flags that may stand beside --info."""
 WITH_CONFIG = ("all", "config")
 """Values of --info that show the configuration."""
 
 
 def config_text(line: CommandLine) -> str | None:
-    """The text that --cfg prints; None for a line without --cfg, or with further questions.
+    """The text that --cfg prints; None for a line without --cfg, or with other questions.
 
-    A store that gives way to the samples, as with a collate of the user's own, is still in it: this
+    A store that the job leaves out, as with a collate of the user's own, is still in the text: this
     is decided when the job is built.
 
     Raises ConfigError for a package that is not there, and Hydra's exceptions.
@@ -75,7 +76,7 @@ def _flags_of(line: CommandLine) -> set[str]:
 
 
 def _read_flags(line: CommandLine) -> argparse.Namespace:
-    """The values of the flags that ask for the configuration; None for one that is not there."""
+    """The values of the flags that ask for the configuration; None for a flag that is not there."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--cfg", "--info", "--package"):
         parser.add_argument(flag)

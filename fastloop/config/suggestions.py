@@ -101,13 +101,13 @@ FLAG_WORDS: Mapping[str, str] = {
     "open": "fastloop report --open opens the report of the newest sweep",
 }
 """Flag of other programs -> hint at the command that does the same here."""
-SAME = (
+SYNONYMS = (
     ("root", "path", "folder", "dir", "directory", "data_dir", "data_root", "data"),
     ("count", "num_samples", "samples", "length", "n"),
     ("num_threads", "threads", "num_workers", "workers"),
     ("size", "resize", "image_size", "shape"),
 )
-"""Synonyms. The first one that is the name of a setting is suggested."""
+"""Groups of synonyms. The first of a group that is the name of a setting is suggested."""
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def same_setting(last: str, known: Iterable[str]) -> str:
     """The known setting with a synonym of `last` as the last part of its name; empty if there is
     none."""
     by_last = {each.rpartition(".")[2]: each for each in known}
-    for words in SAME:
+    for words in SYNONYMS:
         if last in words:
             return next((by_last[word] for word in words if word in by_last), "")
     return ""

@@ -30,7 +30,7 @@ MOST_CANDIDATES = 100_000
 are combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """Name of a setting -> name=value for every value that is tried."""
-FILE = "tune.yaml"
+DEFAULTS_FILE = "tune.yaml"
 TRIED = "tried"
 """The file of the defaults in conf/, and its entry for the default space."""
 
@@ -38,7 +38,7 @@ TRIED = "tried"
 @cache
 def tune_defaults() -> dict[str, Any]:
     """Read the content of conf/tune.yaml."""
-    values: Any = OmegaConf.to_container(OmegaConf.load(resource_folder("conf") / FILE))
+    values: Any = OmegaConf.to_container(OmegaConf.load(resource_folder("conf") / DEFAULTS_FILE))
     return values
 
 

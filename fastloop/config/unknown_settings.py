@@ -18,14 +18,14 @@ from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import describe_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 
-STORE = "store@loader.store"
+STORE_GROUP = "store@loader.store"
 """The group of the store of a loader."""
 
 
 def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
     """Raise ConfigError for a setting that neither the job nor its option has.
 
-    Hydra refuses it as well, unless it is written with a plus.
+    Hydra refuses such a setting as well, unless it is written with a plus.
     """
     groups = group_names()
     top = {*groups, *(setting.name for setting in settings())}
@@ -33,10 +33,10 @@ def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
     for combination in combinations:
         values, choices = combination.values, combination.choices
         _refuse("", values, top, choices)
-        for group in (*groups, STORE):
-            node = values.get(group) if group != STORE else values["loader"].get("store")
+        for group in (*groups, STORE_GROUP):
+            node = values.get(group) if group != STORE_GROUP else values["loader"].get("store")
             option = choices.get(group, "")
-            # Jobs of a sweep have few options in common with many values.
+            # The jobs of a sweep have few options, though they may have many values.
             if isinstance(node, dict) and (key := (group, option, *node)) not in seen:
                 seen.add(key)
                 _refuse_of_option(group, option, node, choices)

@@ -37,11 +37,11 @@ WRAPPERS = {
     "transform": "fastloop.options.transform.user.UserTransform",
 }
 """Group -> the option that wraps a user object. For datasets, it is `dataset=custom`."""
-FUNCTIONS = ("collate", "transform")
+SAMPLE_FUNCTIONS = ("collate", "transform")
 """Groups in which a user object is a function of samples."""
-OWN = "fastloop.options."
+OWN_OPTIONS = "fastloop.options."
 """Start of the names of fastloop's own classes of options."""
-CUSTOM = "fastloop.options.dataset.custom.CustomDataset"
+CUSTOM_DATASET = "fastloop.options.dataset.custom.CustomDataset"
 """The `_target_` of the option that opens a user's Dataset."""
 
 
@@ -66,7 +66,7 @@ def wrap_target(group: str, node: Any) -> Any:
         # A class that has an option's methods is an option already, and needs no wrapper.
         if _is_option(group, user_object):
             return kwargs | settings | {"_target_": target}
-        (check_callable if group in FUNCTIONS else check_usable)(target)
+        (check_callable if group in SAMPLE_FUNCTIONS else check_usable)(target)
     except ValueError as error:
         shown = "null" if node["_target_"] is None else node["_target_"]
         raise ConfigError(f"{group}._target_={shown}: {error}") from None
@@ -95,10 +95,10 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
     """Raise ConfigError for a wrong name or argument, if the node names an object of the user's."""
     target, setting, prefix = node.get("_target_"), f"{group}._target_", group
     arguments = without_requirements(node)
-    if target == CUSTOM:
+    if target == CUSTOM_DATASET:
         target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
         arguments = node["kwargs"] or {}
-    if not isinstance(target, str) or not target or target.startswith(OWN):
+    if not isinstance(target, str) or not target or target.startswith(OWN_OPTIONS):
         return
     try:
         parameters = read_parameters(target)
@@ -128,7 +128,7 @@ def _refuse_arguments(
         meant = closest_name(name, known)
         hint = f"{suggest(f'{prefix}.{meant}')} " if meant else ""
         # The first argument of a function of samples is the sample.
-        first = known[:1] if prefix in FUNCTIONS and meant not in known[:1] else []
+        first = known[:1] if prefix in SAMPLE_FUNCTIONS and meant not in known[:1] else []
         named = [each for each in known if each not in parameters.required & {*first}]
         allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
         text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
@@ -161,7 +161,7 @@ def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
         group
         for group in OPTION_METHODS
         for text in overrides
-        if text.lstrip("+").startswith(f"{group}._target_=") and f"={OWN}" not in text
+        if text.lstrip("+").startswith(f"{group}._target_=") and f"={OWN_OPTIONS}" not in text
     }
     return tuple(
         f"++{text.lstrip('+')}" if _group_of_argument(text) in own else text for text in overrides

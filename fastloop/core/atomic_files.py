@@ -18,7 +18,7 @@ from fastloop.core.text import encodable
 def hold_lock(path: Path, before_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of a file or folder; other processes wait until it is released.
 
-    before_wait: called if another process holds it; an error that it raises ends the wait.
+    before_wait: called if another process holds the lock; an error that it raises ends the wait.
     """
     # The lock is a file beside the target, because the target may not exist yet and is replaced by
     # a rename, which would leave waiting processes with the lock of the old file.

@@ -15,7 +15,8 @@ from typing import Literal
 AUTO: Literal["auto"] = "auto"
 """The value of the setting `trials` with which a sweep goes on until its ranking is decided."""
 AUTO_SECONDS = 120.0
-"""Time in seconds after which such a sweep begins no round; the setting `seconds` overrides it."""
+"""Seconds after which a sweep with trials=auto begins no round; the setting `seconds` changes
+them."""
 LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
 """Rounds after which the trials are tested. None precedes the fourth: after three, too little is
 known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""
@@ -34,7 +35,7 @@ def most_trials(trials: int | Literal["auto"]) -> int:
 
 
 def fewest_trials(trials: int | Literal["auto"]) -> int:
-    """The setting may end a sweep only after this many trials."""
+    """The number of trials before which the setting ends no sweep."""
     return LOOKS[0] if trials == AUTO else trials
 
 

@@ -37,7 +37,7 @@ class Execution(Protocol):
     """Runs a model's steps: eagerly, compiled, or as a graph."""
 
     def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:
-        """Raise Unsupported for benchmarks or settings that it can't run on this machine."""
+        """Raise Unsupported for benchmarks or settings that can't be run on this machine."""
         ...
 
     def forward(self, module: torch.nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
@@ -66,7 +66,7 @@ class Setup:
     precision: str
     pair: ExtractPair = tuple
     """Extracts (inputs, targets) from a batch that is not a pair itself, see
-    trial/job_context.py."""
+    trial/model_input.py."""
 
 
 @runtime_checkable

@@ -67,16 +67,16 @@ class QuotaPeriods(NamedTuple):
 
 
 def count_periods(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> QuotaPeriods:
-    """The periods so far of the process's cgroup that was throttled most; none if no group has a
-    quota."""
+    """The periods so far of the process's cgroup that was throttled most; both numbers are 0 if no
+    group has a quota."""
     counts = [_read_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
     return max(counts, default=QuotaPeriods(0, 0))
 
 
 @cache
 def cpu_quota() -> float | None:
-    """The lowest CPU quota of this process's cgroups, in cores; None: no limit. It is read at the
-    first call only."""
+    """The lowest CPU quota of this process's cgroups, in cores; None: no limit. The quota is read
+    at the first call only."""
     return min(cpu_quotas(), default=None)
 
 
@@ -84,7 +84,7 @@ def cpu_quotas(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterat
     """CPU quotas in cores of the cgroups, version 1 or 2, that this process is a member of."""
     for folder in _groups(cgroups, membership, "cpu"):
         # cpu.max is version 2: "<quota> <period>", both in microseconds, the quota "max" without a
-        # limit. Version 1 has a file for each, and the quota -1 without a limit.
+        # limit. Version 1 has a file for each number, and the quota -1 without a limit.
         try:
             quota, period = (folder / "cpu.max").read_text().split()
         except (OSError, ValueError):
@@ -110,7 +110,7 @@ def memory_limits(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Ite
 
 
 def memory_left(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[int]:
-    """Bytes left below the limit of each of these cgroups.
+    """Bytes left below the limit of each cgroup of `memory_limits`.
 
     Pages of the page cache don't count as used: the kernel drops them when memory is short.
     """

@@ -23,8 +23,8 @@ class LadderRow:
     share: Estimate
     """`exposed_ms` as a share of the epoch."""
     hidden_ms: float | None
-    """Milliseconds per batch of the rest of its work, which costs no time because the loop steps or
-    another worker works meanwhile; None: unknown."""
+    """Milliseconds per batch of the rest of the part's work, which costs no time because the loop
+    steps or another worker works meanwhile; None: unknown."""
     sure_greatest: float
     """Probability, from 0 to 1, that no other part except the step is greater."""
 
@@ -55,8 +55,8 @@ class Ladder:
     """Relative standard deviation of a pass, without the noise that all passes of a round share."""
     slower_steps: Estimate | None
     """Share of the epoch by which steps are slower if they alternate with loading than if they
-    follow each other. It comes from a second method, the time in next(); None if loading overlaps
-    steps."""
+    follow each other. A second method, the time in next(), tells this share; None if loading
+    overlaps steps."""
     rounds: int
 
 
@@ -97,11 +97,11 @@ class Cause:
     name: str
     """One of fastloop.explain.cause_names."""
     is_found: bool | None
-    """True if it is a cause of this job's time, False if it is not, None if that is unknown."""
+    """True if the job's time has this cause, False if it does not, None if that is unknown."""
     text: str
-    """The known facts about it."""
+    """The known facts about the cause."""
     advice: str = ""
-    """The change that removes it; empty if it was not found, or if `text` names the change."""
+    """The change that removes the cause; empty if that was not found, or if `text` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,8 @@ class Explanation:
     loader_samples_per_s: float
     """Rate of the loader alone, without steps."""
     limit_samples_per_s: float | None
-    """Rate at which this machine can do that kind of work; None if no such limit is measured."""
+    """Rate at which this machine can do the loader's kind of work; None if no such limit is
+    measured."""
     limit_origin: LimitOrigin | None
     verdict: Verdict
     ladder: Ladder

@@ -15,10 +15,10 @@ def rounds(
 ) -> Iterator[tuple[int, list[Key]]]:
     """Yield (trial number, keys in the order in which they run that trial), round by round.
 
-    num_trials: number of trials of each key. The keys that are left come first in turn, so each one
-    does so equally often if there are as many rounds as keys, or a multiple of them. The order of
-    the others is random, but the same in every process. See google/benchmark#1026 and asv's guide
-    to tuning.
+    num_trials: number of trials of each key. The keys that have trials left come first in turn, so
+    each one does so equally often if the number of rounds is a multiple of the number of keys. The
+    order of the others is random, but the same in every process. See google/benchmark#1026 and
+    asv's guide to tuning.
     interleave=False: yield all trials of a key, one at a time, before those of the next key.
     """
     if not interleave:

@@ -12,8 +12,9 @@ from fastloop.core.types import option
 TORCH_PREFETCH = 2
 """DataLoader's own prefetch_factor, which `prefetch_factor=null` stands for."""
 DEEP_PREFETCH = 8
-"""The longer queue that tune tries. explain and attach predict its gain: it hides slow batches that
-come now and then. No measurement speaks for 8 rather than another number."""
+"""The prefetch_factor of a longer queue, which hides slow batches that come now and then. tune
+tries it, and explain and attach predict its gain. No measurement speaks for 8 rather than another
+number."""
 WORKERS_FOR_WAITING = (8, 16, 32)
 """Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O."""
 
@@ -33,12 +34,12 @@ class LoadingSetting:
     """True if the setting has no effect without workers: a job without workers is unsupported if
     its value differs from the default."""
     serves_prefetching: bool = False
-    """True if a process that prefetches to the device (device_prefetch_by=process) uses it too."""
+    """True if a process that prefetches to the device (device_prefetch_by=process) has it, too."""
     is_tunable: bool = True
     """True if `fastloop tune` may change it."""
     tried: tuple[Any, ...] = ()
     """Values that `fastloop tune` tries unless `space=` names others; conf/tune.yaml has them as
-    well. Empty: tune tries it only if it is named."""
+    well. Empty: tune tries the setting only if `space=` names it."""
     is_modelled: bool = False
     """True if explain's model of a loader predicts the effect of a change."""
 

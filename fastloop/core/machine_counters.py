@@ -1,45 +1,27 @@
-"""Readings of the system's counters: CPU time of all cores and of each process, pressure, load, and
-processes that were killed for lack of memory."""
+"""Readings of the system's counters: CPU time of cores and processes, pressure, load, and the
+number of processes that were killed for lack of memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import psutil
 
+from fastloop.core.process_times import ProcessTimes, read_processes, shows_kernel
 from fastloop.core.spans import now_ns, wall_ms
 
 PROC = Path("/proc")
 LEAST_SECONDS = 0.2
 """No figure of CPU time rests on a shorter stretch: the system counts CPU time in ticks of 10 ms, a
 twentieth of it."""
-INIT = 1
-"""Process id of the first process, which waits for the ended children of others."""
-KERNEL = 2
-"""Process id of Linux's kthreadd, the parent of all kernel threads."""
-
 Resource = Literal["cpu", "io", "memory"]
 RESOURCES: tuple[Resource, ...] = ("cpu", "io", "memory")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessTimes:
-    """CPU seconds of a process so far."""
-
-    parent: int
-    name: str
-    started: int
-    """Differs between processes that had the same id one after the other."""
-    own_s: float
-    ended_children_s: float
-    """CPU seconds of the ended children that it waited for, and of their ended children."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +31,7 @@ class Counters:
     root: int
     """Process id of this command; the work of its descendants is its own work, too."""
     cores: int
+    """Number of cores on which this process may run."""
     total_s: float
     """Time of all these cores, idle or not; 0 if the system does not report it."""
     busy_s: float
@@ -61,7 +44,8 @@ class Counters:
 
 
 def process_begun_ns() -> int:
-    """The time on `now_ns`'s clock when this process began, so that its imports count."""
+    """When this process began, on the clock of `now_ns`. A time that is measured from there
+    includes its imports."""
     # The system knows the time of creation on the wall clock only.
     age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
     return now_ns() - int(1e6 * age_ms)
@@ -79,7 +63,7 @@ def read_counters(
     # The processes are read before the totals. So between two readings, the totals and this process
     # both grow by the time of one reading, which cancels when other programs' time is computed.
     cpus = _usable_cpus() if cpus is None else cpus
-    processes = _read_processes(proc)
+    processes = read_processes(proc)
     times, is_all = _read_cpus(proc, cpus)
     total_s, busy_s, stolen_s = (sum(column) for column in zip(*times, strict=True))
     return Counters(
@@ -125,11 +109,6 @@ def cpu_seconds() -> float:
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
-
-
-def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:
-    """True if kernel threads are visible; in a container with its own process ids they are not."""
-    return KERNEL in processes and processes[KERNEL].name == "kthreadd"
 
 
 def _usable_cpus() -> set[int]:
@@ -205,87 +184,3 @@ def _read_pressure(proc: Path) -> dict[Resource, float]:
             first = (proc / "pressure" / resource).read_text().splitlines()[0]
             waited_s[resource] = int(first.rpartition("total=")[2]) / 1e6
     return waited_s
-
-
-def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
-    """The processes that this one may see, by their ids."""
-    hertz = os.sysconf("SC_CLK_TCK")
-    found = {}
-    names = os.listdir(proc) if proc.exists() else ()
-    for name in filter(str.isdigit, names):
-        try:
-            # Path would take three times as long as open(); there may be thousands of processes.
-            with open(f"{proc}/{name}/stat", "rb") as file:
-                text = file.read().decode(errors="replace")
-        # The process has ended since the folder was listed.
-        except OSError:
-            continue
-        # The name is in parentheses, and may contain parentheses and blanks itself: the fields
-        # begin after the last one. Numbers as in proc_pid_stat(5), less 3: 4 ppid, 14 to 17 utime,
-        # stime, cutime, cstime, 22 starttime.
-        before, _, after = text.rpartition(") ")
-        fields = after.split()
-        user, system, children_user, children_system = (int(each) / hertz for each in fields[11:15])
-        found[int(name)] = ProcessTimes(
-            parent=int(fields[1]),
-            name=_printable_name(before.partition("(")[2]),
-            started=int(fields[19]),
-            own_s=user + system,
-            ended_children_s=children_user + children_system,
-        )
-    return found
-
-
-def _printable_name(name: str) -> str:
-    """A process's name for a line of text: whatever can't be printed separates words."""
-    # A program may give itself any name (prctl(2), PR_SET_NAME), also with a line feed.
-    return " ".join("".join(each if each.isprintable() else " " for each in name).split())
-
-
-def seconds_spent(
-    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
-) -> dict[int, float]:
-    """CPU seconds between two readings of each process that is still alive, and of its ended
-    children."""
-    # When a child ends, its parent's counter of ended children grows by all that the child ever
-    # used. The part before the first reading, which that reading knows, is subtracted again.
-    ended_s: defaultdict[int, float] = defaultdict(float)
-    for pid, times in before.items():
-        if pid not in after or after[pid].started != times.started:
-            ended_s[_living_ancestor(pid, before, after)] += times.own_s + times.ended_children_s
-    spent = {}
-    for pid, times in after.items():
-        known = before.get(pid)
-        if known is None or known.started != times.started:
-            spent[pid] = times.own_s + times.ended_children_s
-        else:
-            # Negative if a parent has ignored SIGCHLD: then no counter receives the child's time.
-            children_s = times.ended_children_s - known.ended_children_s - ended_s[pid]
-            spent[pid] = times.own_s - known.own_s + max(0.0, children_s)
-    return spent
-
-
-def _living_ancestor(
-    pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
-) -> int:
-    """The nearest ancestor that is alive at the second reading; 0 if there is none."""
-    # Equal start times: the id may have been given to another process meanwhile.
-    while pid in before:
-        pid = before[pid].parent
-        if pid in after and pid in before and after[pid].started == before[pid].started:
-            return pid
-    return 0
-
-
-def process_tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
-    """The process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for pid, times in processes.items():
-        children.setdefault(times.parent, []).append(pid)
-    found = set()
-    waiting = [root] if root in processes else []
-    while waiting:
-        pid = waiting.pop()
-        found.add(pid)
-        waiting += children.get(pid, [])
-    return found

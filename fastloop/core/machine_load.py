@@ -16,18 +16,15 @@ from dataclasses import field
 from pydantic.dataclasses import dataclass
 
 from fastloop.core import stats
-from fastloop.core.machine_counters import (
+from fastloop.core.machine_counters import LEAST_SECONDS, Counters, Resource, read_counters
+from fastloop.core.number_text import show_fine_percent
+from fastloop.core.process_times import (
     INIT,
     KERNEL,
-    LEAST_SECONDS,
-    Counters,
-    Resource,
     process_tree,
-    read_counters,
     seconds_spent,
     shows_kernel,
 )
-from fastloop.core.number_text import show_fine_percent
 
 QUIET_SHARE = 0.05
 """Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
@@ -91,7 +88,7 @@ class LoadSummary:
     """CPU time per second that the host of a virtual machine gave to others, the highest of all
     stretches."""
     memory_pressure: float = 0.0
-    """The highest of all stretches."""
+    """Share of the time in which some program waited for memory, the highest of all stretches."""
     busiest: tuple[str, ...] = ()
     """Names of the programs that used most in the stretches that were not quiet."""
 

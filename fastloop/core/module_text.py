@@ -37,11 +37,11 @@ class ModuleText:
     """The names that the text of a module shows."""
 
     names: Mapping[str, Definition]
-    """The names that it defines; None if it is not clear what a name stands for."""
+    """The names that the module defines; None if it is not clear what a name stands for."""
     is_open: bool
-    """True if it may have further names."""
+    """True if the module may have further names."""
     is_dynamic: bool = False
-    """True if it may change names of its own or of other modules."""
+    """True if the module may change names of its own or of other modules."""
 
 
 @cache
@@ -68,7 +68,7 @@ class _NameVisitor(ast.NodeVisitor):
         self.top = frozenset(tree.body)
         self.names: dict[str, Definition] = {}
         self.changed = set[str]()
-        """Names of objects whose attributes are set, or that something else is given."""
+        """Names of objects whose attributes are set, or that are passed to something else."""
         self.called = set[str]()
         """Names of objects whose methods are called."""
         self.is_open = False
@@ -97,7 +97,7 @@ class _NameVisitor(ast.NodeVisitor):
                     self._bind(name, None)
             self._note_changes(inner)
         for decorator in node.decorator_list:
-            # What it is given; a plain name is only called.
+            # A decorator that is a plain name is only called; the arguments of a call may change.
             if isinstance(decorator, ast.Call):
                 self.visit(decorator)
 
@@ -119,7 +119,7 @@ class _NameVisitor(ast.NodeVisitor):
         self._note_changes(node)
 
     def visit_Match(self, node: ast.Match) -> None:
-        """Patterns bind names in many ways."""
+        """Take any name to be possible: patterns bind names in many ways."""
         self.is_open = self.is_dynamic = True
         self.generic_visit(node)
 
@@ -151,7 +151,7 @@ class _NameVisitor(ast.NodeVisitor):
     def generic_visit(self, node: ast.AST) -> None:
         """Bind variables."""
         if isinstance(node, ast.Name):
-            # What else has the object, as a list or a function has, may change it.
+            # Whatever else holds the object, such as a list or a function, may change it.
             if isinstance(node.ctx, ast.Load):
                 self.changed.add(node.id)
             else:
@@ -160,7 +160,7 @@ class _NameVisitor(ast.NodeVisitor):
         super().generic_visit(node)
 
     def _bind(self, name: str, node: Definition) -> None:
-        # Of two definitions, either may be the one that counts; one under `if` or in `try` may not.
+        # Of two definitions, either may count; a definition under `if` or in `try` may not count.
         is_clear = node in self.top and name not in self.names
         self.names[name] = node if is_clear else None
         self.is_open = self.is_open or name == "__getattr__"
@@ -176,7 +176,7 @@ class _NameVisitor(ast.NodeVisitor):
             self.is_dynamic = self.is_dynamic or is_given
         elif isinstance(node, ast.Attribute):
             is_set = not isinstance(node.ctx, ast.Load)
-            # The object may have a second name, as `self` or `cls` are.
+            # The object may have a second name, such as `self` or `cls`.
             of_signature = is_set and node.attr in SIGNATURE_NAMES
             is_table = node.attr in DYNAMIC or ast.unparse(node) in ("sys.path", "sys.modules")
             self.is_dynamic = self.is_dynamic or of_signature or is_table

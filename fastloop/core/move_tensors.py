@@ -1,4 +1,4 @@
-"""Rebuilds trees with other tensors in place of theirs, such as tensors on another device.
+"""Rebuild trees with other tensors in place of theirs, such as tensors on another device.
 
 Leaves other than tensors pass through unchanged, as in torch's pytree. They are rejected if they
 hold tensors, which would silently stay on their device.
@@ -16,7 +16,7 @@ import optree
 import torch
 
 from fastloop.core.trees import (
-    PLAIN,
+    PLAIN_LEAVES,
     entries_of,
     is_packed,
     is_tensor_collection,
@@ -26,7 +26,7 @@ from fastloop.core.types import Tree, Unsupported
 
 Move = Callable[[Any], Any]
 
-CODE = (type, ModuleType, FunctionType)
+SHARED_KINDS = (type, ModuleType, FunctionType)
 """Kinds of objects that the whole program shares: nothing inside of them belongs to a leaf."""
 
 
@@ -39,16 +39,18 @@ def map_tensors(
     Raises Unsupported for a leaf that holds tensors.
     """
 
-    def place(node: Tree) -> Tree:
+    def rebuild_inside(node: Tree) -> Tree:
         return optree.tree_map(move, node, is_leaf=is_packed)
 
     def move(leaf: Any) -> Any:
-        return function(leaf) if isinstance(leaf, torch.Tensor) else rebuild(leaf, place, apply)
+        if isinstance(leaf, torch.Tensor):
+            return function(leaf)
+        return rebuild(leaf, rebuild_inside, apply)
 
     def apply(collection: Any) -> Any:
         return collection.apply(function, device=device or collection.device)
 
-    return place(tree)
+    return rebuild_inside(tree)
 
 
 def split_tensors(
@@ -63,7 +65,12 @@ def split_tensors(
     # Else the tree is traversed twice, in the same order: once to collect the tensors inside of
     # containers that optree treats as leaves, and once to put the others in their places.
     tensors: list[torch.Tensor] = []
-    map_tensors(lambda tensor: tensors.append(tensor) or tensor, tree)
+
+    def collect(tensor: torch.Tensor) -> torch.Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    map_tensors(collect, tree)
 
     def join(moved: Iterable[torch.Tensor]) -> Tree:
         remaining = iter(moved)
@@ -72,8 +79,11 @@ def split_tensors(
     return tensors, join
 
 
-def leaf_mover(device: torch.device, non_blocking: bool, place: Move) -> Move:
-    """A function for a tree_map to call on each leaf; `place` applies that tree_map to a tree."""
+def leaf_mover(device: torch.device, non_blocking: bool, rebuild_inside: Move) -> Move:
+    """A function for a tree_map to call on each leaf.
+
+    rebuild_inside: applies that tree_map to the parts of a leaf that is a container.
+    """
 
     def move_whole(collection: Any) -> Any:
         return collection.to(device, non_blocking=non_blocking)
@@ -81,24 +91,25 @@ def leaf_mover(device: torch.device, non_blocking: bool, place: Move) -> Move:
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=non_blocking)
-        return rebuild(leaf, place, move_whole)
+        return rebuild(leaf, rebuild_inside, move_whole)
 
     return move
 
 
-def rebuild(node: Any, place: Move, move_whole: Move) -> Any:
-    """Rebuild a node that is not a tensor from the parts that `place` returns; a leaf is unchanged.
+def rebuild(node: Any, rebuild_inside: Move, move_whole: Move) -> Any:
+    """Rebuild a node that is not a tensor; a leaf is unchanged.
 
-    move_whole: moves a tensordict. Raises Unsupported for a leaf that holds tensors or arrays.
+    rebuild_inside: rebuilds the parts of a container. move_whole: moves a tensordict.
+    Raises Unsupported for a leaf that holds tensors or arrays.
     """
-    if isinstance(node, PLAIN):
+    if isinstance(node, PLAIN_LEAVES):
         return node
     if is_tensor_collection(node):
         check_entries(node)
         return move_whole(node)
     if container := open_container(node):
         parts, close = container
-        return close(place(parts))
+        return close(rebuild_inside(parts))
     if holds_tensors(node):
         raise Unsupported(_leaf_error(node))
     return node
@@ -129,7 +140,7 @@ def holds_tensors(leaf: object) -> bool:
         node = waiting.pop()
         if isinstance(node, torch.Tensor | np.ndarray):
             return True
-        if id(node) not in reached and not isinstance(node, CODE):
+        if id(node) not in reached and not isinstance(node, SHARED_KINDS):
             reached.add(id(node))
             waiting += gc.get_referents(node)
     return False

@@ -22,7 +22,7 @@ class OpenIterators:
     _references: list[weakref.ref[Any]] = field(default_factory=list, init=False)
 
     def start(self, iterable: Iterable[T]) -> Iterator[T]:
-        """The iterable's own iterator, so that a timed window calls nothing else."""
+        """Note the iterable's own iterator, and return it: a timed window calls nothing else."""
         iterator = iter(iterable)
         self._references = [
             each for each in self._references if each() is not None and each() is not iterator

@@ -58,14 +58,14 @@ pip install zarr
     module: str
     """The name that is imported."""
     option: str
-    """The option that needs it, such as `store=zarr`."""
+    """The option that needs the library, such as `store=zarr`."""
     install: str
-    """The commands that install it."""
+    """The commands that install the library."""
 
     def check(self) -> None:
-        """Raise Unsupported, with the commands that install it, if it is missing.
+        """Raise Unsupported, with the commands that install the library, if it is missing.
 
-        It is not imported.
+        The library is not imported.
         """
         # find_spec imports the packages around a module, and fails without them.
         package = self.module.partition(".")[0]
@@ -75,9 +75,9 @@ pip install zarr
             )
 
     def load(self, module: str = "") -> Any:
-        """Import it, or the module of it with this name.
+        """Import the library, or its module with this name.
 
-        Raises Unsupported, with the commands that install it, if that fails.
+        Raises Unsupported, with the commands that install the library, if the import fails.
         """
         name = module or self.module
         try:

@@ -140,8 +140,8 @@ def holm(p_values: np.ndarray, level: float) -> np.ndarray:
 def trials_needed(logs: np.ndarray, effect: float) -> int:
     """Trials of each job at which a difference of `effect` would be significant, at most 10,000.
 
-    logs: (jobs, rounds) so far, two or more of each; effect: a difference of logarithms. Rough,
-    since the noise is known roughly after few rounds.
+    logs: (jobs, rounds) so far, two or more of each; effect: a difference of logarithms. The
+    number is rough, since few rounds show the noise only roughly.
     """
     jobs = len(logs)
     trials = np.arange(2, MOST_TRIALS + 1)

@@ -18,7 +18,7 @@ from fastloop.core.protocols import Collate, Order, Store, Transform
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 
-OWN = "fastloop."
+OWN_MODULES = "fastloop."
 """Start of the names of fastloop's own modules."""
 CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
 """Entries of a loader's `honours`: it accepts a collate that takes samples as they are, or one that
@@ -132,7 +132,7 @@ def without_store(loader: Loader) -> Loader | None:
         return None
     except Exception:
         # Loaders of other packages may refuse with any error; one of fastloop's own is a fault.
-        if type(loader).__module__.startswith(OWN):
+        if type(loader).__module__.startswith(OWN_MODULES):
             raise
         return None
 
@@ -152,7 +152,7 @@ def check_honoured(
 
     honours: settings that the loader honours besides those that every loader does: fields of
     LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
-    of_samples: those that it honours if its store is null.
+    of_samples: the settings that the loader honours if its store is null.
     """
     ignored = {
         name: getattr(plan.loading, name)
@@ -172,7 +172,7 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message: it names a loader that has the setting, a function of samples."""
+    """The end of a message, which names a loader that has this setting: a function of samples."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None

@@ -32,7 +32,7 @@ class PreparedData:
     num_classes: int | None = None
     """Number of classes; None: the samples have no class labels."""
     seconds: float = 0.0
-    """Seconds that writing the store took, even if it is reused now; 0 without a store."""
+    """Seconds that writing the store took, even if the store is reused now; 0 without one."""
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, if such samples may be skipped."""

@@ -66,8 +66,8 @@ class RaggedDataset(Protocol):
     """A dataset of samples that may differ in the first dimension of their leaves."""
 
     ragged: bool | None
-    """True if they differ. All samples of a dataset without this attribute have one shape. None: it
-    is not known until collate=pad is chosen, see config/store_choice.py."""
+    """True if the lengths differ. All samples of a dataset without this attribute have one shape.
+    None: not known until collate=pad is chosen, see config/store_choice.py."""
 
 
 @runtime_checkable

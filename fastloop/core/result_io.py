@@ -25,7 +25,7 @@ _adapter = pydantic.TypeAdapter(Result)
 
 
 def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
-    """The JSON Schema of result.json, as result.schema.json has it, or of another file."""
+    """The JSON Schema of result.json, which result.schema.json holds, or of another file."""
     schema = adapter.json_schema(mode="serialization")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1) + "\n"

@@ -19,8 +19,8 @@ import numpy as np
 CORRELATIONS = tuple(tenth / 10 for tenth in range(10))
 """Correlations of successive trials that are thought possible."""
 PRIOR = (0.56, 0.06, 0.06, 0.06, 0.06, 0.05, 0.05, 0.04, 0.03, 0.03)
-"""The probability of each of them before anything is measured. Measured trials, each less the
-median of its round, are independent: the 141 cells of a round of the suite are e^61 times as
+"""The probability of each of CORRELATIONS before anything is measured. Measured trials, each less
+the median of its round, are independent: the 141 cells of a round of the suite are e^61 times as
 probable with a correlation of 0 as with one of 0.9. The others have weights at which at most 5 % of
 sweeps make a false claim with correlations up to 0.6. See experiments/auto_trials/README.md."""
 NO_NOISE = 1e-20

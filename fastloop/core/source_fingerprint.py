@@ -30,7 +30,7 @@ def source_fingerprint(thing: object) -> str:
         if path and name not in files:
             files[name] = path
             _add_imported(path, sys.modules[name].__package__ or "", files)
-    # They are sorted, so that the order in which imports are found has no effect.
+    # The names are sorted, so that the order in which imports are found has no effect.
     helpers = sorted(files.keys() - set(names))
     texts = [
         # A source file may declare another encoding than UTF-8.
@@ -42,8 +42,8 @@ def source_fingerprint(thing: object) -> str:
 
 
 def user_class_of(option: object) -> list[str]:
-    """The class of the user's own dataset or store, because several classes of a module have the
-    same name_of; empty for fastloop's own."""
+    """A list with the dotted name of the class of the user's own dataset or store, because several
+    classes of a module have the same name_of; empty for a class of fastloop."""
     kind = type(option)
     is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
     return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []

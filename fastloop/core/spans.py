@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-OFFSETS = 5
-"""Number of attempts of `unix_offset_ns`; the one that was interrupted least counts."""
+OFFSET_TRIES = 5
+"""Number of tries of `unix_offset_ns`; the one that was interrupted least counts."""
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
@@ -39,11 +39,11 @@ class ThreadTime(NamedTuple):
 
     cpu_ns: int
     delay_ns: int
-    """Time in which it could run, and waited for a core."""
+    """Time in which the thread could run, but waited for a core."""
 
     @property
     def runnable_ns(self) -> int:
-        """Time in which it could run, whether it had a core or not."""
+        """Time in which the thread could run, whether it had a core or not."""
         return self.cpu_ns + self.delay_ns
 
     def since(self, before: ThreadTime) -> ThreadTime:
@@ -54,7 +54,8 @@ class ThreadTime(NamedTuple):
 def read_schedule(folder: str) -> ThreadTime:
     """The times of a thread so far.
 
-    folder: of the thread in /proc. Raises OSError if the system counts neither, as only Linux does.
+    folder: the folder of the thread in /proc. Raises OSError if the system does not count these
+    times, as only Linux does.
     """
     # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat".
     with open(f"{folder}/schedstat", "rb") as file:
@@ -63,8 +64,8 @@ def read_schedule(folder: str) -> ThreadTime:
 
 
 def core_delay_ns() -> int:
-    """Time in which the calling thread could run and waited for a core so far, because other
-    threads had all cores; 0 if the system does not count it."""
+    """Nanoseconds so far in which the calling thread could run, but waited for a core, because
+    other threads had all cores; 0 if the system does not count them."""
     with suppress(OSError):
         return read_schedule("/proc/thread-self").delay_ns
     return 0
@@ -92,7 +93,7 @@ def wall_ms() -> int:
 def unix_offset_ns() -> int:
     """Nanoseconds to add to `now_ns` to get the time since 1970, the clock of torch.profiler."""
     offsets = []
-    for _ in range(OFFSETS):
+    for _ in range(OFFSET_TRIES):
         before_ns = now_ns()
         unix_ns = time.time_ns()
         after_ns = now_ns()

@@ -22,7 +22,7 @@ class Stalled(BaseException):
 def limit_stalls(limit_s: float) -> Iterator[None]:
     """Raise Stalled inside the context if note_progress is not called for that many seconds.
 
-    Only in the main thread; in any other thread there is no limit.
+    There is a limit in the main thread only.
     """
     # Python runs handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():

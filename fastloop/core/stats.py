@@ -29,7 +29,8 @@ POSITION = 0.1
 TAIL = 3.0
 TAILS_OF_FEW = {3: 6.0, 4: 5.0}
 """Parameters of the smoothed bootstrap, see `log_interval`. TAILS_OF_FEW replaces TAIL for 3 and 4
-values, which cover 91 and 93 % with TAIL. experiments/intervals/README.md has the coverage."""
+values, whose intervals cover 91 and 93 % with TAIL. experiments/intervals/README.md has the
+coverage."""
 
 
 @dataclass(frozen=True, kw_only=True)

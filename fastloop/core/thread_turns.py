@@ -2,9 +2,9 @@
 and the loop by these numbers, and attach predicts the gain by them."""
 
 HANDOVER_NS, HANDOVER_SHARE = 100_000, 0.3
-"""The cost of a batch that comes from a thread: for its hand-over, and as a share of the time that
-reading it takes in the loop. Python's lock, and torch's redirected functions, take it. Measured in
-experiments/fastloader."""
+"""The additional time of a batch that comes from a thread: nanoseconds for its hand-over, and a
+share of the time in which the loop reads it, which Python's lock and torch's redirected functions
+take. Both were measured in experiments/fastloader."""
 CONFIRMED = 5
 """Threads get a turn once they should have saved time for this number of batches in a row. A single
 batch may be slow because a file was opened, or because the machine was busy."""

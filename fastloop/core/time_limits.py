@@ -59,7 +59,7 @@ class TimedPasses:
         return self.deadline.has_room(self.longest_s)
 
     def run(self, run_pass: Callable[[], T]) -> T:
-        """The result of the pass."""
+        """Run the pass, and return its result."""
         begun_ns = now_ns()
         result = run_pass()
         self.longest_s = max(self.longest_s, seconds_between(begun_ns, now_ns()))

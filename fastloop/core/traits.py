@@ -37,9 +37,9 @@ class DecoderTraits:
 class LoaderTraits:
     """Traits of a loader."""
 
-    even_shares: bool = False
+    has_even_shares: bool = False
     """True if all ranks get the same number of batches, because the plan's order is followed."""
-    on_device: bool = False
+    is_on_device: bool = False
     """True if batches are built on the plan's device."""
     reads_samples: bool = False
     """True if the loader reads the dataset's samples themselves if its store is null."""
@@ -53,7 +53,7 @@ class LoaderTraits:
     shuffles_itself: bool = False
     """True if the loader reads shards as streams. It draws order=random itself, from the samples in
     a buffer, and follows no other order than order=sequential."""
-    is_users: bool = False
+    is_user_code: bool = False
     """True if the loader is the user's own code, so that its kind of work is unknown."""
     unknown_files: str = ""
     """The reason why the loader may read other files than those of its store or dataset; empty if

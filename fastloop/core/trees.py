@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from fastloop.core.types import Tree
 
 TEXTS_AND_NUMBERS = (str, bytes, int, float)
-PLAIN = (*TEXTS_AND_NUMBERS, type(None))
+PLAIN_LEAVES = (*TEXTS_AND_NUMBERS, type(None))
 """Common leaves other than tensors, which hold no tensors."""
 FIRST_ENTRIES = 8
 """Entries of a list that tell whether it is a column of texts or numbers."""
@@ -99,7 +99,7 @@ def _parts(leaf: Any) -> Tree | None:
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
     # These are arrays, and data.ragged.RaggedTensor, which has a dtype as well.
-    if isinstance(leaf, PLAIN) or hasattr(leaf, "dtype"):
+    if isinstance(leaf, PLAIN_LEAVES) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)
     return container[0] if container else None

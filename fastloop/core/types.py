@@ -71,7 +71,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
-    """Another rank failed, or its node can no longer be reached."""
+    """Another rank failed, or the node of a rank can no longer be reached."""
     ERROR = "error"
     """Any other error; the reason begins with the name of its class."""
 

@@ -67,9 +67,9 @@ class Parameters:
 
     names: tuple[str, ...]
     required: frozenset[str]
-    """The names of those without a default."""
+    """The names of the parameters without a default."""
     takes_any: bool
-    """True if it takes arguments of any name."""
+    """True if the class or function takes arguments of any name."""
 
 
 def parameters_of(path: str) -> Parameters | None:

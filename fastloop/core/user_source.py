@@ -69,7 +69,7 @@ class _Module:
 
     @property
     def names(self) -> Mapping[str, Definition]:
-        """The names that it defines."""
+        """The names that the module defines."""
         return self.text.names
 
     @property

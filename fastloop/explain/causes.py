@@ -18,7 +18,7 @@ from fastloop.trial.job import Job
 
 LEAST_COMPUTING_SHARE = 0.25
 """If the CPU time of samples is below this share of their time, they wait, for example for a disk
-or a network. Samples that compute are above it, even if several processes share a core."""
+or a network. Samples that compute are above this share, even if several processes share a core."""
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8

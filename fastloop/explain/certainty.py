@@ -35,8 +35,8 @@ KEPT_RESIDUALS = 0.8
 """The common scale is taken from this share of all residuals, the smallest ones."""
 # With c = 1.28, the 90 % point of a normal z, the estimate is the mean of z^2 below c^2. To first
 # order each residual contributes min(z^2, c^2), which has a variance of 0.39; the mean is 0.35. So
-# the relative variance is 0.39 / 0.35^2 = 3.2 per residual. For the variance of all residuals it
-# is 2, which makes an efficiency of 2 / 3.2.
+# the relative variance is 0.39 / 0.35^2 = 3.2 per residual. For the variance of all residuals
+# the relative variance is 2, which makes an efficiency of 2 / 3.2.
 EFFICIENCY = 0.6
 """Degrees of freedom of the common scale, relative to a variance of all normal residuals."""
 OWN_WEIGHT = 0.7
@@ -59,7 +59,7 @@ class Levels:
     freedom: float
     """Degrees of freedom of the errors."""
     noise: float
-    """Standard deviation of a single pass, relative."""
+    """Relative standard deviation of a single pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def find_levels(seconds: np.ndarray) -> Levels:
     levels, shocks, residuals = _polish(np.log(seconds))
     logs = levels + np.median(shocks)
     # With a single round or a single pass, levels and shocks account for all times. No residual is
-    # left that would show the noise, so it is assumed.
+    # left that would show the noise, so the noise is assumed.
     if rounds == 1 or passes == 1:
         errors = np.full(passes, NOISE_OF_ONE)
         return Levels(logs=logs, errors=errors, freedom=FREEDOM_OF_ONE, noise=NOISE_OF_ONE)

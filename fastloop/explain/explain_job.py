@@ -82,7 +82,7 @@ class _JobPasses:
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
     """A round in which nothing overlaps: one without workers if the job overlaps anything, else the
-    last round of the ladder. If the loader can't be taken apart, the last round stands for it."""
+    last round of the ladder. If the loader can't be taken apart, the last round stands in."""
     rounds: list[Round]
     ladder: Ladder
     without_steps: Measurement
@@ -297,7 +297,7 @@ def _predict(
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
-    """Write timeline.svg and timeline.json to the folder; the figures of the recorded epoch."""
+    """Write timeline.svg and timeline.json to the folder; returns figures of the recorded epoch."""
     write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
     trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)

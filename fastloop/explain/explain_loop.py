@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices with a function that waits for their queued work."""
 SCHEMA = 1
+"""Number of the format of `LoopExplanation.to_json`."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -63,7 +64,7 @@ class LoopExplanation:
     """
 
     verdict: Verdict
-    """`word` names the cause, as "step" or "decode"; `sentences` say it in words."""
+    """`word` names the cause, such as "step" or "decode"; `sentences` describe it."""
     ladder: Ladder
     """The parts of an epoch, with milliseconds a batch and shares of the epoch."""
     device: str
@@ -220,7 +221,7 @@ class _FirstEpoch:
     """A loop, with the findings of its first epoch."""
 
     loop: UserLoop
-    """Its passes have as many batches as this epoch had."""
+    """The loop, with passes of as many batches as the first epoch had."""
     first_batch_s: float
     """Seconds to the first batch."""
     is_whole: bool
@@ -230,7 +231,8 @@ class _FirstEpoch:
 def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstEpoch:
     """Run one epoch, which is cut at WINDOW_S.
 
-    It warms the loop up, and gives the batches that passes without the loader use.
+    The epoch warms the loop up, and yields the batches that passes without the loader use. Raises
+    ValueError for a loader without batches, and TypeError if it can be iterated over only once.
     """
     opened_ns = now_ns()
     host = []

@@ -55,7 +55,8 @@ class ExplainedJob:
     launcher: Launcher
     begin_step: Callable[[str], None]
     expect_steps: Callable[[int], None] = lambda _: None
-    """A function that is called with the number of steps that are left, once it is known."""
+    """A function that is called with the number of steps that are left, once that number is
+    known."""
     whole_batches: int
     """Number of batches in an epoch of the job; passes may run only its beginning."""
 
@@ -76,7 +77,7 @@ class ExplainedJob:
     def with_workers(self, workers: int, context: str | None = None) -> ExplainedJob:
         """The job with that number of workers, at least one.
 
-        context: how they are started; None: as the job says.
+        context: the start method of the workers; None: as the job says.
         """
         context = context or self.job.loading.multiprocessing_context
         settings = {"num_workers": workers, "multiprocessing_context": context}

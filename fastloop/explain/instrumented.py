@@ -72,8 +72,8 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
 
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     marks = StepMarks(context.device)
-    asked = []
-    deliver = _mark_before(context.step_delivery(), context.device, asked)
+    asked_marks = []
+    deliver = _mark_before(context.step_delivery(), context.device, asked_marks)
     deliver = watch_calls(deliver, Part.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
     consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
@@ -90,7 +90,7 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
         stop_ns = now_ns()
     events = log.read()
     if context.device.type == "cuda":
-        events += device_events(marks, asked, zero, start_ns)
+        events += device_events(marks, asked_marks, zero, start_ns)
     return Recording(
         events=[*events, *_edges(events, start_ns, stop_ns)],
         start_ns=start_ns,
@@ -99,21 +99,21 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     )
 
 
-def _mark_before(place: Consumer, device: torch.device, asked: list[Any]) -> Consumer:
-    """The placement, with a mark on the device before each call."""
+def _mark_before(deliver: Consumer, device: torch.device, asked_marks: list[Any]) -> Consumer:
+    """The delivery, with a mark on the device before each call."""
 
     def call(batch: Any) -> Any:
-        asked.append(mark(device))
-        return place(batch)
+        asked_marks.append(mark(device))
+        return deliver(batch)
 
     return call
 
 
-def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -> list[Event]:
+def device_events(marks: StepMarks, asked_marks: list[Any], zero: Any, zero_ns: int) -> list[Event]:
     """Copies and steps as the device ran them, in nanoseconds of the host's clock.
 
-    zero: a mark that the device passed at zero_ns. asked: a mark before each copy; the copy ends at
-    the start of its step.
+    asked_marks: a mark before each copy; the copy ends at the start of its step. zero: a mark that
+    the device passed at zero_ns.
     """
 
     def at_ns(each: Any) -> int:
@@ -121,7 +121,7 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
 
     lane = LaneKey(LaneKind.DEVICE, device=str(marks.device))
     events = []
-    bounds = zip(asked, marks.starts, marks.stops, strict=True)
+    bounds = zip(asked_marks, marks.starts, marks.stops, strict=True)
     for batch, (asked_ns, start_ns, stop_ns) in enumerate(tuple(map(at_ns, e)) for e in bounds):
         events.append(Event(os.getpid(), lane, Part.COPY, asked_ns, start_ns, batch))
         events.append(Event(os.getpid(), lane, Part.STEP, start_ns, stop_ns, batch))

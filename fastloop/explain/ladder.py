@@ -39,7 +39,7 @@ def build_ladder(
     serial: the round without overlap that work_s is from, which tells the start of workers from
     their first load; None if workers don't start in each epoch. loader_shares: seconds of the
     loader without steps relative to the job's, for the same batches, in each measurement; empty:
-    not measured. device: the type of the device of its steps; empty: it is not known.
+    not measured. device: the type of the device of the steps; empty: not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
@@ -144,8 +144,8 @@ def _limit_by_next(
 def _reach_next(
     wait: Estimate, rounds: Sequence[Round], work_s: Mapping[Part, float] | None, device: str
 ) -> Estimate:
-    """The share that a perfect loader saves. If the job overlaps nothing, its interval reaches the
-    time in next()."""
+    """The share that a perfect loader saves. If the job overlaps nothing, the interval of the share
+    reaches the time in next()."""
     # A difference of two noisy steps may fall below the time that the loop was seen to wait. A
     # device that computes while the loop loads hides that time.
     if work_s is not None or device != "cpu":
@@ -195,7 +195,7 @@ def _sampling_rung(times: Mapping[Part, Any]) -> Part:
 def _late_start_s(times: Round, serial: Round | None) -> float:
     """Seconds in which the source of samples starts up, such as a Dataset that opens a file.
 
-    Noise may make it negative in a single round.
+    Noise may make them negative in a single round.
     """
     rung = _sampling_rung(times)
     if serial is None or Part.HAND_OFF not in times or rung not in serial:

@@ -2,8 +2,8 @@
 
 Workers get batches in turn, with at most `prefetch` of them ahead of the loop for each worker, and
 the loop takes them in order. Cores are shared, and so is the interpreter's lock among threads: if
-the running phases want more than there is, all of them slow down by the same factor, and a phase in
-several threads that wait for each other by a power of it.
+the running phases want more than there is, all of them slow down by the same factor. A phase in
+several threads, which wait for each other, slows down by a power of that factor.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 LOCK_CAPACITY = 1.0
 """The interpreter's lock is held by one thread at a time."""
 CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 3.0
-"""If there are f times as many threads as cores, work in one thread takes f times as long, and work
-in two or more of OpenMP's threads f ** (1 + power) times: they wait for each other after each
-operation, so one that lost its core holds up all. Usual and worst values. Steps of four models in
-two threads on two cores had 0.28 to 0.48 of their speed beside a busy process (experiments/attach).
-"""
+"""Usual and worst power. If there are f times as many threads as cores, work in one thread takes f
+times as long, and work in two or more of OpenMP's threads takes f ** (1 + power) times as long: the
+threads wait for each other after each operation, so that one that has lost its core holds up all.
+Steps of four models in two threads on two cores had 0.28 to 0.48 of their speed beside a busy
+process (experiments/attach)."""
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
@@ -26,8 +26,9 @@ MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
 them nothing is predicted. The factor of scripts is less because their predictions have no interval:
 the intervals of a job's gains grow with the miss."""
 LEAST_MISS, LEAST_MISS_OF_OTHERS, LEAST_MISS_OF_SCRIPT = 0.03, 0.06, 0.20
-"""Error of the model even if it gives the time as it is exactly: its standard deviation for a job
-with the same loader, and with another loader; and the error that is printed for a script's loop."""
+"""Error of the model after a change, even if the model gives the time before it exactly: the
+standard deviation for a job with the same loader, and with another loader; and the error that is
+printed for a script's loop."""
 DONE_S = 1e-12
 """A phase with no more than this left is finished: differences of floats don't reach zero."""
 
@@ -39,9 +40,10 @@ class Phase:
     seconds: float
     """Duration if nothing else wants the same resources."""
     cores: float = 1.0
-    """Number of cores that it keeps busy; 0 for a wait, above 1 for work in several threads."""
+    """Number of cores that the phase keeps busy; 0 for a wait, above 1 for several threads."""
     lock: float = 0.0
-    """Share of its time in which it holds the interpreter's lock, which all phases share."""
+    """Share of the phase's time in which it holds the interpreter's lock, which all phases
+    share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +61,12 @@ class Machinery:
     start_s: float = 0.0
     """Time from the start of the epoch until a worker begins its first batch."""
     crowded_power: float = CROWDED_POWER
-    """How much work in several threads suffers if cores are short."""
+    """The power by which work in several threads slows down if cores are short, see
+    CROWDED_POWER."""
 
 
 def is_close(ratio: float, most_missed: float = MOST_MISSED) -> bool:
-    """True if the model is close enough to the time as it is to predict anything.
+    """True if the model is close enough to the measured time to predict the effect of a change.
 
     ratio: the model's time divided by the measured one.
     """

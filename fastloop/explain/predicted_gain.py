@@ -1,8 +1,9 @@
 """The gain of a change by the model of a loader, with its interval.
 
 A predicted gain is uncertain for four reasons. Their variances add up on the logarithmic scale: the
-choice of batches that were timed (a bootstrap), the difference of two passes of them, the errors of
-the model (its miss of the job as it is, and a floor), and the noise of the passes that judge it.
+choice of batches that were timed (a bootstrap), the difference of two passes of these batches, the
+errors of the model (its miss of the job as it is, and a floor), and the noise of the passes that
+judge the prediction.
 experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 
@@ -32,13 +33,13 @@ from fastloop.trial.job import Job
 STORE_LOADER = "np_memmap"
 """A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""Settings of a job; the model can predict changes of these alone."""
+"""The settings of a job of which the model can predict changes."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
 """Settings inside of `loading` that the model follows in the same way."""
 RESAMPLES = 16
 """Samples of the bootstrap, for each change; all changes of a job share them."""
-BEYOND = 1.645
-"""Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
+DEVIATIONS_TO_END = 1.645
+"""Standard deviations from the middle to an end of a 90 % interval of a normal variable."""
 MOST_DIFFERENT = 0.3
 """Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean says
 nothing about a further pass."""
@@ -72,7 +73,7 @@ class Prediction:
 def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
     """Share of an epoch that the job saves, with its interval; None if no measurement tells
     it."""
-    # If the files are warm already, this changes nothing.
+    # If the files are warm already, cache=warm changes nothing.
     if present.cache != "warm" and job == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
     effect = find_effect(job, present, measured)
@@ -177,7 +178,7 @@ def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) ->
     # A realised gain compares two means over as many rounds.
     noise = ladder.noise * math.sqrt(2 / ladder.rounds)
     sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
-    reach = BEYOND * math.hypot(*sources)
+    reach = DEVIATIONS_TO_END * math.hypot(*sources)
     middle, low, high = (1 - math.exp(log_ratio + each) for each in (0.0, reach, -reach))
     return Estimate(value=middle, low=low, high=high, is_interval=True)
 

@@ -123,8 +123,8 @@ def measure_hand_off(
 ) -> dict[int, list[HandOff]]:
     """Times of the hand-off from these numbers of workers, in interleaved rounds.
 
-    ladder: rounds of the job's ladder. If they have the hand-off, they serve for the job's own
-    number of workers.
+    ladder: rounds of the job's ladder. If they have a rung of the hand-off, they are used for the
+    job's own number of workers.
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}

@@ -33,8 +33,8 @@ from fastloop.trial.window import Consumer
 MOST_READY = 8
 """Number of batches that stand in for all others; an epoch repeats them."""
 READY_S = 1.0
-"""Time after which no further batch is made to stand in for others: samples may be very slow."""
-SHARES = 3
+"""Seconds after which no further batch is made to stand in for others: samples may be very slow."""
+TIMED_SHARES = 3
 """Number of copies to shared memory that are timed; the result is their median."""
 
 
@@ -117,7 +117,7 @@ def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
 def share_seconds(batch: Tree) -> float:
     """Median seconds to write a batch to new shared memory, as a worker does to send it."""
     seconds = []
-    for _ in range(SHARES):
+    for _ in range(TIMED_SHARES):
         # A new copy each time, as share_memory_ leaves tensors alone that are shared already.
         copy = map_tensors(lambda leaf: leaf.cpu().clone(), batch)
         start_ns = now_ns()

@@ -32,7 +32,7 @@ there are fewer than FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
 """Seconds during which batches run untimed, and seconds during which they are then timed. Short
 epochs are repeated until LEAST_TIMED_S is reached."""
-CLONES = 5
+TIMED_CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
 """The end of an epoch; None may be a batch, for example of a collate_fn that leaves out broken
@@ -41,7 +41,7 @@ samples."""
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Epochs of one rung in one process; an epoch may be the beginning of the job's."""
+    """Epochs of one rung in one process; each may be only the beginning of an epoch of the job."""
 
     seconds: float
     """Mean seconds of an epoch."""
@@ -95,7 +95,7 @@ class BatchTimes:
 
     @property
     def load_cpu_share(self) -> float:
-        """CPU time of loading the batches, as a share of its time.
+        """CPU time of loading the batches, as a share of the time that loading takes.
 
         Waits for a core do not count: on a busy machine, samples that compute would seem to wait
         for a disk.
@@ -205,7 +205,7 @@ def _clone_seconds(batch: Tree) -> float:
     """Seconds to copy the batch in memory."""
     # The least of a few copies: the first one also maps new memory.
     seconds = []
-    for _ in range(CLONES):
+    for _ in range(TIMED_CLONES):
         start_ns = now_ns()
         map_tensors(torch.clone, batch)
         seconds.append(seconds_between(start_ns, now_ns()))

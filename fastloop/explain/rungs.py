@@ -14,7 +14,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
 
-FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
+FORMAT_NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
 MOST_LISTED = 200
 """Number of files by which the format is judged."""
 
@@ -82,7 +82,7 @@ def describe_decoding(job: Job, prepared: PreparedData) -> str:
     if not reads_images(job):
         return ""
     names = islice(_list_files(prepared.files), MOST_LISTED)
-    counts = Counter(FORMATS.get(path.suffix.lower(), "image") for path in names)
+    counts = Counter(FORMAT_NAMES.get(path.suffix.lower(), "image") for path in names)
     kind = counts.most_common(1)[0][0] if counts else "image"
     decoder = getattr(job.dataset, "decoder", None)
     return f"{kind} decoding by {decoder.library().split()[0]}" if decoder else f"{kind} decoding"

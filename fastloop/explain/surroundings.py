@@ -37,7 +37,7 @@ class Surroundings:
     machine_cores: int
     """Number of the machine's cores, whether the job may use them or not."""
     load_cpu_share: float
-    """CPU time of making a batch in the loop, as a share of its time."""
+    """CPU time of making a batch in the loop, as a share of the time that it takes."""
 
     @property
     def available_cores(self) -> float:
@@ -66,8 +66,8 @@ def look_after(
 ) -> Surroundings:
     """The surroundings of a job after its passes.
 
-    measured: None if the model misses the job, so that it predicts nothing. without_workers: the
-    times of its batches without workers.
+    measured: the input of the model; None if the model misses the job, so that it predicts nothing.
+    without_workers: the times of the job's batches without workers.
     """
     quota, visible = cpu_quota(), count_affinity()
     has_less = quota is not None and quota < visible

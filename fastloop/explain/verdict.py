@@ -15,15 +15,15 @@ WORTH_IMPROVING = 0.10
 of a script's loop. This is a choice and not a measurement; the study in experiments/explain uses
 the same threshold."""
 MOST_UNSURE = 0.25
-"""The verdict is `step` only if the interval of that share ends at or below this. It is above
+"""The verdict is `step` only if the interval of that share ends at or below this value. It is above
 WORTH_IMPROVING because the intervals of few rounds are wide: otherwise many healthy jobs would get
 no verdict."""
 MOST_UNATTRIBUTED = 0.05
 """The greatest share of an epoch, beyond noise, by which the sum of the parts may differ from the
 whole."""
-WIDE = 0.05
+LONGEST_INTERVAL = 0.05
 """Rounds are added if the interval of a part is longer than this share of the epoch."""
-SURE = 0.80
+LEAST_CERTAINTY = 0.80
 """A part is named only if it is the greatest with at least this certainty. In simulated campaigns
 (experiments/verdicts) at most 5 % of the verdicts were wrong. That is fewer than the 20 % that this
 threshold allows, because the part next to a surely greatest one is seldom far below it."""
@@ -41,14 +41,14 @@ LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
 LEAST_LIKELY = 0.05
 """A part is named as perhaps the greatest only if it is at least this certain."""
-MORE = "more rounds (trials=) or a quieter machine tell more"
+ADVICE = "more rounds (trials=) or a quieter machine tell more"
 
 
 def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -> Verdict:
     """The verdict on a job.
 
-    name: of its benchmark. first_batch_s: seconds from opening the loader to its first batch.
-    decoding: words for making a sample; empty if nothing is known of it.
+    name: the name of its benchmark. first_batch_s: seconds from opening the loader to its first
+    batch. decoding: words for making a sample; empty if nothing is known of it.
     """
     phrases = _name_parts(decoding)
     if not _is_sure(ladder):
@@ -95,14 +95,14 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     # rounds may be added.
     if not _is_sure(ladder) or wait.low < WORTH_IMPROVING < wait.high:
         return True
-    return wait.value >= WORTH_IMPROVING and _leading_row(ladder).sure_greatest < SURE
+    return wait.value >= WORTH_IMPROVING and _leading_row(ladder).sure_greatest < LEAST_CERTAINTY
 
 
 def tells_too_little(ladder: Ladder) -> bool:
     """True if the verdict is open, or the cost of some part is not known to a few percent of the
     epoch."""
     # The gain of removing a part depends on its size, even if the verdict is sure.
-    is_wide = any(row.share.high - row.share.low > WIDE for row in ladder.rows)
+    is_wide = any(row.share.high - row.share.low > LONGEST_INTERVAL for row in ladder.rows)
     return is_wide or needs_more_rounds(ladder)
 
 
@@ -122,7 +122,7 @@ def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
     if ladder.slower_steps and ladder.slower_steps.low > ladder.wait_share.value / 2:
         return Part.UNATTRIBUTED, _describe_disagreement(ladder)
     leading = _leading_row(ladder)
-    is_known = leading.sure_greatest >= SURE
+    is_known = leading.sure_greatest >= LEAST_CERTAINTY
     reason = _describe_wait(ladder, phrases, is_known)
     return (leading.rung if is_known else Part.UNATTRIBUTED), reason
 
@@ -234,8 +234,8 @@ def _show_seconds(seconds: float) -> str:
 
 def _describe_noise(ladder: Ladder) -> str:
     if ladder.rounds == 1:
-        return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {MORE}"
-    return f"Passes vary by {show_percent(ladder.noise)} from round to round; {MORE}"
+        return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {ADVICE}"
+    return f"Passes vary by {show_percent(ladder.noise)} from round to round; {ADVICE}"
 
 
 def _sure(row: LadderRow) -> str:

@@ -25,7 +25,7 @@ STEPS_AFTER = 1
 # Torch's threads, which compete among each other or with workers, are the most common cause. The
 # cost of a cold page cache can't be predicted, and is proposed only if files were not in memory.
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
-COMMON = ("num_workers", "decoder")
+COMMON_SETTINGS = ("num_workers", "decoder")
 """Settings that remove the other common causes."""
 AS_IS = "as it is"
 
@@ -87,7 +87,7 @@ def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     chosen = promising[:tries]
     if tries:
         chosen += [each for each in ranked if each.name in ALWAYS_TRIED]
-        chosen += [each for cause in COMMON for each in _changes_of(cause, promising)[:1]]
+        chosen += [each for cause in COMMON_SETTINGS for each in _changes_of(cause, promising)[:1]]
     chosen += [each for each in ranked if each.change.is_asked]
     return list({each.name: each for each in chosen}.values())
 

@@ -140,15 +140,15 @@ def check_model_input(job: Job) -> None:
     if code of the user's makes the batches, or if a device other than the CPU transforms them.
     """
     has_model = any(each.limit == "replay" for each in job.benchmark.values())
-    is_users = traits_of(LoaderTraits, job.loader).is_users
-    is_users = is_users or traits_of(CollateTraits, job.collate).defines_samples
+    is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
+    is_user_code = is_user_code or traits_of(CollateTraits, job.collate).defines_samples
     # The size of a crop is fixed by the settings, and samples of several lengths have no model.
     is_other = isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset)
     # A transform on a GPU may refuse a batch in the CPU's memory.
     is_other = is_other or (
         _is_transformed(job, "device") and resolve_device(job.device).type != "cpu"
     )
-    if not has_model or is_users or is_other:
+    if not has_model or is_user_code or is_other:
         return
     with limit_preparation(job.dataset, job.trial_timeout_s):
         _check_first_sample(job)

@@ -22,7 +22,7 @@ from fastloop.sweep.prepare_job import build_job_environment, prepare_job
 from fastloop.sweep.resume import continue_job, fail_or_keep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
-from fastloop.trial.job_context import compares_crops
+from fastloop.trial.job_check import compares_crops
 
 
 def prepare_all(

@@ -1,8 +1,8 @@
 """Measure the limit for loaders of crops: how fast this machine can make a job's crops of image
 files.
 
-One thread per usable core makes them from files in memory into the same memory again and again,
-without a loader, an order or a queue. Two ways are tried, and the faster counts: the native
+One thread per usable core makes crops of files that are in memory, again and again into the same
+memory, without a loader, an order or a queue. Two ways are tried, and the faster counts: the native
 decoder, which decodes, crops, resizes, flips and converts in one pass in C; and the job's own
 decoder with torchvision's resize, which may be faster for files that the native decoder leaves to
 Pillow.

@@ -1,9 +1,9 @@
 """Measure the limit for loaders of images: how fast this machine can decode a dataset's files, and
 resize them if the dataset does so.
 
-One thread per usable core works on files that are in memory already. Each available library decodes
-in turn; they release the interpreter's lock meanwhile. The fastest counts, among those that deliver
-the pixels of the job's decoder.
+One thread per usable core works on files that are in memory already. The available libraries decode
+in turn; while a library decodes, it releases the interpreter's lock. The fastest counts, among
+those that deliver the pixels of the job's decoder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
 for each thread."""
 
 LIBRARY_S = 0.1
-"""Seconds for which each library decodes, twice, if libraries are compared in one thread."""
+"""Seconds for which each library decodes if libraries are compared in one thread. Each decodes
+twice."""
 
 LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),

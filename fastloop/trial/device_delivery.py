@@ -1,6 +1,6 @@
 """Deliver batches from a loader to the step: prefetching, pinned buffers, and placement.
 
-With `device_prefetch` a batch is loaded and delivered ahead of the loop; without, the loop does it.
+With `device_prefetch` a batch is loaded and delivered ahead of the loop; without it, by the loop.
 `pinned_buffers=N` are page-locked buffers that are allocated once and reused for all batches, while
 a DataLoader's `pin_memory` allocates page-locked memory for every batch, from torch's cache.
 """
@@ -48,7 +48,7 @@ def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Cal
 def loader_opener(
     job: Job, prepared: PreparedData, plan: Plan, device: torch.device
 ) -> Callable[[], AbstractContextManager[Epochs]]:
-    """A function that opens the loader; with device_prefetch its batches come on the device."""
+    """A function that opens the loader; with device_prefetch its batches are on the device."""
     # Prefetching covers all of full_delivery, so that a batch is finished on the CUDA stream that
     # has copied it. A transform on the device is the step's work, and stays in the loop.
     open_ = partial(job.loader.open, *number_samples(prepared, plan))
@@ -77,7 +77,7 @@ def _open_watched(
 class PinnedBuffer:
     """Memory for the tensors of one batch; grows for a larger batch, and never shrinks.
 
-    empty: a function from a number of bytes to a uint8 tensor.
+    empty: returns a uint8 tensor with a number of bytes.
     """
 
     def __init__(self, empty: Callable[[int], torch.Tensor] = empty_pinned) -> None:

@@ -14,8 +14,8 @@ class EarlierFindings:
     """Findings of earlier trials; by default there are none."""
 
     may_be_unread: bool | None = None
-    """True if bytes of some batch may be unread in a file. None: no trial of the job has compared
-    its data with the dataset yet, so this trial does."""
+    """True if bytes of some batch may be unread in a file. None: no trial has compared the data of
+    the job with the dataset yet, so this trial does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
     """Benchmark -> number of times that a window repeats the epochs to last min_window_s."""
     limits: Mapping[str, Limit] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Measure the limit for loaders of rows: how fast this machine can gather random rows of a given
 size.
 
-A second limit is how fast it can gather rows of bytes and convert them to scaled floats.
+A second limit is how fast the machine can gather rows of bytes and convert them to scaled floats.
 
 Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
 thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182

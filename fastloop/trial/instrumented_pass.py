@@ -21,15 +21,15 @@ from fastloop.trial.window import Consumer, drain, num_repeats, time_instrumente
 
 
 def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
-    """Run one epoch of a benchmark with spans, which show the parts of its time, and its CPU time.
+    """Run one epoch of a benchmark with spans, and return the times of its parts and its CPU time.
 
-    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold it is cold, and
-    so is the first batch.
+    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold both the epoch
+    and the first batch are cold.
     """
     context = start_job(job, prepared, 0)
     device = context.device
     deliver = context.step_delivery()
-    # This initializes the device before the loader is timed; on CUDA it takes seconds.
+    # Initializing the device takes seconds on CUDA, so it comes before the loader is timed.
     torch.zeros(1, device=device)
     synchronize(device)
     if job.cache == "cold":
@@ -76,8 +76,8 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
 def _repeat_for_cpu_time(
     context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
 ) -> None:
-    """Consume further epochs, without spans, until enough time has passed since that clock reading
-    to measure CPU time."""
+    """Consume further epochs, without spans, until enough time has passed since begun_ns to measure
+    CPU time."""
     # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
     if not context.job.shortest_window_s:
         return

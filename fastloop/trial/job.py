@@ -56,7 +56,7 @@ class Job(JobSettings):
     @property
     def requirements(self) -> tuple[str, ...]:
         """Arguments of pip for all libraries that the job needs besides fastloop's own."""
-        # Each once, in this order.
+        # Each argument occurs once, in this order.
         return tuple(dict.fromkeys((*self.loader_requirements, *self.placement_requirements)))
 
     @property

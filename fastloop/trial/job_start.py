@@ -26,7 +26,10 @@ TRIAL_SEED_STRIDE = 10_000
 
 
 def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
-    """Check that trial `number` can run here, set torch's threads, and make this rank's plan."""
+    """Check that trial `number` can run here, set torch's threads, and make this rank's plan.
+
+    Raises Unsupported if the job can't run here, and BadData if this node does not see the data.
+    """
     device = check_support(job, world_size())
     # If there are more workers than cores, torch warns of it in every epoch, in the middle of the
     # progress line. A note below the table says it once.

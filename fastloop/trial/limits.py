@@ -27,7 +27,7 @@ from fastloop.trial.job_context import JobContext
 from fastloop.trial.rate_on_cores import MAX_BUDGET_S
 
 PINNED_COPY_NS = 250_000_000
-"""Time for measuring copies from pinned memory."""
+"""Nanoseconds for measuring copies from pinned memory."""
 
 
 def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | None:
@@ -54,7 +54,7 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
     """A key that is equal for jobs with the same work in `loading_limit`.
 
-    Empty if it measures none, and for several ranks, which measure a limit together in each trial.
+    Empty if that measures none, and for several ranks, which measure a limit together in a trial.
     """
     job, prepared = context.job, context.prepared
     if not _decodes(job) and not _gathers(job):
@@ -113,12 +113,12 @@ def _gathers(job: Job) -> bool:
     if job.loader.store is not None:
         return True
     # The code of a user's loader may read its dataset in any way.
-    is_users = traits_of(LoaderTraits, job.loader).is_users
-    return traits_of(DatasetTraits, job.dataset).gathers and not is_users
+    is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
+    return traits_of(DatasetTraits, job.dataset).gathers and not is_user_code
 
 
 def _image_limit(context: JobContext, window_s: float) -> Limit | None:
-    """Images that this machine can decode, or crops that it can make of them."""
+    """Images per second that this machine can decode, or crops that it can make of them."""
     samples: Any = context.job.dataset.open()
     broken = {index for index, _ in context.prepared.broken}
     measure = crop_limit if isinstance(samples, CroppedSamples) else decode_limit
@@ -126,7 +126,7 @@ def _image_limit(context: JobContext, window_s: float) -> Limit | None:
 
 
 def _bytes_to_convert(context: JobContext) -> int:
-    """Number of bytes of a sample that the job's transform converts to floats on the CPU; or 0."""
+    """Number of bytes of a sample that the job's transform converts to floats on the CPU."""
     transform = context.job.transform
     on_cpu = transform.where == "worker" or context.device.type == "cpu"
     if not (on_cpu and traits_of(TransformTraits, transform).converts_bytes):

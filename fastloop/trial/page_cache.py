@@ -76,7 +76,7 @@ def evict_on_all_ranks(files: Sequence[Path]) -> None:
 
 
 CAN_EVICT = hasattr(os, "posix_fadvise")
-"""False on macOS."""
+"""True if the system can drop files from its page cache; macOS can't."""
 READ_BYTES = 1 << 20
 """Bytes that `warm` reads at a time."""
 

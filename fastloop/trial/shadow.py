@@ -31,6 +31,7 @@ from fastloop.data.sample_order import check_order, places_in_store
 from fastloop.data.shuffling import shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.job import Job
+from fastloop.trial.job_check import check_epoch, without_randomness
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
@@ -39,7 +40,7 @@ from fastloop.trial.window import drain
 
 LEAST_UNFORESEEN = 100_000
 """Smallest of the random epoch numbers that no loader can foresee."""
-UNFORESEEN = 1_000_000
+NUM_UNFORESEEN = 1_000_000
 """Count of the numbers from LEAST_UNFORESEEN on, among which one is drawn."""
 SHADOW_TIME = 4
 """Time limit of a shadow, as a multiple of the limit of a trial: hashing takes longer than
@@ -60,20 +61,21 @@ busy machine, a thread that works all the time gets a core for only a part of PA
 MOST_IDLE_BYTES = 256 << 10
 """Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
 own files."""
-FASTER = 3.0
+MOST_TIMES_FASTER = 3.0
 """An epoch with a number that can be foreseen may be this many times as fast as one with another
-number, and faster by LEAST_GAIN_S on top of that. More shows that it was made beforehand."""
+number, and faster by LEAST_GAIN_S on top of that. A greater difference shows that the epoch was
+made before it was asked for."""
 LEAST_GAIN_S = 0.005
-"""Seconds of gain, beyond FASTER, that are put down to chance."""
+"""Seconds of gain, beyond MOST_TIMES_FASTER, that are put down to chance."""
 LEAST_PAIRS = 3
-"""Minimum number of pairs of such epochs before their medians are compared, unless both together
-take longer than LONG_S: an epoch of milliseconds may have been interrupted for as long as it
-takes."""
+"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before the medians are
+compared, unless a pair takes longer than LONG_S: an epoch of milliseconds may have been interrupted
+for as long as it takes."""
 LONG_S = 0.3
 """Seconds of a pair of epochs that is compared without further pairs."""
-PAIRS = 10
+MOST_PAIRS = 10
 """Maximum number of compared pairs; the loader passes as soon as the medians show no gain. With
-three pairs, all of them were late by chance on a busy machine."""
+three pairs, all unforeseen epochs were late by chance on a busy machine."""
 
 
 def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
@@ -82,7 +84,7 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
     calls: the calls of the timed trial. Raises Invalid for samples that are not the dataset's, for
     another order than the plan's, and for work outside the windows.
     """
-    context = start_job(job, prepared, number).without_randomness()
+    context = without_randomness(start_job(job, prepared, number))
     observer = _Observer(context)
     with context.open_loader() as loader:
         unread = calls.unread
@@ -90,11 +92,11 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             unread = observer.check(loader.epochs, job.epochs + 1)
         context.first_batch(loader.epochs)
         num_epochs = [_check_windows(observer, loader, calls, name) for name in job.benchmark]
-        # Before the last comparison: no window has timed that epoch.
+        # It is read before the last comparison, whose epoch no window has timed.
         found_unread = observer.found_unread
         if calls.compares_data:
             observer.check(loader.epochs, job.epochs + 2)
-        unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
+        unforeseen = all_gather(secrets.randbelow(NUM_UNFORESEEN), int)[0]
         check_unforeseen_epoch(loader.epochs, LEAST_UNFORESEEN + unforeseen)
     # The trial reads the bytes of its batches only if the epoch before the windows had unread ones.
     # So batches that are unread only in the windows were timed without reading them.
@@ -147,9 +149,9 @@ class _Observer:
         self._reference = reference_hashes(context.prepared)
 
     def check(self, epochs: Epochs, epoch: int) -> bool:
-        """Compare an epoch by JobContext.check_epoch, and keep the places of its samples."""
+        """Compare an epoch by `check_epoch`, and keep the places of its samples."""
         hashes: list[np.ndarray] = []
-        unread = self.context.check_epoch(epochs, epoch, hashes.append)
+        unread = check_epoch(self.context, epochs, epoch, hashes.append)
         self.found_unread = self.found_unread or unread
         delivered = np.concatenate([*hashes, np.zeros((0, 16), np.uint8)])
         self._places[epoch] = places_in_store(delivered, self._reference)
@@ -218,7 +220,7 @@ class _CpuTimes:
         return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
 
     def growth(self) -> _CpuTimes:
-        """The present times minus these."""
+        """The times that have been added since this reading."""
         now = self.now()
         return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
 
@@ -231,17 +233,17 @@ class _CpuTimes:
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
     """Raise Invalid if epochs with foreseeable numbers are faster than others.
 
-    Their batches were then made before they were asked for. number: a random number of an epoch,
-    which has not been asked for before.
+    The batches of the faster epochs were made before they were asked for. number: a random number
+    of an epoch, which has not been asked for before.
     """
     foreseen, unforeseen = [], []
     foreseen_s = unforeseen_s = 0.0
-    for pair in range(PAIRS):
+    for pair in range(MOST_PAIRS):
         foreseen.append(_seconds(epochs, pair))
         unforeseen.append(_seconds(epochs, number + pair))
         foreseen_s, unforeseen_s = median(foreseen), median(unforeseen)
         is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
-        if is_enough and unforeseen_s <= FASTER * foreseen_s + LEAST_GAIN_S:
+        if is_enough and unforeseen_s <= MOST_TIMES_FASTER * foreseen_s + LEAST_GAIN_S:
             return
     first, random_one = significant(foreseen_s, 2), significant(unforeseen_s, 2)
     times = f"epoch 0 takes {first} s, one of random number {random_one} s"

@@ -125,7 +125,7 @@ def _check_step(job: Job, device: torch.device) -> None:
 
 
 def _check_ranks(job: Job) -> None:
-    """Reject settings that work in a single process only."""
+    """Raise Unsupported for settings that work in a single process only."""
     trains = any(
         traits_of(BenchmarkTraits, benchmark).trains for benchmark in job.benchmark.values()
     )
@@ -145,7 +145,7 @@ def _check_prefetch(job: Job, device: torch.device) -> None:
         raise Unsupported(f"device_prefetch_by={by} needs device_prefetch, which is 0")
     if by == "stream" and device.type != "cuda":
         raise Unsupported(f"device_prefetch_by=stream: needs CUDA, device is {device}")
-    on_device = traits_of(LoaderTraits, job.loader).on_device
+    on_device = traits_of(LoaderTraits, job.loader).is_on_device
     if by == "process" and device.type != "cpu" and on_device:
         reason = f"its batches are on {device} and can't be shared between processes"
         raise Unsupported(f"device_prefetch_by=process: loader={name_of(job.loader)}: {reason}")
@@ -222,7 +222,7 @@ def _check_crops(job: Job) -> None:
     if job.loader.store is not None:
         hint = "loader=raw, fastloop, spdl and grain draw new ones in each epoch, without a store"
         raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
-    if not traits_of(LoaderTraits, job.loader).even_shares:
+    if not traits_of(LoaderTraits, job.loader).has_even_shares:
         reason = (
             "sets its own order and does not pass on the epoch's number, which random crops need"
         )

@@ -18,6 +18,7 @@ from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.earlier_trials import NO_FINDINGS, EarlierFindings
 from fastloop.trial.job import Job
+from fastloop.trial.job_check import check_epoch
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
@@ -64,7 +65,7 @@ def run_trial(
         unread = earlier.may_be_unread
         compares = earlier.may_be_unread is None
         if unread is None:
-            unread = context.check_epoch(loader.epochs, job.epochs + 1)
+            unread = check_epoch(context, loader.epochs, job.epochs + 1)
         batch = context.first_batch(loader.epochs)
         opened = _OpenJob(
             context=context,
@@ -76,7 +77,7 @@ def run_trial(
         )
         benchmarks = {name: _measure(opened, name) for name in job.benchmark}
         if compares:
-            context.check_epoch(loader.epochs, job.epochs + 2)
+            check_epoch(context, loader.epochs, job.epochs + 2)
     return Trial(
         number=number,
         seed=context.plan.seed,
@@ -144,7 +145,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
 def _measure_limit(
     opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
 ) -> Limit | None:
-    """Measure the limit next to a window; samples: number that one repeat of it delivered."""
+    """Measure the limit next to a window; samples: their number in one repeat of it."""
     context, job = opened.context, opened.context.job
     window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":

@@ -61,7 +61,7 @@ def step_seconds(
     consume, _ = session.start(lambda batch: batch)
     averaged, local = [], []
     count = len(batches)
-    # They are interleaved, so that noise of the machine affects both equally.
+    # The two kinds of steps are interleaved, so that noise of the machine affects both equally.
     for _ in range(STEP_ROUNDS):
         averaged.append(time_replay(batches, consume, count, device).seconds / count)
         with ddp.no_sync():

@@ -36,9 +36,9 @@ class UnreadBatches:
 def may_be_unread(batch: Tree) -> bool:
     """True if bytes of the batch may never have been fetched.
 
-    That is so if a leaf is backed by a mapped file, or belongs to a subclass of Tensor, which may
-    fetch its bytes when it is used. On systems that do not list a process's mappings, it is so for
-    every batch.
+    The bytes of a leaf may be unread if a mapped file backs it, or if it belongs to a subclass of
+    Tensor, which may fetch them when it is used. On systems that do not list a process's mappings,
+    the result is True for every batch.
     """
     return _may_be_unread(batch, _Mappings())
 
@@ -57,7 +57,7 @@ class MemoryMapping(NamedTuple):
     start: int
     stop: int
     is_file: bool
-    """True if they are mapped to a file on a disk."""
+    """True if the addresses are mapped to a file on a disk."""
 
 
 def memory_mappings() -> list[MemoryMapping] | None:

@@ -47,7 +47,7 @@ def count_rows(batch: Tree) -> int:
 
 def row_counter(batch: Tree) -> Callable[[Tree], int]:
     """A function that counts the samples of batches of this kind, fast enough for the window."""
-    # count_rows flattens the tree: 2 us for a pair of tensors, of which these take 0.2 us.
+    # count_rows flattens the tree, which takes 2 us for a pair of tensors; these take 0.2 us.
     if isinstance(batch, torch.Tensor) or is_tensor_collection(batch):
         return lambda batch: batch.shape[0]
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], torch.Tensor):

@@ -235,7 +235,7 @@ class _OneDraw:
 
     loader: Any
     store: ClassVar[None] = None
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def open(self, prepared, plan):
         return self.loader.open(prepared, plan_of_indices(plan))

@@ -59,37 +59,39 @@ class WorkerBatches:
         return split
 
 
-def attribute_waits(each: LoaderPass, makers: Sequence[WorkerBatches]) -> np.ndarray:
+def attribute_waits(loop_pass: LoaderPass, makers: Sequence[WorkerBatches]) -> np.ndarray:
     """Nanoseconds of the waits of a pass, int64 (batches, WAIT_PARTS)."""
-    split = _split_by_workers(each, makers) if each.pids else _split_by_fetches(each, makers)
-    return np.array(split, np.int64).reshape(-1, len(WAIT_PARTS))
+    split = _split_by_workers if loop_pass.pids else _split_by_fetches
+    return np.array(split(loop_pass, makers), np.int64).reshape(-1, len(WAIT_PARTS))
 
 
-def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
+def makers_of_pass(loop_pass: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
     """The batches of a pass by the worker that has made them; without workers, by the loop's own
     process."""
     return [
-        WorkerBatches(batches_of_process(making_events(each, process)))
+        WorkerBatches(batches_of_process(making_events(loop_pass, process)))
         for process in records
-        if process.process_id in each.maker_pids
+        if process.process_id in loop_pass.maker_pids
     ]
 
 
-def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
+def making_events(loop_pass: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass."""
     # The times tell two workers apart that had the same process id, one after the other. Passes
     # that go on with one kept iterator share a number; the numbers of the batches tell them apart.
     return [
         event
-        for event in process.by_pass.get(each.number_by_makers, ())
+        for event in process.by_pass.get(loop_pass.number_by_makers, ())
         if event.part not in OF_LOOPS
-        and each.iterator_made_ns <= event.start_ns <= each.stop_ns
-        and (each.iterator_made_ns == each.start_ns or event.batch >= each.batches[0])
-        and (each.pids or event.lane == each.lane)
+        and loop_pass.iterator_made_ns <= event.start_ns <= loop_pass.stop_ns
+        and (
+            loop_pass.iterator_made_ns == loop_pass.start_ns or event.batch >= loop_pass.batches[0]
+        )
+        and (loop_pass.pids or event.lane == loop_pass.lane)
     ]
 
 
-def time_behind_order(each: LoaderPass, makers: Sequence[WorkerBatches]) -> int:
+def time_behind_order(loop_pass: LoaderPass, makers: Sequence[WorkerBatches]) -> int:
     """Nanoseconds of the waits of a pass in which a later batch than the awaited one was ready."""
     ready = {made.batch: made.stop_ns for worker in makers for made in worker.made}
     numbers = sorted(ready)
@@ -99,19 +101,15 @@ def time_behind_order(each: LoaderPass, makers: Sequence[WorkerBatches]) -> int:
     first = dict(zip(numbers, np.minimum.accumulate(stops[::-1])[-2::-1], strict=False))
     return sum(
         max(0, stop_ns - max(start_ns, int(first[batch])))
-        for batch, start_ns, stop_ns in zip(
-            each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
-        )
+        for batch, start_ns, stop_ns in loop_pass.waits
         if batch in first
     )
 
 
-def _split_by_workers(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list[list[int]]:
+def _split_by_workers(loop_pass: LoaderPass, makers: Sequence[WorkerBatches]) -> list[list[int]]:
     found = {made.batch: (worker, made) for worker in makers for made in worker.made}
     split = []
-    for batch, start_ns, stop_ns in zip(
-        each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
-    ):
+    for batch, start_ns, stop_ns in loop_pass.waits:
         if batch in found:
             worker, made = found[batch]
             split.append(worker.split(made, start_ns, stop_ns))
@@ -121,12 +119,10 @@ def _split_by_workers(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list
     return split
 
 
-def _split_by_fetches(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list[list[int]]:
+def _split_by_fetches(loop_pass: LoaderPass, makers: Sequence[WorkerBatches]) -> list[list[int]]:
     found = {made.batch: made for maker in makers for made in maker.made}
     split = []
-    for batch, start_ns, stop_ns in zip(
-        each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
-    ):
+    for batch, start_ns, stop_ns in loop_pass.waits:
         made = found.get(batch)
         decode = collate = 0
         if made:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -61,6 +61,11 @@ class LoaderPass:
     """Its events, without the time of inner loops."""
     covered_ns: int = 0
     """Time from start to stop that its events, and events of inner loops, account for."""
+
+    @property
+    def waits(self) -> Iterator[tuple[int, int, int]]:
+        """The wait for each batch: the number of the batch, start and stop in nanoseconds."""
+        return zip(self.batches, self.wait_start_ns, self.wait_stop_ns, strict=True)
 
     @property
     def maker_pids(self) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class BatchSamplerLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
 
     @contextmanager

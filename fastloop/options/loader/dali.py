@@ -36,7 +36,7 @@ class DaliLoader:
     num_threads: PositiveThreads
     prefetch_queue_depth: PositiveDepth
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without DALI."""

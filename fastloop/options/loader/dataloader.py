@@ -21,7 +21,7 @@ class TorchDataLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
 
     @contextmanager

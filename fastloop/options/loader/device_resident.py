@@ -32,9 +32,9 @@ class DeviceResidentLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
-    on_device: ClassVar[bool] = True
+    is_on_device: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

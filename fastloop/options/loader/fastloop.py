@@ -43,7 +43,7 @@ class FastloopLoader:
     """
 
     store: Store | None
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
     in_memory: bool
     num_threads: Threads | None

@@ -46,7 +46,7 @@ class FfcvLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     batches_ahead: PositiveDepth
 
     @contextmanager

@@ -36,7 +36,7 @@ class GrainLoader:
     in_memory: bool
     num_threads: Threads
     prefetch_buffer_size: Depth
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @property

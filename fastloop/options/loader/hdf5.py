@@ -30,7 +30,7 @@ class Hdf5Loader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
         """The epochs; every worker opens the file itself."""

@@ -24,7 +24,7 @@ class HfDatasetsLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without datasets."""

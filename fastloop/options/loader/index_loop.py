@@ -23,7 +23,7 @@ class IndexLoop:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
 
     @contextmanager

@@ -22,7 +22,7 @@ class NpMemmapLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -30,7 +30,7 @@ class NumpyLoop:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
 
     @contextmanager

@@ -33,7 +33,7 @@ class ParquetLoader:
     store: Store
     groups_in_memory: PositiveInt
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without pyarrow."""

@@ -30,7 +30,7 @@ class PreloadLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
 
     @contextmanager

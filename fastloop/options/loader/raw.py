@@ -22,7 +22,7 @@ class RawLoader:
 
     store: ClassVar[None] = None
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "collate", "transform")
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

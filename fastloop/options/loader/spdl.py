@@ -28,7 +28,7 @@ class SpdlLoader:
     in_memory: bool
     num_threads: PositiveThreads
     buffer_size: PositiveDepth
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @property

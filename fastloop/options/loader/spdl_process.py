@@ -38,7 +38,7 @@ class SpdlProcessLoader:
     store: Store | None
     num_processes: PositiveThreads
     buffer_size: PositiveDepth
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @property

@@ -20,7 +20,7 @@ class TensorClassMemmapLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

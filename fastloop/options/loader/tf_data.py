@@ -35,7 +35,7 @@ class TfDataLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without TensorFlow."""

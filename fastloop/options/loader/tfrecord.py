@@ -42,7 +42,7 @@ class TfRecordLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     check_crc: bool
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:

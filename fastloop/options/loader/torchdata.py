@@ -28,7 +28,7 @@ class StatefulLoader:
 
     store: ClassVar[None] = None
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "collate", "transform")
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without torchdata."""

@@ -30,7 +30,7 @@ class TorchDataNodesLoader:
     store: Store | None
     num_threads: PositiveThreads
     prefetch_factor: PositiveDepth
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @property

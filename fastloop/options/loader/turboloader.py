@@ -35,7 +35,7 @@ class TurboLoaderLoader:
     store: Store | None
     num_threads: PositiveThreads
     prefetch_batches: PositiveDepth
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @property

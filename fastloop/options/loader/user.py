@@ -86,7 +86,7 @@ class UserLoader:
     """
 
     store: ClassVar[None] = None
-    is_users: ClassVar[bool] = True
+    is_user_code: ClassVar[bool] = True
     target: Annotated[str, AfterValidator(check_usable)]
     kwargs: dict[str, Any]
 

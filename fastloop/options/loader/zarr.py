@@ -30,7 +30,7 @@ class ZarrLoader:
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
-    even_shares: ClassVar[bool] = True
+    has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without zarr."""

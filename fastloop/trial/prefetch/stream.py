@@ -1,6 +1,6 @@
 """Deliver batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
 
-`device_prefetch_by=stream` does so in the loop's thread; the other ways share the stream.
+`device_prefetch_by=stream` does so in the loop's thread; the other ways use such a stream, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END: Any = object()
 """Marks the end of an iterator."""
 
 PendingBatch = tuple[Tree, Any]
-"""A batch that may still be copied, and the event after its copy; None without a CUDA stream."""
+"""A batch that may still be copied, and the event after its copy (None without a CUDA stream)."""
 
 
 class DeliveryStream:
@@ -44,7 +44,8 @@ class DeliveryStream:
     def deliver_each(
         self, batches: Iterator[Tree], deliver: Callable[[Tree], Tree]
     ) -> Iterator[PendingBatch]:
-        """Yield deliver(batch) for each; the loader's device work runs on this stream too."""
+        """Yield deliver(batch) for each batch, with the event after its copy; the loader's work on
+        the device runs on this stream, too."""
         while True:
             with self._copies.as_current():
                 batch = next(batches, END)
