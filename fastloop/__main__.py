@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from fastloop.cli.commands import COMMANDS, HELP, MEANT, module_of
+from fastloop.cli.commands import COMMANDS, HELP, MEANT_COMMANDS, module_of
 from fastloop.core.similar_names import closest_name, suggest
 from fastloop.processes.command_endings import (
     exit_at_once_on_signals,
@@ -38,7 +38,7 @@ def _run_command() -> None:
 
 
 def _no_such_command(name: str) -> str:
-    meant = MEANT.get(name) or closest_name(name, COMMANDS)
+    meant = MEANT_COMMANDS.get(name) or closest_name(name, COMMANDS)
     hint = f"{suggest(f'fastloop {meant}')} " if meant else ""
     return f"{name}: no such command; {hint}allowed: {', '.join(COMMANDS)}"
 

@@ -79,7 +79,7 @@ def _build(node: Any) -> Any:
 def _compose_node(*overrides: str) -> Node:
     """The node of a job."""
     from fastloop.config.composed_values import compose_values
-    from fastloop.sweep.request import job_config
+    from fastloop.sweep.job_config import job_config
 
     values = _portable(job_config(compose_values(*overrides)))
     loading = {name: values.pop(name) for name in LOADING}

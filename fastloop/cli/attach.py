@@ -88,7 +88,7 @@ def main() -> None:
 
 def _observe(settings: AttachSettings, arguments: list[str]) -> None:
     """Run the script, print the findings, and end as it has ended."""
-    # Imported here, so that --help and a wrong command line are answered at once.
+    # These are imported here, so that --help and a wrong command line are answered at once.
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files
@@ -111,7 +111,7 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
         report = partial(_explain, records, arguments, None, before)
         with watch_script(records, report, settings.hang_s) as note_signal:
             status = run_script(arguments, records, note_signal)
-        # While the script runs, it handles signals itself. From here on there are files to remove.
+        # While the script runs, it handles signals itself. After it there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
         if settings.tries and place and folder and findings:
@@ -172,8 +172,8 @@ def _explain(
 
 def _unwritable_outputs() -> str:
     """The reason why nothing can be written to the outputs folder; empty if it can."""
-    # Checked before the script runs, possibly for hours. The folder is not made, as other ranks may
-    # check at the same time.
+    # This is checked before the script runs, which may take hours. The folder is not made, as other
+    # ranks may check at the same time.
     from fastloop.core.outputs_folder import make_trial_file, outputs_folder
 
     folder = outputs_folder()

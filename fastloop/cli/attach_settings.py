@@ -25,7 +25,7 @@ class TrySettings:
     is_agreed: bool = False
     """True if the script runs again without asking the user."""
     in_copy: bool = False
-    """True if it runs in a copy of the working folder."""
+    """True if the script runs in a copy of the working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

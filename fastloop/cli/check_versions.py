@@ -63,7 +63,8 @@ def check_versions(
             source = with_requirements(source, compose_requirements(arguments))
     handle_signals()
     try:
-        with lock_machine("wait=true" in arguments):
+        hint = "wait=true, a setting of the job, waits for it"
+        with lock_machine("wait=true" in arguments, hint=hint):
             found = _measure(source, arguments, fail_above, seconds)
     except MachineBusy as error:
         raise UsageError(str(error)) from None

@@ -56,9 +56,9 @@ class Item:
 
     path: Path
     mib: float
-    """Its size; that of a folder includes its files."""
+    """Size in MiB; that of a folder includes its files."""
     age_s: float
-    """Seconds since the last change of anything in it."""
+    """Seconds since the last change of the file, or of anything in the folder."""
 
 
 def main() -> None:
@@ -74,8 +74,8 @@ def main() -> None:
         _clean(_check_kinds(kinds), _parse_age(given["older_than"]), given["yes"])
     except UsageError as error:
         sys.exit(str(error))
-    except MachineBusy:
-        sys.exit("clean: another fastloop measures on this machine; nothing was removed")
+    except MachineBusy as error:
+        sys.exit(f"clean: {error}; nothing was removed")
 
 
 def _check_kinds(kinds: Sequence[str]) -> list[str]:

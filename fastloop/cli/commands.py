@@ -7,7 +7,7 @@ COMMANDS = {
     "compare": "compare two sets of results, and fail if a job has become slower",
     "check": "fail if a job is slower than in another version, or than its recorded base",
     "suite": "measure every loader on named workloads; verify and show the results",
-    "log": "log results to MLflow that its server did not receive",
+    "log": "log to MLflow the results that its server has not received",
     "explain": "say why a job takes as long as it does, and which changes would help",
     "attach": "run a script of your own, and say what its loops wait for",
     "tune": "find the fastest settings for a job, or a script, within a budget",
@@ -31,7 +31,7 @@ fastloop <command> --help describes a command. `fastloop run` measures a small s
 handwritten digits, `fastloop attach train.py` your own script. The word run may be left
 out: `fastloop loader=np_memmap -m trials=20`.
 """
-MEANT = {
+MEANT_COMMANDS = {
     "options": "list",
     "loaders": "list",
     "datasets": "list",

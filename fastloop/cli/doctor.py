@@ -34,6 +34,7 @@ from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"seconds": "2"}
 MOST_SECONDS = 600.0
+"""Longest time for which the machine can be watched."""
 NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
 """Extras of the package that are not options; FFCV is built by its own commands."""
 GIB, MIB = 2**30, 2**20
@@ -42,7 +43,7 @@ LITTLE_SHM = 512 * MIB
 workers don't fit."""
 FEW_FILES = 1024
 """A limit on open files up to this number gets a hint: torch sends a descriptor for each tensor."""
-WAITS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
+WAIT_WORDS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 """The kernel's name of a resource -> a word for it."""
 
 
@@ -88,14 +89,14 @@ def _watch(seconds: float) -> Load:
 
 
 def _holder() -> str:
-    """The fastloop that measures at the moment; empty if there is none."""
+    """A line about the fastloop that measures at the moment; empty if there is none."""
     from fastloop.sweep.machine_lock import lock_machine
 
     try:
         with lock_machine(wait=False):
             return ""
     except MachineBusy as error:
-        return str(error).partition(": wait=true")[0]
+        return str(error)
 
 
 def _busy(load: Load) -> str:
@@ -131,7 +132,7 @@ def _hardware(load: Load) -> Iterator[tuple[str, str]]:
     yield "processor", str(machine["cpu"])
     yield "cores", f"{usable_cores()} usable: {visible} of {machine['cores']} by affinity, {limit}"
     yield "memory", f"{usable_memory_bytes() / GIB:.1f} GiB usable"
-    waits = [f"{WAITS[name]} {100 * share:.0f} %" for name, share in load.pressure.items()]
+    waits = [f"{WAIT_WORDS[name]} {100 * share:.0f} %" for name, share in load.pressure.items()]
     yield "waits", ", ".join(waits) or "unknown: no /proc/pressure here"
     yield "accelerators", ", ".join(machine["gpus"]) or _accelerator()
 

@@ -91,7 +91,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.explain.explain_job import check_request, explain_job
     from fastloop.explain.explanation_text import format_explanation, to_json
     from fastloop.sweep.early_check import refuse_unfit_model
-    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
     from fastloop.sweep.progress import show_progress
 
     request = check_request(requests)
@@ -104,7 +104,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     folder, job = request.sweep_folder, request.job
     num_steps = num_passes(job.most_trials, sweep.tries, job.device)
     with (
-        nullcontext() if is_free else lock_machine(sweep.wait),
+        nullcontext() if is_free else lock_machine(sweep.wait, hint=WAIT_HINT),
         show_progress(num_steps, "explain") as progress,
     ):
         explanation = explain_job(request, compose_changed, progress, folder, sweep.seconds)

@@ -1,4 +1,4 @@
-"""fastloop log: log results to MLflow that its server did not receive.
+"""fastloop log: log to MLflow the results that its server has not received.
 
     fastloop log <folder of a sweep or of a job>
 

@@ -41,6 +41,9 @@ def main() -> None:
         if settings["open"] not in ("true", "false"):
             raise UsageError(f"open={settings['open']}: allowed: true, false")
         formats = parse_formats(settings["format"])
+        if settings["open"] == "true" and "html" not in formats:
+            asked = f"format={settings['format']}"
+            raise UsageError(f"--open: {asked} writes no page; allowed: {asked},html")
         results, folder = _find_results(settings["sweep"], settings["folder"])
         timelines = load_timelines(folder)
         paths = write_report(results, folder / "report", settings["baseline"], formats, timelines)
@@ -56,11 +59,9 @@ def _open_page(paths: Sequence[Path]) -> None:
     """Open the page in a browser; exits with 1 and one line if there is none."""
     import webbrowser
 
-    pages = [path for path in paths if path.suffix == ".html"]
-    if not pages:
-        sys.exit("--open: the report has no page; allowed: with format=html")
-    if not webbrowser.open(pages[0].absolute().as_uri()):
-        sys.exit(f"--open: there is no browser; the page is {pages[0]}")
+    (page,) = (path for path in paths if path.suffix == ".html")
+    if not webbrowser.open(page.absolute().as_uri()):
+        sys.exit(f"--open: there is no browser; the page is {page}")
 
 
 def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
@@ -82,9 +83,7 @@ def newest_results() -> tuple[list[Result], Path]:
     no job has finished. Raises UsageError if there are no results."""
     sweeps = [path for path in sweep_folders() if any(path.rglob(RESULT_FILE))]
     if not sweeps:
-        raise UsageError(
-            f"sweep=: no results in {outputs_folder()}; python -m fastloop.run produces some"
-        )
+        raise UsageError(f"no results in {outputs_folder()}; python -m fastloop.run produces some")
     newest: list[Result] = []
     for folder in reversed(sweeps):
         results = load_results(folder, "sweep")

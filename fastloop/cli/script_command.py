@@ -25,7 +25,7 @@ SWITCHES = {
 next."""
 MODULE = {"-m", "--module"}
 PROCESSES, NODES = "--nproc-per-node", "--nnodes"
-OF_ENVIRONMENT = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
+VARIABLE_OF_OPTION = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
 """Variables from which torchrun takes the option if the command does not give it."""
 
 
@@ -126,7 +126,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
     if name not in TORCHRUN:
         return None
     rest = [*words[2 if is_module else 1 :]]
-    given = {option: os.environ.get(name, "1") for option, name in OF_ENVIRONMENT.items()}
+    given = {option: os.environ.get(name, "1") for option, name in VARIABLE_OF_OPTION.items()}
     runs_module = False
     # torchrun accepts both - and _ between the words of an option's name.
     while rest and rest[0].startswith("-"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastloop.sweep.run_rounds import RunRound
 
 OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
-"""Folders of a project that many wheels hold by mistake. The user's folder may have its own."""
+"""Folders of a project that many wheels hold by mistake. The user's folder may have some, too."""
 
 
 def serve_version(connection: Connection) -> None:
@@ -86,7 +86,7 @@ def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
         # Some modules of torch that have no file name a relative path.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
-        # This file itself is the command's, in every version.
+        # This file itself belongs to the command, whatever the version.
         is_other = is_other and name not in ("__main__", "__mp_main__")
         if is_other and "site-packages" not in path.parts:
             return f"{name} is imported from {path} and not from this version"
@@ -135,14 +135,11 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
 
     from fastloop.sweep.measure import sweep_job
     from fastloop.sweep.progress import Progress
-    from fastloop.sweep.request import job_names
     from fastloop.sweep.tracking import SweepTracker
 
-    try:
-        from fastloop.sweep.run_rounds import run_sweep
-    # A base of an older version has it in a module of this name.
-    except ModuleNotFoundError:
-        run_sweep = import_module("fastloop.sweep.rounds").run_sweep
+    # A base of an older version has these functions in the modules of the second names.
+    job_names = _find_function("job_names", "fastloop.sweep.job_names", "fastloop.sweep.request")
+    run_sweep = _find_function("run_sweep", "fastloop.sweep.run_rounds", "fastloop.sweep.rounds")
 
     def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:
         # The first trial of a job compares all of its data, and its times don't count.
@@ -162,6 +159,12 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
     tracking = SweepTracker(requests[0].tracker, folder)
     run_sweep(jobs, requests[0].sweep, tracking, Progress(), schedule=schedule)
     _send(connection, {"ended": len(jobs)})
+
+
+def _find_function(name: str, *modules: str) -> Any:
+    """The function of that name in the first of the modules that this version has."""
+    found = next(module for module in modules if find_spec(module))
+    return getattr(import_module(found), name)
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
 PASSED_ON = ("trials", "seconds", "wait", "allow_concurrent")
-"""Settings that are those of `fastloop run`."""
+"""Settings of `fastloop run` that are passed on to each sweep."""
 OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
 """Settings of `fastloop suite claims`, with their defaults."""
 OF_SUITE = OF_CLAIMS | {"loaders": ""}
 """Settings of `fastloop suite`, with their defaults."""
-SITE = {"results": "results", "page": "", "code": ".."}
+OF_SITE = {"results": "results", "page": "", "code": ".."}
 """Settings of `fastloop suite site`, with their defaults."""
 CLAIMS_PAGE = "claims.html"
 """Name of the page of claims, beside that of the rounds."""
@@ -76,7 +76,7 @@ def main() -> None:
         elif command == "verify":
             sys.exit(_verify(rest))
         elif command == "site":
-            _write_site(parse_settings(rest, SITE, may_be_empty=False))
+            _write_site(parse_settings(rest, OF_SITE, may_be_empty=False))
         elif command == "list":
             _list(rest)
         else:

@@ -263,7 +263,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.explain_job import check_request
     from fastloop.sweep.early_check import check_requests
-    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
     from fastloop.sweep.progress import show_budget
     from fastloop.tune.budget import Spending
     from fastloop.tune.outcome import format_outcome
@@ -288,7 +288,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
     with (
         exit_on_system_error(lambda: _describe_kept(folder)),
-        nullcontext() if is_free else lock_machine(sweep.wait),
+        nullcontext() if is_free else lock_machine(sweep.wait, hint=WAIT_HINT),
         show_budget(spending.share_used) as progress,
     ):
         plan = file or _plan(request, settings, command, spending, progress)

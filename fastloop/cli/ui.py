@@ -20,7 +20,10 @@ from fastloop.options.tracker._location import default_database, is_default, tra
 DEFAULTS = {"port": "5000"}
 HOST = "127.0.0.1"
 HIGHEST_PORT = 65_535
-ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+SERVER_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 """Environment of the server: without its job runner it takes 0.5 GB instead of 2.3."""
 
 
@@ -88,4 +91,4 @@ def _serve(port: int, database: Path) -> NoReturn:
     ]
     command = [sys.executable, "-m", "mlflow", "ui", *arguments]
     # This process becomes the server, so that Ctrl-C and signals reach it.
-    os.execve(sys.executable, command, os.environ | ENVIRONMENT)
+    os.execve(sys.executable, command, os.environ | SERVER_ENVIRONMENT)

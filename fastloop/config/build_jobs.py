@@ -34,7 +34,8 @@ from fastloop.config.user_options import (
 )
 from fastloop.core.user_code import LOADER_DATA, locate
 from fastloop.sweep.colours import loader_colour
-from fastloop.sweep.request import JobRequest, job_config
+from fastloop.sweep.job_config import job_config
+from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
     from fastloop.core.loading_settings import LoadingSettings

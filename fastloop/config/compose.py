@@ -41,8 +41,10 @@ from fastloop.config.unknown_settings import refuse_unknown_settings
 from fastloop.config.user_options import check_own_code
 from fastloop.core.types import BadData, Unsupported, UsageError
 from fastloop.data.dataset_files import own_path
+from fastloop.sweep.colours import colour_jobs
 from fastloop.sweep.forecast import print_once
-from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs
+from fastloop.sweep.job_config import SWEEP_GROUPS
+from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
     from fastloop.trial.job import Job

@@ -29,7 +29,8 @@ from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
 from fastloop.core.outputs_folder import remove_unused
 from fastloop.processes.signals import handle_signals
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
     from fastloop.sweep.settings import SweepSettings

@@ -161,4 +161,5 @@ class UsageError(Exception):
 
 
 class MachineBusy(Exception):  # noqa: N818 - a state of the machine
-    """Another process is measuring on this machine; the message names it, and the remedy."""
+    """Another process is measuring on this machine, or the lock can't be used; the message names
+    the process or the file, and the remedy if the command has one."""

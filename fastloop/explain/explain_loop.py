@@ -37,7 +37,7 @@ from fastloop.explain.rung_passes import END
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
-from fastloop.reporting.page import notebook_html
+from fastloop.reporting.notebook_html import notebook_html
 from fastloop.sweep.in_process import (
     check_no_dataset,
     check_numbers,

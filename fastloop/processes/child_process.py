@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Child:
-    """A process that makes a call; it lives as long as the context `start_child`."""
+    """A process that makes a call, and lives as long as the context `start_child`."""
 
     call: Call
     process: BaseProcess
@@ -84,9 +84,9 @@ class Child:
     oom_kills_before: int
     """Number of processes that the kernel had killed for want of memory before this one started."""
     has_answered: bool = False
-    """True when it has returned a value. It then exits by itself."""
+    """True when the process has returned a value, after which it exits by itself."""
     left_running: list[str] = field(default_factory=list)
-    """Commands that it has left running, which are ended when the context ends."""
+    """Commands that the process has left running, which are ended when the context ends."""
 
     @property
     def pid(self) -> int:
@@ -146,10 +146,10 @@ def start_child(
 ) -> Iterator[Child]:
     """Start a process that makes the call.
 
-    environment: folder of the environment in which it runs; None: the one of this process.
+    environment: folder of the environment in which the process runs; None: the one of this process.
 
-    On exit, a process that has answered exits by itself; any other is killed with its children.
-    Processes that it leaves running are ended too.
+    When the context ends, a process that has answered exits by itself; any other is killed with its
+    children. Processes that the call has left running are ended too.
     """
     # A forkserver forks only processes of this environment.
     isolation = "spawn" if environment else isolation

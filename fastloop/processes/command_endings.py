@@ -77,7 +77,7 @@ def exit_on_system_error(
     try:
         yield
     except BrokenPipeError:
-        # Left to quiet_on_closed_pipe.
+        # quiet_on_closed_pipe handles this error.
         raise
     except (OSError, ImportError) as error:
         # An ImportError that names no shared library is a mistake in code and keeps its traceback.

@@ -45,23 +45,24 @@ from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.parent_death import die_with_parent
 from fastloop.processes.pip_reason import find_reason
 
-FORMAT = 1
-"""Version of the way in which environments are built. If it is increased, older ones are unused."""
+BUILD_FORMAT = 1
+"""Version of the way in which environments are built. A higher one leaves older environments
+unused."""
 DESCRIPTION = "environment.json"
 """File in an environment with its contents, written last."""
 SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
 """Name of a package -> another package that has the same modules and versions."""
 COMPILED_FOR = ("torch", "numpy")
 """Packages of the main environment for which compiled requirements are built."""
-SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
+WHEEL_SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
 """The parts of a folder of fastloop that its wheel is built from."""
-QUIET = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
+PIP_OPTIONS = ("--no-input", "--no-warn-script-location", "--disable-pip-version-check")
 """Options with which pip asks nothing and leaves out warnings that do not matter here."""
-ELSEWHERE = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
+PLACE_VARIABLES = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
 """Environment variables with which pip would install to another place, or nothing."""
 NAME_FILES = ("-r", "--requirement", "-c", "--constraint")
 """Options of pip install before the path of a file."""
-DESCRIBE = """
+DESCRIBING_PROGRAM = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 packages = {each.name: each.version for each in importlib.metadata.distributions(path=folders)}
@@ -72,12 +73,12 @@ print(json.dumps({"path": sys.path, "packages": packages}))
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The contents of a virtual environment; `build_environment` makes it.
+    """The contents of a virtual environment, which `build_environment` makes.
 
     requirements: arguments of pip install, such as `webdataset==0.2.100` or the path of a wheel.
-    One that begins with options, such as `--no-deps ffcv`, is installed after the others by a call
-    of its own. fastloop: a wheel or a checkout of fastloop that the environment has instead of the
-    main one's; its dependencies are not installed.
+    A requirement that begins with options, such as `--no-deps ffcv`, is installed after the others
+    by a call of its own. fastloop: a wheel or a checkout of fastloop that the environment has
+    instead of the main one's; its dependencies are not installed.
     """
 
     requirements: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ class Environment:
         # A virtual environment may be reached by a symbolic link, too. Its interpreter is a link to
         # the base's, so that the interpreter's real path would not tell it.
         prefix = os.path.realpath(sys.prefix)
-        return fingerprint(FORMAT, sys.version, prefix, requirements, files, compiled_for)
+        return fingerprint(BUILD_FORMAT, sys.version, prefix, requirements, files, compiled_for)
 
     @property
     def folder(self) -> Path:
@@ -214,8 +215,8 @@ def _check_contents(environment: Environment) -> None:
 
 
 def read_environment(folder: Path) -> BuiltEnvironment:
-    """Read the environment in that folder. Raises Unsupported if it is not there, or if its
-    description is damaged."""
+    """Read the environment in that folder. Raises Unsupported if the folder holds none, or if the
+    description of it is damaged."""
     path = folder / DESCRIPTION
     try:
         values = _DESCRIPTION.validate_json(path.read_bytes())
@@ -307,9 +308,9 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
         _check([str(python), "-I", "-m", "ensurepip"], temporary)
     for arguments in _pip_calls(environment):
         # With PIP_USER=1, or `user = true` in a pip.conf, pip refuses to install to an environment.
-        command = [str(python), "-I", "-m", "pip", "install", "--no-user", *QUIET, *arguments]
+        command = [str(python), "-I", "-m", "pip", "install", "--no-user", *PIP_OPTIONS, *arguments]
         _check(command, temporary)
-    described = json.loads(_check([str(python), "-I", "-c", DESCRIBE], temporary))
+    described = json.loads(_check([str(python), "-I", "-c", DESCRIBING_PROGRAM], temporary))
     described["path"] = [each.replace(str(beside), str(folder)) for each in described["path"]]
     text = json.dumps(asdict(environment) | described, default=str, ensure_ascii=False)
     (beside / DESCRIPTION).write_text(text, encoding="utf-8")
@@ -349,7 +350,7 @@ def _check(command: list[str], temporary: Path) -> str:
 
 def _run(command: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
     """Run a command that writes its temporary files to that folder."""
-    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    variables = {name: value for name, value in os.environ.items() if name not in PLACE_VARIABLES}
     process = subprocess.Popen(
         command,
         env=variables | {"TMPDIR": str(temporary)},
@@ -393,7 +394,7 @@ def _local_files(environment: Environment) -> list[Path]:
 
 
 def _words_of(requirement: str) -> list[str]:
-    """The arguments of pip that a requirement is: one, unless it begins with options."""
+    """The arguments of pip for a requirement: several if it begins with options, else one."""
     return shlex.split(requirement) if requirement.startswith("-") else [requirement]
 
 
@@ -401,7 +402,7 @@ def _digest(path: Path) -> str:
     """A hash of a file, or of the files of a folder that a wheel is built from."""
     if path.is_file():
         return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    names = [name for name in SOURCES if (path / name).exists()]
+    names = [name for name in WHEEL_SOURCES if (path / name).exists()]
     tops = [path / name for name in names] if "fastloop" in names else [path]
     files = [each for top in tops for each in [top, *top.rglob("*")] if _is_source(each, path)]
     digests = [(str(file.relative_to(path)), _digest(file)) for file in sorted(files)]
@@ -416,7 +417,7 @@ def _is_source(file: Path, folder: Path) -> bool:
 
 
 def package_in(requirement: str) -> Requirement | None:
-    """The package that a requirement names; None if it is a path, which has no package's name.
+    """The package that a requirement names; None if the requirement is a path.
 
     >>> package_in("--no-deps ffcv>=1")
     <Requirement('ffcv>=1')>

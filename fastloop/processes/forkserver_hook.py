@@ -1,6 +1,6 @@
 """The last module that multiprocessing's forkserver preloads. No other module imports it.
 
-Importing it lets the server end with the command, and records which modules were imported before.
+Importing it makes the server end with the command, and records which modules were imported before.
 multiprocessing silently skips modules that it can't preload, and each trial would then take a
 second longer to start. If the server can't fork, it ends without a traceback, because the command
 reports the error.
@@ -15,6 +15,7 @@ from types import TracebackType
 from fastloop.processes.parent_death import die_with_parent
 
 IMPORTED_BY = os.getpid()
+"""Id of the server. Its children inherit this value, and have other ids."""
 PRELOADED = frozenset(sys.modules)
 """Modules that the server had imported before this one."""
 

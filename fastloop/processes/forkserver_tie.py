@@ -1,7 +1,8 @@
 """The first module that multiprocessing's forkserver preloads; nothing else imports it.
 
-Importing it ties the server to the command, or ends it if that has ended already. The imports
-that follow take seconds, in which a killed command would leave the server behind.
+Importing it makes the server end with the command; if the command has ended already, the server
+ends at once. The imports that follow take seconds, in which a killed command would leave the server
+behind.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
-"""Names of a commit's folder, of the lock next to it that its command holds, and of the index with
-which git reads a submodule."""
-SUBMODULE = "160000"
+"""Names of a commit's folder, of the lock beside it, which the command that uses it holds, and of
+the index with which git reads a submodule."""
+SUBMODULE_MODE = "160000"
 """git's mode of a submodule in a tree."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 """Settings of git with which none of the user's hooks runs, such as one that installs packages."""
-OF_HOOKS = (
+HOOK_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -94,7 +94,7 @@ def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> 
         kind, _, name = entry.partition("\t")
         source = repository / name
         # A submodule that is not there in the working folder is in neither version.
-        if not kind.startswith(SUBMODULE) or not (source / ".git").exists():
+        if not kind.startswith(SUBMODULE_MODE) or not (source / ".git").exists():
             continue
         of_commit = kind.split()[2]
         target = tree / name
@@ -155,7 +155,7 @@ def _call(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run git in the folder, without the variables that git sets for its hooks."""
-    own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
+    own = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],
         env=own | dict(variables or {}),

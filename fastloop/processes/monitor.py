@@ -31,7 +31,8 @@ class Answer:
     rank: int
     outcome: Outcome
     resources: Resources | None = None
-    """Use by the process and its children from its start to its answer; None if not observed."""
+    """Resources that the process and its children have used until its answer; None if they were not
+    observed."""
 
 
 class EndOfMessages(Exception):  # noqa: N818 - an event, which the caller turns into a failure
@@ -45,7 +46,7 @@ class MonitorTimeout(Exception):  # noqa: N818 - an event, too
 class Monitor:
     """Waits for the answers of children.
 
-    timeout_s: limit for all of them together, from construction on; None: no limit. observed:
+    timeout_s: time limit for all answers, from construction on; None: no limit. observed:
     sample the resources of the children while waiting. watch: reports children that stand still;
     None: no reports.
     """

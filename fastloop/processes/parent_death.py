@@ -20,9 +20,9 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Let the kernel send this process a signal when its parent ends.
 
-    If the parent has ended already, this process is killed. Without this a kill -9 of the command
-    would leave its processes running at full speed. Only Linux has PR_SET_PDEATHSIG. It is not
-    inherited, so each process has to call this.
+    If the parent has ended already, this process is killed. Without the signal, a kill -9 of the
+    command would leave its processes running at full speed. Only Linux has such a signal. Children
+    do not inherit the setting, so each process has to call this function.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
@@ -43,6 +43,6 @@ def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes th
 
 
 def _end_after(sentinel: int) -> None:
-    """Kill this process once the sentinel signals that another one has ended."""
+    """Kill this process once the sentinel shows that the process it belongs to has ended."""
     wait([sentinel])
     os.kill(os.getpid(), signal.SIGKILL)

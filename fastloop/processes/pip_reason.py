@@ -9,13 +9,15 @@ from fastloop.core.text import shorten_words
 
 NOT_FOUND = ("Could not find a version", "No matching distribution")
 """Beginnings of pip's errors about a package that it has not found in its index."""
-IGNORED = "ignored the following"
+IGNORED_VERSIONS = "ignored the following"
 """Beginning of the errors about versions that pip has left out, which come before its reason."""
-VERSIONS = re.compile(r" \(from versions: (.*)\)")
+VERSIONS_FOUND = re.compile(r" \(from versions: (.*)\)")
+"""The part of an error that lists the versions which exist."""
 NUM_SHOWN = 3
 """Number of versions that are named if the one that was asked for does not exist."""
 NO_INDEX = "PIP_NO_INDEX"
-OFF = ("", "0", "f", "false", "n", "no", "off")
+"""Environment variable with which pip asks no index."""
+OFF_VALUES = ("", "0", "f", "false", "n", "no", "off")
 """Values of NO_INDEX with which pip asks its index."""
 
 
@@ -27,21 +29,21 @@ def find_reason(output: str) -> str:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
     marked = [line for line in lines if line.lower().startswith("error:")]
     found = [re.sub("^error: *", "", line, flags=re.I) for line in marked]
-    errors = [line for line in found if not line.lower().startswith(IGNORED)]
+    errors = [line for line in found if not line.lower().startswith(IGNORED_VERSIONS)]
     line = (errors or found or lines[-1:] or ["pip has failed without a message"])[0]
-    reason = shorten_words(VERSIONS.sub("", line))
+    reason = shorten_words(VERSIONS_FOUND.sub("", line))
     return f"{reason}{_explain_absence(line, lines)}" if reason.startswith(NOT_FOUND) else reason
 
 
 def _explain_absence(error: str, lines: list[str]) -> str:
     """Words after an error about an absent package: why it is absent, and what there is."""
-    versions = VERSIONS.search(error)
+    versions = VERSIONS_FOUND.search(error)
     existing = versions[1].split(", ") if versions and versions[1] != "none" else []
     shown = f"; the newest that exist: {', '.join(existing[-NUM_SHOWN:])}" if existing else ""
     if needed := _python_needed(error, lines):
         return f": it requires Python {needed}{shown}"
     no_index = os.environ.get(NO_INDEX, "")
-    if no_index.lower() not in OFF:
+    if no_index.lower() not in OFF_VALUES:
         remedy = "allowed: false, or a folder of wheels in PIP_FIND_LINKS that has it"
         return f"{shown}: {NO_INDEX}={no_index} keeps pip from its index; {remedy}"
     # pip says of an index that it can't reach only that it has no such package. It also warns of a
@@ -56,5 +58,5 @@ def _python_needed(error: str, lines: list[str]) -> str:
     if number is None:
         return ""
     entry = re.compile(rf"[:;] {re.escape(number[1])} Requires-Python ([^;]+)")
-    needed = [entry.search(line) for line in lines if IGNORED in line.lower()]
+    needed = [entry.search(line) for line in lines if IGNORED_VERSIONS in line.lower()]
     return next((each[1].strip() for each in needed if each), "")

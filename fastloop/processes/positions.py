@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
+"""A call in a stack that faulthandler has written."""
 THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
-CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
+"""The place in front of each thread's stack in faulthandler's text."""
+CAUGHT_SIGNALS = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 """The line of /proc/<pid>/status with the mask of caught signals."""
-WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
-"""Modules in which a process waits for another one. The calling frame shows the reason."""
+WAITING_MODULES = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
+"""Modules in which a process waits for another one. The call before theirs shows the reason."""
 MOST_WORKERS = 8
 """Maximum number of workers, and of threads, that are described."""
 
@@ -101,7 +103,7 @@ def _writes_its_stack(pid: int) -> bool:
     with contextlib.suppress(OSError):
         # The mask of caught signals in /proc/<pid>/status has bit n - 1 for signal n (man 5 proc).
         # The file is read as bytes, because the process's name in it may not be valid text.
-        match = CAUGHT.search(Path(f"/proc/{pid}/status").read_bytes())
+        match = CAUGHT_SIGNALS.search(Path(f"/proc/{pid}/status").read_bytes())
         return bool(match and int(match[1], 16) >> (signal.SIGUSR1 - 1) & 1)
     return False
 
@@ -137,7 +139,7 @@ def _innermost(stack: str) -> re.Match[str] | None:
 
 
 def _waits(frame: re.Match[str]) -> bool:
-    return bool(WAITING.search(frame["path"]))
+    return bool(WAITING_MODULES.search(frame["path"]))
 
 
 def _place(frame: re.Match[str]) -> str:

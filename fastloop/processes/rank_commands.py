@@ -69,7 +69,7 @@ class Followers:
                     self.joined[message["rank"]] = message
         except (MonitorTimeout, EndOfMessages) as event:
             ranks = ", ".join(map(str, sorted(missing)))
-            # The store is gone, or some ranks are late: both name the ranks that are missing.
+            # The store is gone, or some ranks are late: either message names the missing ranks.
             ended = isinstance(event, EndOfMessages)
             reason = STORE_ENDED if ended else f"not within {JOIN_TIMEOUT_S:g} s"
             raise _lost(f"rank {ranks} did not join: {reason}") from None
@@ -107,7 +107,7 @@ def followers_of(process: TorchrunProcess) -> Followers:
         process=process,
         commands=Mailbox(connect(address, JOIN_TIMEOUT_S), COMMANDS),
         answers=Mailbox(connect(address, JOIN_TIMEOUT_S), ANSWERS),
-        # A connection of its own, as it is always blocked waiting for a key.
+        # The inbox has a connection of its own, which always blocks, waiting for a key.
         inbox=Mailbox(connect(address, JOIN_TIMEOUT_S), ANSWERS).read(),
     )
 
@@ -125,7 +125,7 @@ def identity_of(config_hashes: Iterable[str]) -> dict[str, str]:
 
 
 def join_message(rank: int, identity: Mapping[str, str], error: str = "") -> dict[str, Any]:
-    """The first message of a follower; error: why it has no jobs."""
+    """The first message of a follower. error: why it could not compose the jobs; else empty."""
     return {"rank": rank, "host": platform.node(), "identity": identity, "error": error}
 
 
@@ -163,7 +163,7 @@ def run_follower(
             if "command" in command:
                 command = _execute(command, process, answers, inbox, make_task)
             else:
-                # A message about a call that has already ended in this process.
+                # The message is about a call that has already ended in this process.
                 command = inbox.recv()
     except (EOFError, OSError, EndOfMessages):
         return False

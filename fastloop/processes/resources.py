@@ -36,14 +36,18 @@ class Sample:
     """Resources of a process and its children: bytes in use, and counters since their start."""
 
     pss: int | None = None
+    """Memory in bytes, with the shared pages divided among their users; None if it is unknown."""
     shm: int | None = None
+    """Bytes in use in /dev/shm, by all processes; None if there is no /dev/shm."""
     gpu: int | None = None
+    """Bytes of GPU memory; None if they are unknown."""
     cpu_s: dict[Key, tuple[float, float]] = field(default_factory=dict)
     """For each living process, its CPU time, and the CPU time of the ended children that it waited
     for."""
     switches: dict[tuple[Key, int], int] = field(default_factory=dict)
     """For each living thread, the number of its context switches."""
     read: int | None = None
+    """Bytes read from disks since the start; None if the system does not count them."""
 
 
 class Usage:

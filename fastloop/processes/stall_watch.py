@@ -19,8 +19,8 @@ from fastloop.processes.child_process import Child
 
 STALL_S = 30.0
 """Time without any work after which a standstill is reported."""
-CHECKS = 3
-"""Number of checks of the processes within that time; each takes some milliseconds."""
+CHECKS_PER_STALL = 3
+"""Number of checks of the processes within STALL_S; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
 """Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
 time."""
@@ -71,7 +71,7 @@ class StallWatch:
 
     @property
     def _interval_ns(self) -> int:
-        return int(1e9 * STALL_S / CHECKS)
+        return int(1e9 * STALL_S / CHECKS_PER_STALL)
 
     def check(self) -> float:
         """Look at the children if it is time to; returns the seconds until the next look."""

@@ -20,15 +20,20 @@ from fastloop.processes.parent_death import FORKSERVER_OWNER
 from fastloop.processes.signals import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
-QUIET = "ignore:resource_tracker:UserWarning"
-LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
+RESOURCE_TRACKER_FILTER = "ignore:resource_tracker:UserWarning"
+"""Filter of warnings for multiprocessing's resource tracker."""
+LIMITS_HINT = "see ulimit -u, the cgroup's pids.max, and free memory"
+"""Limits that may keep the system from starting a process."""
 SERVER_IS_READY = Event()
 """Set when the forkserver has started a process."""
-TIE, HOOK = "fastloop.processes.forkserver_tie", "fastloop.processes.forkserver_hook"
-"""Modules that only the forkserver imports."""
+TIE_MODULE = "fastloop.processes.forkserver_tie"
+"""The module that the forkserver imports first, and nothing else imports."""
+HOOK_MODULE = "fastloop.processes.forkserver_hook"
+"""The module that the forkserver imports last, and nothing else imports."""
 BENCHMARKS = "fastloop.options.benchmark."
-STEPS = f"{BENCHMARKS}_model"
-"""Module that is imported if jobs have a model."""
+"""Prefix of the modules of benchmarks."""
+MODEL_MODULE = f"{BENCHMARKS}_model"
+"""Module that a process imports if a job has a model."""
 PRELOADED = (
     "fastloop.config.",
     "fastloop.explain.",
@@ -54,16 +59,16 @@ def start_context(isolation: Isolation) -> BaseContext:
         # Importing tensordict takes as long as importing torch, and most jobs do not need it.
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
         # The first optimizer of a process imports this module, which takes seconds.
-        if STEPS in sys.modules:
+        if MODEL_MODULE in sys.modules:
             libraries.append("torch._dynamo")
         _set_preloaded(context, [*libraries, *modules])
     return context
 
 
 def _set_preloaded(context: BaseContext, modules: list[str]) -> None:
-    """Let the forkserver import these modules, between those that tie it to this process."""
+    """Let the forkserver import these modules, between TIE_MODULE and HOOK_MODULE."""
     os.environ[FORKSERVER_OWNER] = str(os.getpid())
-    context.set_forkserver_preload([TIE, *modules, HOOK])
+    context.set_forkserver_preload([TIE_MODULE, *modules, HOOK_MODULE])
 
 
 def _runs_model(module: str) -> bool:
@@ -72,9 +77,10 @@ def _runs_model(module: str) -> bool:
 
 
 def _silence_resource_tracker() -> None:
-    # A killed trial's resources are cleaned up when the command ends; only the warning is left out.
-    if QUIET not in sys.warnoptions:
-        sys.warnoptions.append(QUIET)
+    # The resources of a killed trial are cleaned up when the command ends: only the warning about
+    # them is left out.
+    if RESOURCE_TRACKER_FILTER not in sys.warnoptions:
+        sys.warnoptions.append(RESOURCE_TRACKER_FILTER)
 
 
 def start_server_early(modules: Sequence[str]) -> None:
@@ -109,7 +115,7 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
             SERVER_IS_READY.clear()
             forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
         cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        message = f"ChildProcessError: the system can't start another process{cause}: {LIMITS}"
+        message = f"ChildProcessError: the system can't start another process{cause}: {LIMITS_HINT}"
         raise JobFailed(Failure(kind=FailureKind.ERROR, message=message)) from None
 
 

@@ -236,7 +236,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         largest.append(max(shares))
         # With two significant digits, 99.5 and more would be shown as 1e+02.
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
-    # This is the limit itself; replays of steps and lucky trials may exceed it.
+    # The line is the limit itself, which replays of steps and lucky trials may exceed.
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_xlim(0, 1.04 * max(100.0, *largest))
     _set_grid(axes)

@@ -32,7 +32,7 @@ Pairs = dict[str, tuple[Result, Result]]
 SOURCE, CONTENT = "data fingerprint", "data content"
 UNKNOWN: tuple[object, ...] = (None, "")
 """Values in results of an older version, and of jobs that failed before they opened their data.
-They count as equal to every value."""
+Each counts as equal to every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ def seconds_per_sample(measured: Measurement) -> float:
 def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChange]:
     """Find the change of every benchmark of every job that finished in both sets.
 
-    Their tests are corrected for their number (Holm 1979): two sets of equal jobs, however many,
-    have a significant change in at most 5 % of cases.
+    The tests are corrected for their number (Holm 1979): two sets of equal jobs, however
+    many, have a significant change in at most 5 % of cases.
     """
     changes = [
         _change(
@@ -134,7 +134,7 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
 
 
 def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> CostChange:
-    """The change of a benchmark of a job, before its test is corrected for their number."""
+    """The change of a benchmark of a job, before the test is corrected for the number of tests."""
     return CostChange(
         benchmark=benchmark,
         job=job,

@@ -9,7 +9,7 @@ from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import show_fine_percent
 from fastloop.reporting.summary import Comparison
 
-MACHINE = "what the machine can do"
+MACHINE_ABILITY = "what the machine can do"
 ABILITIES = {
     "rows": "gather in memory",
     "converted rows": "gather and convert in memory",
@@ -27,7 +27,7 @@ def describe_work(origin: LimitOrigin | None) -> str:
     """The work of a limit, as in `61 % of what 2 cores can decode`; for results of versions that
     did not record it, `what the machine can do`."""
     if origin is None:
-        return MACHINE
+        return MACHINE_ABILITY
     if origin.kind in OTHER_WORK:
         return OTHER_WORK[origin.kind]
     cores = "1 core" if origin.cores == 1 else f"{origin.cores} cores"
@@ -56,7 +56,7 @@ def limit_legend(comparisons: Sequence[Comparison]) -> str:
             several = "; " if any("," in name for name in names) else ", "
             jobs[work].append(comparison.benchmark if is_all else several.join(names))
     if len(jobs) < 2:
-        return f"limit: share of {next(iter(jobs), MACHINE)}"
+        return f"limit: share of {next(iter(jobs), MACHINE_ABILITY)}"
     return "limit: share of " + ", of ".join(
         f"{work} ({'; '.join(names)})" for work, names in jobs.items()
     )

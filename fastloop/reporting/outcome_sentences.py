@@ -23,9 +23,9 @@ from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 MOST_SENTENCES = 3
-"""Sentences of a verdict; further ones are dropped."""
+"""Maximum number of sentences of a verdict; further ones are dropped."""
 MOST_NAMED = 4
-"""Maximum number of named jobs of a tie."""
+"""Maximum number of jobs of a tie that are named."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
 """Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
 another, if they are not due to chance."""
@@ -64,7 +64,8 @@ def _outcome(comparison: Comparison) -> list[str]:
 def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank."""
     family = _loader_of_all(comparison, best)
-    # If all of them have one loader, that is the answer, and the tie is between its settings.
+    # If all jobs of the tie have one loader, that loader is the answer, and the tie is between its
+    # settings.
     if family:
         names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
         tie = _describe_tie(comparison, names)

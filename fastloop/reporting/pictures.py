@@ -43,8 +43,7 @@ class Picture:
 
     @property
     def heading(self) -> str:
-        """The title prefixed with the benchmark, for places without another heading that names
-        it."""
+        """The title prefixed with the benchmark, for places where no other heading names it."""
         return f"{self.subject}: {self.title[0].lower()}{self.title[1:]}"
 
     def svg(self) -> str:
@@ -61,7 +60,7 @@ class Picture:
         """A PNG file with a white background and the heading, for places that can't show SVG."""
         buffer = io.BytesIO()
         with _style():
-            # Only in the file: on a page the heading is text, and the figure is drawn for both.
+            # The figure is drawn for pages, too, where the heading is text: only this file has it.
             heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
             self.figure.savefig(
                 buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
@@ -72,7 +71,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Kind of chart that can be drawn for any benchmark."""
+    """A kind of chart, which can be drawn for any benchmark."""
 
     name: str
     title: str
@@ -161,7 +160,7 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
     ]
 
 
-def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
+def pictures_of_ladders(results: Sequence[Result]) -> list[Picture]:
     """A picture of the parts of an epoch of each job that was explained; empty if none was."""
     names = short_names(results)
     ladders = [

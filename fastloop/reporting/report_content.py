@@ -11,7 +11,7 @@ from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result
 from fastloop.reporting.header import describe_setup, load_lines
 from fastloop.reporting.outcome_sentences import verdict
-from fastloop.reporting.pictures import Picture, picture_of_ladders, pictures
+from fastloop.reporting.pictures import Picture, pictures, pictures_of_ladders
 from fastloop.reporting.ranks_table import ranks_table
 from fastloop.reporting.report_tables import (
     Table,
@@ -94,7 +94,7 @@ def compose_document(
             ),
         ),
         first_pictures=(
-            *picture_of_ladders(results),
+            *pictures_of_ladders(results),
             *(section.pictures[0] for section in sections),
         ),
         # If there is a single group, the means would repeat its ranking.

@@ -24,11 +24,11 @@ from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"
 """The em dash in a cell without a value."""
-DASH = "\u2013"
+EN_DASH = "\u2013"
 """The en dash between the ends of an interval."""
 LONGEST_BASELINE = 20
 """Longest name of a baseline for the heading of a column, in characters."""
-KEPT = ("median", "time / ")
+KEPT_HEADINGS = ("median", "time / ")
 """Beginnings of the headings that a ranking keeps on the width of a phone, besides the rank."""
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
@@ -100,7 +100,7 @@ def ranking_table(comparison: Comparison) -> Table:
             f"memory: peak PSS of the process and its workers.{_origins(comparison)}"
             + (f" baseline: {baseline}." if baseline and base != baseline else "")
         ),
-        kept=tuple(each for each in filled if each == "rank" or each.startswith(KEPT)),
+        kept=tuple(each for each in filled if each == "rank" or each.startswith(KEPT_HEADINGS)),
     )
 
 
@@ -141,7 +141,7 @@ def machine_table(results: Sequence[Result]) -> Table:
     """Hardware, software and commit, with a column for each machine that took part."""
     environments: dict[str, dict] = {}
     for result in results:
-        # An environment has lists and dicts, which can't be keys.
+        # An environment holds lists and dicts, and so can't be a key itself.
         key = repr(sorted(result.environment.items(), key=str))
         environments.setdefault(key, result.environment)
     columns = list(environments.values())
@@ -262,7 +262,7 @@ def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
     """The interval as text; a dash if it is unknown or too wide to say anything."""
     if bounds is None or bounds[1] > WIDEST_INTERVAL * bounds[0]:
         return NOTHING
-    return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}"
+    return f"{bounds[0]:.{digits}f}{EN_DASH}{bounds[1]:.{digits}f}"
 
 
 def _format_bounds(ratio: stats.Ratio | None) -> str:

@@ -52,7 +52,7 @@ class Row:
     waits_s: tuple[float, ...]
     """Time that the loop waited for each batch of the instrumented epoch."""
     why: str = ""
-    """The verdict's word, if the job was explained in this benchmark."""
+    """The word of the verdict on the job, if it was explained in this benchmark; else empty."""
 
     @property
     def colour(self) -> str:
@@ -112,7 +112,7 @@ class JobGroup:
     title: str
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
-    """One for each benchmark."""
+    """One comparison for each benchmark."""
 
 
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
@@ -145,7 +145,7 @@ def _reference(results: Sequence[Result], finished: list[Result], baseline: str)
     for name in (baseline, setting):
         if name and (named := _find_named(finished, name)):
             return named[0]
-    # Empty if the job that was typed first has failed.
+    # The list is empty if the job that was typed first has failed.
     first = [result for result in finished if result is results[0]]
     raw = [result for result in finished if result.loader == RAW]
     return (first + raw + finished + [None])[0]

@@ -58,13 +58,13 @@ class _Store(NamedTuple):
     dataset: str
     mib: str
     seconds: str
-    """Time that writing it took."""
+    """Time that writing the store took."""
     samples: str
 
 
 def _readers_by_store(results: Sequence[Result]) -> dict[_Store, str]:
     """Store -> names of the loaders that read it."""
-    # Results do not name the store itself; figures that are equal belong to the same one.
+    # Results do not name the store itself; equal figures belong to the same store.
     loaders: dict[_Store, dict[str, None]] = {}
     for result in results:
         if result.disk_mib:

@@ -26,7 +26,7 @@ NAME_WIDTH = 23
 TIME_WIDTH, RANK_WIDTH, LIMIT_WIDTH = 16, 4, 6
 """Widths of a benchmark's columns."""
 CELL_WIDTH = TIME_WIDTH + 1 + RANK_WIDTH + 1 + LIMIT_WIDTH
-"""Width of these columns and the spaces between them, without the column `why`."""
+"""Width of a benchmark's columns and the spaces between them, without the column `why`."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 """The beginning of the line below a table."""
 

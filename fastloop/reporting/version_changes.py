@@ -18,7 +18,7 @@ that `fail_above` allows if that is larger."""
 FEWEST_ROUNDS = LOOKS[0]
 """Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]
-"""Whether the new version is slower; empty: nothing is sure yet."""
+"""The judgement on whether the new version is slower; empty: nothing is sure yet."""
 RoundTimes = tuple[Sequence[float], Sequence[float]]
 """Seconds of the base and of the new version, a value a round: the mean of its trials."""
 

@@ -17,7 +17,7 @@ from fastloop.sweep.environment_facts import ENGINE
 
 BENCHMARK = "traversal"
 """The only benchmark of the suite's jobs."""
-PUBLISHED = (
+PUBLISHED_FACTS = (
     "platform",
     "python",
     "cpu",
@@ -50,7 +50,7 @@ def build_suite_file(
         round=round_name,
         scope=run.scope,
         complete=run.is_whole and len(measured) == len(run.workloads),
-        machine={name: here[name] for name in PUBLISHED},
+        machine={name: here[name] for name in PUBLISHED_FACTS},
         versions=here["versions"] | _own_versions(here["versions"], measured),
         commit=here["git_commit"],
         code=here["code"],

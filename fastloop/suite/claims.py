@@ -22,7 +22,7 @@ CROPS = (*JPEGS, "transform=random_resized_crop")
 PR_10260 = "https://github.com/pytorch/pytorch/pull/10260"
 PR_166732 = "https://github.com/pytorch/pytorch/pull/166732"
 NOT_PAIRED = "its two rows have different numbers of windows"
-SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
+LIGHTNING_SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ CLAIMS = (
         condition="plain JPEG files, DataLoader with two workers; the source names no data",
         common=JPEGS,
         slow=_row("raw", "num_workers=2"),
-        # Its default store has decoded images.
+        # The default store of spdl has decoded images.
         fast=_row("spdl", "loader.store=null"),
         least=3.0,
     ),
@@ -201,7 +201,7 @@ CLAIMS = (
     Claim(
         name="workers_for_images",
         says="Set num_workers > 0 for speed",
-        source=SPEED,
+        source=LIGHTNING_SPEED,
         date="2026-11-25",
         condition="random crops of photographs, two workers; the source names no data",
         common=CROPS,
@@ -212,7 +212,7 @@ CLAIMS = (
     Claim(
         name="workers_for_rows",
         says="Set num_workers > 0 for speed",
-        source=SPEED,
+        source=LIGHTNING_SPEED,
         date="2026-11-25",
         condition="rows in memory, two workers; the source names no data",
         common=SMALL_ROWS,

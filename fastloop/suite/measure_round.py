@@ -30,7 +30,7 @@ from fastloop.sweep.job_identity import config_hash
 if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
-FINAL = ("FINISHED", "FAILED")
+FINAL_STATUSES = ("FINISHED", "FAILED")
 """Statuses of jobs that are not measured again."""
 
 
@@ -43,7 +43,7 @@ class SuiteRun:
     """The folder of the sweeps."""
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
     loaders: tuple[str, ...] = ()
-    """Empty for every loader that there is."""
+    """Names of the loaders to measure; empty: every loader that there is."""
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
     all_workloads: tuple[SuiteWorkload, ...] = WORKLOADS
@@ -70,9 +70,9 @@ class MeasuredRow:
 
     row: SuiteRow
     reason: str
-    """The reason why it is left out; empty if it is measured."""
+    """The reason why the row is left out; empty if it is measured."""
     result: Result | None = None
-    """The result; None if there is none."""
+    """The result; None if the row is not measured yet, or was left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
         key = config_hash(request)
         here = describe_environment(request.launcher)
         result = results.get(key)
-        if result is None or result.status not in FINAL:
+        if result is None or result.status not in FINAL_STATUSES:
             continue
         there = result.environment
         trials = request.job.trials
@@ -230,5 +230,5 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
 
 def _results(folder: Path) -> list[Result]:
     """All results of the folder."""
-    # Not by load_results, which leaves out a job of the same name, such as one of other data.
+    # load_results is not used, as it leaves out a job of the same name, such as one of other data.
     return [load_result(path, "suite") for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]

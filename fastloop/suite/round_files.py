@@ -25,7 +25,7 @@ class LoadedRound:
 
     @property
     def newest_ms(self) -> int:
-        """Start of its last window, in milliseconds since 1970; 0 if nothing was measured."""
+        """Start of the last window, in milliseconds since 1970; 0 if nothing was measured."""
         return max((cell.measured_ms or 0 for cell in self.document.cells), default=0)
 
 

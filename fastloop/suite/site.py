@@ -17,7 +17,7 @@ from fastloop.suite.suite_file import Cell, Figures
 
 TEMPLATE = Path(__file__).with_name("loaders.html.jinja")
 YEAR_MS = 365 * 24 * 3600 * 1000
-"""A cell that was measured longer ago is grey."""
+"""A cell that was measured longer ago than this is grey."""
 WORST_RATIO = 30.0
 """Ratios of this and more have the last colour of the scale."""
 OTHER_ROUND = "it was measured in another round than the rows that have ranks"
@@ -46,13 +46,13 @@ class ShownCell:
     code_url: str
     """Address of the option's code."""
     is_old: bool
-    """True if it was measured more than a year ago."""
+    """True if the cell was measured more than a year ago."""
     memory: str
     """Peak of memory in MiB."""
     first_batch: str
     """Milliseconds from opening the loader to its first batch."""
     shuffle: str
-    """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
+    """Mean distance of a sample from its stored place: 0 in stored order, 1 if uniform."""
     rank: str = ""
     ratio: str = ""
     """Seconds relative to the first cell of the workload."""

@@ -32,7 +32,7 @@ SCHEMA_FILE = Path(__file__).with_name("suite.schema.json")
 STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 
-DIGITS = 12
+SEAL_DIGITS = 12
 """Hexadecimal digits of a seal."""
 
 
@@ -291,4 +291,4 @@ def cell_name(cell: Cell) -> str:
 def _digest(value: Any) -> str:
     """The seal of a plain JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:SEAL_DIGITS]

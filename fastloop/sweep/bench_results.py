@@ -13,7 +13,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import TimeUnit, show_fine_percent, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
 from fastloop.core.text import wrap
-from fastloop.reporting.page import notebook_html
+from fastloop.reporting.notebook_html import notebook_html
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -168,7 +168,7 @@ class LoaderTimes:
     rank: int | None
     """1 for the fastest loader, and for each that is not surely slower; None without ranks."""
     seconds: list[float]
-    """Seconds of its trials, in the order of the rounds."""
+    """Seconds of the loader's trials, in the order of the rounds."""
     seconds_median: float
     """Median seconds of a trial."""
     seconds_interval: tuple[float, float] | None
@@ -176,7 +176,7 @@ class LoaderTimes:
     samples_per_s: float
     """Samples per second, the median over trials."""
     ratio: stats.Ratio | None
-    """Ratio of its seconds to the first loader's, paired by round; None for the first loader."""
+    """Ratio of the loader's seconds to the first one's, paired by round; None for the first one."""
     flags: list[str]
     """Caveats of the figures, one line each."""
 
@@ -294,7 +294,7 @@ def _line(name: str, times: LoaderTimes, unit: TimeUnit) -> str:
 
 
 def _unit_of(bench: Bench) -> TimeUnit:
-    """The unit in which the times of all its loaders are shown."""
+    """The unit in which the times of all loaders are shown."""
     # One unit for the whole table, so that its columns can be compared at a glance.
     return unit_of_all([stats.median(seconds) for seconds in bench.seconds.values()])
 

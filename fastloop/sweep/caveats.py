@@ -22,13 +22,13 @@ from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.comparable import brings_data, delivers_same
 from fastloop.reporting.outcome_sentences import describe_shuffling, shuffles_less
-from fastloop.sweep.request import LOADER_BATCH_SIZE
+from fastloop.sweep.job_config import LOADER_BATCH_SIZE
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
 ABOVE_LIMIT = 1.1
-"""Share of the limit above which noise is not an explanation: the limit is the fastest way
-known."""
+"""Share of the limit above which noise is no explanation, because the limit is measured by the
+fastest way known."""
 CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
@@ -40,7 +40,8 @@ CAUSES = {
 UNSTABLE_FRACTION = 0.10
 """A job is unstable if its standard deviation is at least this share of the mean."""
 FENCE = 3.0
-"""Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
+"""Tukey's outer fence, as a multiple of the interquartile range. The inner one (1.5) flags a third
+of all quiet jobs with five trials."""
 DRIFT_P = 0.01
 """Level of the test for a drift. A sweep tests each job and benchmark: at 0.05, one of six
 quickstarts, with ten such tests, would have a drift by chance. (Five trials rise or fall steadily
@@ -202,7 +203,7 @@ def _waits_of_first_rank(attribution: Attribution) -> list[float]:
 
 
 def _not_cold(result: Result) -> str:
-    """The caveat of data that was still in memory; empty if it was not."""
+    """The caveat of data that was still in memory; empty if none was."""
     fractions = [
         measurement.cached_fraction
         for trial in result.trials

@@ -6,12 +6,16 @@ from __future__ import annotations
 import colorsys
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from fastloop.sweep.request import JobRequest
 
 SLOTS = 61
 """Number of hash slots. It exceeds the number of loaders, so that few names collide; a name that
 collides takes the next free slot, which may be beyond these."""
-GOLDEN = 0.618034
+HUE_STEP = 0.618034
 """Step in hue between slots, in turns of the colour circle: 1 / the golden ratio, by which any
 number of hues are spread well and none repeats."""
 PALETTE = (
@@ -28,12 +32,12 @@ PALETTE = (
 )
 """matplotlib's and Tableau's ten colours, which are easier to tell apart than colours chosen by a
 hash."""
-DARKER = 0.6
+DARKER_FACTOR = 0.6
 """Brightness of each further group of ten jobs, relative to the group before."""
 SHADES = 0.36, 0.5, 0.64
 """Lightness of the colours of successive slots, in turn."""
 
-DISTINCT = 40.0
+DISTINCT_DISTANCE = 40.0
 """Minimum distance of two colours that a reader can tell apart at a glance."""
 
 
@@ -47,16 +51,26 @@ def loader_colour(name: str, known: Iterable[str]) -> str:
         while slot in slots.values():
             slot += 1
         slots.setdefault(loader, slot)
-    hue, shade = slots[name] * GOLDEN % 1, SHADES[slots[name] % len(SHADES)]
+    hue, shade = slots[name] * HUE_STEP % 1, SHADES[slots[name] % len(SHADES)]
     return "#" + "".join(
         f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, shade, 0.7)
     )
 
 
+def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
+    """Return the requests with a colour for each job: its loader's colour or, if two jobs would
+    have nearly the same colour, one of its own."""
+    colours = [request.colour for request in requests]
+    pairs = combinations(colours, 2)
+    if all(colour_distance(one, other) >= DISTINCT_DISTANCE for one, other in pairs):
+        return [*requests]
+    return [replace(each, colour=place_colour(place)) for place, each in enumerate(requests)]
+
+
 def place_colour(place: int) -> str:
     """The colour, as #rrggbb, of the job at that place in a sweep. The first 30 are distinct."""
     parts = bytes.fromhex(PALETTE[place % len(PALETTE)][1:])
-    factor = DARKER ** (place // len(PALETTE) % 3)
+    factor = DARKER_FACTOR ** (place // len(PALETTE) % 3)
     return "#" + "".join(f"{round(factor * part):02x}" for part in parts)
 
 

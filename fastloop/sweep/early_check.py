@@ -31,7 +31,8 @@ from fastloop.data.reference import ClassCounter
 from fastloop.data.sample_advice import advise
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.model_input import find_model_input
 from fastloop.trial.support import check_support
@@ -39,7 +40,7 @@ from fastloop.trial.support import check_support
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
 """Beginning of the reason of a job that is skipped because it is unsupported."""
 
-CHECKED = 16
+NUM_CHECKED = 16
 """Number of samples that are checked, spread evenly over the dataset."""
 
 
@@ -115,7 +116,7 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
     samples = IndexedSamples(dataset.open(), tolerant)
     if not len(samples):
         raise BadData(f"{dataset.label}: no readable sample")
-    indices = sorted({*np.linspace(0, len(samples) - 1, CHECKED).round().astype(int).tolist()})
+    indices = sorted({*np.linspace(0, len(samples) - 1, NUM_CHECKED).round().astype(int).tolist()})
     try:
         collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
     except (SamplesDiffer, UnusableLeaves) as error:

@@ -53,7 +53,7 @@ SURELY_LONG = 100
 SizeOf = Callable[[Tree], int]
 """Returns the number of samples of a batch."""
 CountUneven = SizeOf | None
-"""Counts the samples of a loader's uneven batches, see UnevenBatches; None: they are even."""
+"""Counts the samples of a loader's uneven batches, see UnevenBatches; None: they are not uneven."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
@@ -324,7 +324,7 @@ def _measure_limit(
     num_samples: int, leaves: Leaves, num_batches: int, device: torch.device, window_s: float
 ) -> float:
     """Measure the samples/s that this machine can gather and, on a GPU, copy to the device."""
-    # A loader may choose the sizes of its batches: this is their mean, rounded up.
+    # A loader may choose the sizes of its batches: the mean counts, rounded up.
     size = -(-num_samples // num_batches)
     nbytes = row_nbytes(leaves)
     reads = device.type == "cpu"
@@ -486,8 +486,8 @@ def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
     timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window shows how long an epoch takes without the warm-up. After a long warm-up it would
-    # only take time.
+    # One window shows how long an epoch takes without the warm-up. After a long warm-up,
+    # that window would only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer
     window_s = timer.time_window()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.sweep.request import JobRequest, flatten, job_config
+from fastloop.sweep.job_config import flatten, job_config
+from fastloop.sweep.request import JobRequest
 
 # --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
 """Settings that do not distinguish trials: their number, their time limit, and who builds their
 environment."""
 ROOT = ".root"
-"""End of the names of settings of folders. A default one follows the outputs folder, and does not
-distinguish trials; one that the command names does: it may be on another disk."""
+"""End of the names of settings of folders. A default folder follows the outputs folder, and does
+not distinguish trials. A folder that the command names does, as it may be on another disk."""
 
 
 def config_hash(request: JobRequest) -> str:
@@ -51,7 +52,7 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
 
     machine = result.environment
     machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
-    # The order of the options must stay as it is: another one would change every key.
+    # The order of the options must stay as it is: another order would change every key.
     options = [
         job.loader,
         job.loader.store,

@@ -31,14 +31,14 @@ class SweepJob:
     job: Job
     launcher: Launcher
     folder: Path
-    """The folder of its files."""
+    """The folder of the job's files."""
     config_yaml: str
     result: Result
     """The result before the job runs."""
     earlier: Result | None = None
     """The job's result in an interrupted sweep that is resumed; None otherwise."""
     most_prepare_s: float | None = None
-    """Seconds after which preparing its data fails; None: there is no such limit."""
+    """Seconds after which preparing the job's data fails; None: there is no such limit."""
 
 
 class JobState:

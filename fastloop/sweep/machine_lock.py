@@ -22,16 +22,21 @@ HOLDER_LENGTH = 500
 NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 """Flags for opening the lock file: do not follow a link, and do not wait for the other end of a
 pipe. Any user may have placed one of these in /tmp."""
+WAIT_HINT = "wait=true waits for it, allow_concurrent=true measures concurrently, without ranks"
+"""What a command that has these settings tells about them."""
 
 
 @contextmanager
-def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+def lock_machine(
+    wait: bool, check: Callable[[], None] = lambda: None, hint: str = ""
+) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
-    If another process holds the lock: with `wait`, prints its name and waits for it; without,
-    raises MachineBusy.
+    If another process holds the lock: with `wait`, prints that process and waits for its end;
+    without, raises MachineBusy.
 
-    check: called before the wait, so that its errors are reported at once.
+    check: called before the wait, so that its errors are reported at once. hint: settings of the
+    command that let it run nevertheless, for the message of MachineBusy; empty if it has none.
     """
     # The kernel releases the lock when the process ends, however it ends.
     path = _lock_path()
@@ -43,8 +48,7 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
     except Timeout:
         busy = f"another fastloop measures on this machine ({_read_holder(holder_file)})"
         if not wait:
-            hint = "wait=true waits for it, allow_concurrent=true measures concurrently"
-            raise MachineBusy(f"{busy}: {hint}, without ranks") from None
+            raise MachineBusy(f"{busy}: {hint}" if hint else busy) from None
         check()
         print(f"{busy}: waiting for its end", file=sys.stderr, flush=True)
         lock.acquire(timeout=-1)
@@ -114,7 +118,7 @@ def _lock_path() -> Path:
 
 def _read_holder(path: Path) -> str:
     """Read the process and the folder that the file names, safe to print."""
-    # Any user may have written anything to it, or have placed a pipe or a link here.
+    # Any user may have written anything to the file, or have put a pipe or a link in its place.
     try:
         descriptor = os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:

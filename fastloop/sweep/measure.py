@@ -19,8 +19,10 @@ from fastloop.processes.signals import defer_signals, handle_signals, signal_han
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
 from fastloop.sweep.forecast import describe_plan, print_once
+from fastloop.sweep.job_config import LOADER_BATCH_SIZE, flatten
 from fastloop.sweep.job_identity import config_hash
-from fastloop.sweep.request import LOADER_BATCH_SIZE, JobRequest, flatten, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 
 # --cfg, --help and completion import this module, and must not wait for torch.
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
     Raises MachineBusy, and UsageError if the ranks do not come together.
     """
     from fastloop.sweep.early_check import check_requests
-    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
 
     settings = requests[0].sweep
     make_sweep_folder(requests[0].sweep_folder)
@@ -83,7 +85,7 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
         raise UsageError(message)
     lock: AbstractContextManager[Any] = nullcontext()
     if not _may_be_concurrent(settings):
-        lock = lock_machine(settings.wait, lambda: check_requests(requests))
+        lock = lock_machine(settings.wait, lambda: check_requests(requests), WAIT_HINT)
     with lock:
         folder = _sweep_folder(requests)
         with claim_sweep_folder(folder):
@@ -110,7 +112,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     Returns 0 once the job's result is written, whatever its status.
     """
     from fastloop.core.result_io import RESULT_FILE
-    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.resume import describe_kept_trials, with_earlier_results
     from fastloop.sweep.run_rounds import run_sweep
@@ -123,10 +125,10 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    with (
-        signal_handling(lambda: describe_kept_trials(jobs)),
-        nullcontext() if _may_be_concurrent(settings) else lock_machine(settings.wait),
-    ):
+    lock: AbstractContextManager[Any] = nullcontext()
+    if not _may_be_concurrent(settings):
+        lock = lock_machine(settings.wait, hint=WAIT_HINT)
+    with signal_handling(lambda: describe_kept_trials(jobs)), lock:
         (result,) = run_sweep(jobs, settings, tracking, Progress())
     print(f"{result.name}: {result.status} {result.status_reason}".rstrip(), file=sys.stderr)
     return 0

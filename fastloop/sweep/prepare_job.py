@@ -18,7 +18,7 @@ def prepare_job(
     written for `trial_timeout_s`, or if the job's environment can't be built.
 
     compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
-    which it fails; None: there is no such limit.
+    which the preparation fails; None: there is no such limit.
     """
     if failure := build_job_environment(job):
         raise JobFailed(failure)
@@ -44,9 +44,9 @@ def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float
 
 
 def build_job_environment(job: Job) -> Failure | None:
-    """Build the job's environment, if it asks for that and lacks it; the failure, or None.
+    """Build the job's environment, if the job asks for one and lacks it; the failure, or None.
 
-    A job that lacks its environment and does not ask for it fails, too.
+    A job that lacks its environment and does not ask for that to be built fails, too.
     """
     environment = environment_for(job.requirements)
     if environment is None:

@@ -19,11 +19,11 @@ from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.settings import SweepSettings
 
 LAST = "last"
-PLAIN = re.compile(r"[\w./-]+", re.ASCII)
-"""Paths that neither the shell nor Hydra takes for anything else."""
-KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
+PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
+"""A path without characters that mean something else to the shell or to Hydra."""
+KEPT_FIELDS = ("trials", "rounds", "attribution", "explanation", "run_id")
 """Fields of a result that hold the measurements of an interrupted sweep."""
-MACHINE = ("host", "cpu", "cores_usable", "gpus")
+MACHINE_FACTS = ("host", "cpu", "cores_usable", "gpus")
 """Facts by which a machine is recognised as the same one."""
 
 
@@ -60,7 +60,7 @@ def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None
     if folder is None:
         return ": finished trials are kept"
     near = folder.relative_to(Path.cwd()) if Path.cwd() in folder.parents else folder
-    argument = f"resume={near}" if PLAIN.fullmatch(str(near)) else "resume=last"
+    argument = f"resume={near}" if PLAIN_PATH.fullmatch(str(near)) else "resume=last"
     return f": finished trials are kept in {near}; the same command with {argument} continues"
 
 
@@ -114,7 +114,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     # The job goes on with the trials that it has. Those that other work may have disturbed stay
     # marked, even if later ones run alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
-    kept = {name: getattr(earlier, name) for name in KEPT}
+    kept = {name: getattr(earlier, name) for name in KEPT_FIELDS}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
     return ""
 
@@ -130,7 +130,8 @@ def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool
     """True if the job has failed, and would fail again."""
     if earlier.status != "FAILED" or settings.retry_failed:
         return False
-    # If it failed before its data was known, a library that is installed now may have been missing.
+    # If the job failed before its data was known, a library that is installed now may have been
+    # missing.
     return bool(earlier.key) or not changes(replace(earlier, fingerprint=now.fingerprint), now)
 
 
@@ -148,7 +149,8 @@ def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
         state.keep()
         name = state.result.name
         return f"{name} keeps its finished result; it could not be run now: {failure.reason}"
-    # Trials keep the environment in which they ran; without any, the failure is of the present one.
+    # Trials keep the environment in which they ran; without trials, the failure is of the present
+    # environment.
     earlier = state.result
     environment = earlier.environment if earlier.trials else now.environment
     state.continue_from(replace(earlier, environment=environment))
@@ -166,7 +168,7 @@ def changes(earlier: Result, now: Result) -> list[str]:
         f"{name} {old.get(name)} to {new[name]}" for name in new if old.get(name) != new[name]
     ]
     differences += ["Python"] if before.get("python") != after.get("python") else []
-    is_other_machine = any(before.get(name) != after.get(name) for name in MACHINE)
+    is_other_machine = any(before.get(name) != after.get(name) for name in MACHINE_FACTS)
     return [*differences, "the machine"] if is_other_machine else differences
 
 

@@ -224,7 +224,7 @@ def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
 
 def _first_figures(result: Result) -> str:
     """A line with the seconds of the latest trial of each benchmark."""
-    # It is printed for a single job only: its table comes after all of its trials.
+    # The line is printed for a single job only, whose table comes after all of its trials.
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
     return f"{result.name}, from one trial: {', '.join(figures)}"
@@ -275,7 +275,7 @@ def _run_round(
             trial = replace(merged, session_ms=session_ms, left_running=left, load=load)
             limits |= limits_of(trial)
             trials = [*state.result.trials, trial]
-            # Writes result.json, before the next trial begins.
+            # This writes result.json, before the next trial begins.
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:
                 run_shadow(state, merged, begin_step)

@@ -12,7 +12,7 @@ from fastloop.core.spans import now_ns, seconds_between
 
 ROUNDS = "rounds"
 START = "start"
-AROUND = "processes, warm-ups, limits and comparing data around them"
+AROUND_WINDOWS = "processes, warm-ups, limits and comparing data around them"
 
 
 class StageClock:
@@ -49,7 +49,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
     total_s = sum(stages.values())
     # Rounds are timed windows and the work around them; a resumed sweep may have run none.
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
-    rest[AROUND] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
+    rest[AROUND_WINDOWS] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
     parts = [
         f"{show_duration(seconds)} {name}"
         for name, seconds in sorted(rest.items(), key=lambda item: -item[1])

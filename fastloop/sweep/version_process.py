@@ -27,8 +27,8 @@ from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 
 PROGRAM = Path(__file__).parents[1] / "cli" / "serve_version.py"
-"""The program of a version's process, which composes its jobs. It is run by its path, because the
-version may be one of fastloop that does not have it."""
+"""The program of a version's process, which composes its jobs. The program is run by its path,
+because the version may be one of fastloop that does not have it."""
 BASE, NEW = "base", "new"
 """Names of the two versions that are compared."""
 END_S = 10
@@ -53,9 +53,9 @@ class Version:
     """A folder from which this version must not import, except from its own `tree` inside it;
     empty: it may import from anywhere."""
     package: str = ""
-    """The package that this is a version of; empty: it is one of the user's modules."""
+    """The package of which this is a version; empty: it is a version of the user's modules."""
     package_version: str = ""
-    """The version of the package that its processes have to see, such as 1.0.1; empty: any."""
+    """The version of the package that the processes have to see, such as 1.0.1; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +64,24 @@ class VersionProcess:
 
     version: Version
     folder: Path
-    """Folder of its results."""
+    """Folder of the results."""
     process: subprocess.Popen[bytes]
     connection: Connection
     log: IO[bytes]
     """The output of the process."""
 
     def run_trial(self, number: int) -> None:
-        """Run that trial of all of its jobs."""
+        """Run the trial of this number of all jobs."""
         self._send({"trial": number})
         self.receive()
 
     def end(self) -> None:
-        """Let it write its last results, and end."""
+        """Let the process write its last results, and end."""
         self._send({"trial": None})
         self.receive()
 
     def results(self) -> Results:
-        """The results of its jobs so far."""
+        """The results of the jobs so far."""
         if not any(self.folder.rglob(RESULT_FILE)):
             return {}
         return {each.name: each for each in load_results(self.folder, self.version.label)}
@@ -117,8 +117,8 @@ def start_version(
     """Start the process of a version for the job of these words; its first message says that it is
     ready.
 
-    It ends with the context, and when this process is killed. is_base: True if it reports an error
-    when it can run none of the jobs.
+    The process ends with the context, and when this process is killed. is_base: True if the process
+    reports an error when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
@@ -132,7 +132,8 @@ def start_version(
             stdout=log,
             stderr=log,
             pass_fds=[theirs.fileno()],
-            # In a session of its own it gets no Ctrl-C from the terminal: this process handles it.
+            # In a session of its own the process gets no Ctrl-C from the terminal: this one handles
+            # the signal.
             start_new_session=True,
         )
         try:

@@ -36,13 +36,13 @@ from fastloop.processes.git_worktree import (
 )
 from fastloop.sweep.version_process import BASE, NEW, Version
 
-OWN = "fastloop"
+FASTLOOP = "fastloop"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 ALLOWED = (
     "a commit, tag or branch of this repository, a wheel, a folder, or with package=<name> a "
     "version such as 1.0.1"
 )
-NATIVE = Path("fastloop/fastloader/native")
+NATIVE_SOURCES = Path("fastloop/fastloader/native")
 """Folder of the sources of fastloop's native parts, in a checkout of fastloop."""
 Kind = Literal["commit", "version", "wheel", "folder"]
 
@@ -55,7 +55,7 @@ class VersionSource:
     against: str
     """The value of `against=`."""
     package: str = ""
-    """The package that this is a version of; empty: it is a version of the user's own modules."""
+    """The package of which this is a version; empty: it is a version of the user's own modules."""
     commit: str = ""
     """The hash of the commit."""
     environment: Environment | None = None
@@ -74,8 +74,8 @@ class VersionSource:
 def find_source(against: str, package: str, here: Path) -> VersionSource:
     """Find the version that `against=` names in this folder; nothing is built or checked out yet.
 
-    package: the package that it is a version of; empty: of the user's modules. Raises UsageError,
-    naming the allowed values.
+    package: the package of the version; empty: the version is one of the user's modules. Raises
+    UsageError, naming the allowed values.
 
     >>> find_source("1.0.1", "webdataset", Path()).kind
     'version'
@@ -97,9 +97,9 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
     # In a checkout of fastloop a number is a version of fastloop. Anywhere else it is more likely a
     # mistyped tag, and another fastloop would be installed and compared in silence.
     is_number = _is_version(against)
-    if is_number and repository and (repository / NATIVE).is_dir():
-        return VersionSource(kind="version", against=against, package=OWN)
-    hint = f"; package={OWN} against={against} is a version of fastloop" if is_number else ""
+    if is_number and repository and (repository / NATIVE_SOURCES).is_dir():
+        return VersionSource(kind="version", against=against, package=FASTLOOP)
+    hint = f"; package={FASTLOOP} against={against} is a version of fastloop" if is_number else ""
     if repository:
         hint += "; CI checks out one commit only, and the others with fetch-depth: 0"
     elif not is_path and (reason := explain_no_repository(here)):
@@ -108,7 +108,7 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
 
 
 def with_requirements(source: VersionSource, requirements: Sequence[str]) -> VersionSource:
-    """The version of a package, for jobs that require this of pip.
+    """The version of a package, for jobs with these requirements.
 
     Raises UsageError if neither this process nor their environment has the package.
     """
@@ -190,7 +190,7 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
     if source.kind != "commit":
         yield _versions(source, here, here, Path(source.against).absolute())
         return
-    # find_source has found the commit in it.
+    # find_source has found the commit in this repository.
     assert repository is not None
     with check_out(repository, source.commit, folder) as worktree:
         tree = worktree / here.resolve().relative_to(repository)
@@ -200,7 +200,8 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
 
 
 def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
-    """top, tree: the folder that holds the user's code, and the one that takes its place."""
+    """Both versions, by BASE and NEW. top, tree: the folder that holds the user's code, and the one
+    that takes its place."""
     if source.package:
         # An environment adds the folders of the main one's .pth files by itself, after its own
         # packages, which such a folder would hide if it came first.
@@ -271,7 +272,7 @@ def _is_below(folder: str, top: Path) -> bool:
 
 def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
     """Build the version of a package, in an environment of its own."""
-    is_own = canonicalize_name(source.package) == OWN
+    is_own = canonicalize_name(source.package) == FASTLOOP
     required = source.environment.requirements if source.environment else ()
     if source.kind == "version":
         environment = Environment(requirements=pin(required, source.package, source.against))
@@ -283,7 +284,7 @@ def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Ve
         environment = Environment(requirements=(*required, place))
     built = _build(environment, f"against={source.against}")
     if is_own:
-        path = [each for each in path if not (Path(each) / OWN / "__init__.py").exists()]
+        path = [each for each in path if not (Path(each) / FASTLOOP / "__init__.py").exists()]
     return replace(_version_in(built, source.package, path), label=source.label)
 
 
@@ -329,14 +330,14 @@ def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:
 
     Raises UsageError if they differ: without them the version would be slower than it is.
     """
-    parts = [*(top / NATIVE.parent).glob("*.so")]
-    if not parts or not (tree / NATIVE).is_dir() or source.kind != "commit":
+    parts = [*(top / NATIVE_SOURCES.parent).glob("*.so")]
+    if not parts or not (tree / NATIVE_SOURCES).is_dir() or source.kind != "commit":
         return
-    if _texts(top / NATIVE) != _texts(tree / NATIVE):
-        remedy = f"package={OWN} against={source.against} compiles them"
+    if _texts(top / NATIVE_SOURCES) != _texts(tree / NATIVE_SOURCES):
+        remedy = f"package={FASTLOOP} against={source.against} compiles them"
         raise UsageError(f"against={source.against}: the native parts differ: {remedy}")
     for part in parts:
-        shutil.copy(part, tree / NATIVE.parent / part.name)
+        shutil.copy(part, tree / NATIVE_SOURCES.parent / part.name)
 
 
 def _texts(folder: Path) -> dict[str, bytes]:

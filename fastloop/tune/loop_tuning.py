@@ -17,7 +17,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.text import wrap
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device
-from fastloop.reporting.page import notebook_html
+from fastloop.reporting.notebook_html import notebook_html
 from fastloop.sweep.in_process import (
     LoaderLike,
     check_seconds,

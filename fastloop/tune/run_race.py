@@ -12,11 +12,12 @@ from fastloop.core.machine_load import summarize_loads
 from fastloop.core.result import Measurement, Result
 from fastloop.core.text import plain_reason
 from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.sweep.job_names import job_names
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.measure import sweep_job
 from fastloop.sweep.merge_ranks import merge_passes
 from fastloop.sweep.progress import Progress
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.request import JobRequest
 from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker

@@ -219,6 +219,7 @@ def test_report_reads_a_sweep_from_mlflow(measured_sweep, tmp_path):
     [
         (["bananas=3"], "bananas=3: no such setting; allowed: sweep=…, folder=…, baseline=…"),
         (["format=md,pdf"], "format=md,pdf: no such format 'pdf'; allowed: md,html,png,csv"),
+        (["--open", "format=md,csv"], "format=md,csv writes no page; allowed: format=md,csv,html"),
         (["folder=nowhere"], "folder=nowhere: no such folder"),
         (["baseline=nobody"], "baseline=nobody: no such job or loader; allowed: "),
         (["sweep=2000-01-01/00"], "neither in"),

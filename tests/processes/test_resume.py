@@ -255,6 +255,7 @@ def test_only_one_command_measures_at_a_time(tmp_path):
         process = run_fastloop(*QUICK, cwd=tmp_path)
         assert process.returncode == 1
         assert process.stderr.startswith("another fastloop measures on this machine")
+        assert "wait=true waits for it" in process.stderr
         assert process.stderr.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
         concurrent = run_fastloop(

@@ -15,7 +15,7 @@ from fastloop.core.result import Result
 from fastloop.core.result_io import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
 from fastloop.core.tracked_metrics import metrics
-from fastloop.reporting.pictures import picture_of_ladders
+from fastloop.reporting.pictures import pictures_of_ladders
 from fastloop.reporting.report_content import compose_document
 from fastloop.reporting.report_files import write_report
 from fastloop.reporting.terminal_table import format_tables
@@ -131,7 +131,7 @@ def test_page_runs_no_script_of_a_strangers_timeline(tmp_path):
 
 def test_picture_has_a_bar_for_each_job():
     explained = explanation_of("training", Part.DECODE)
-    (picture,) = picture_of_ladders([job("raw a", explained), job("x a", explained), job("y a")])
+    (picture,) = pictures_of_ladders([job("raw a", explained), job("x a", explained), job("y a")])
     svg = picture.svg()
     assert svg.count(">decode<") == 2
     assert ">10<" in svg  # ms a batch

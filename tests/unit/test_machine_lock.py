@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from fastloop.cli.commands import module_of
 from fastloop.core.stall_limit import limit_stalls
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep import machine_lock
-from fastloop.sweep.machine_lock import holder_path, lock_machine
+from fastloop.sweep.machine_lock import WAIT_HINT, holder_path, lock_machine
 
 
 @pytest.fixture
@@ -64,6 +66,28 @@ def test_pipe_or_link_in_the_place_of_the_holder_is_not_read(lock_path, kind):
         lock_machine(wait=False),
     ):
         pass
+
+
+@pytest.mark.parametrize(("hint", "ending"), [("", " (unknown)"), (WAIT_HINT, f": {WAIT_HINT}")])
+def test_message_ends_with_the_settings_of_the_command(lock_path, hint, ending):
+    locked = lock_machine(wait=False, hint=hint)
+    with FileLock(lock_path), pytest.raises(MachineBusy) as error, locked:
+        pass
+    assert str(error.value).endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("log", ["."]), ("clean", ["stores", "yes=true"])]
+)
+def test_command_without_such_settings_advises_none(
+    lock_path, tmp_path, monkeypatch, command, arguments
+):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path / "outputs"))
+    monkeypatch.setattr("sys.argv", ["fastloop", *arguments])
+    with FileLock(lock_path), pytest.raises(SystemExit) as error:
+        import_module(module_of(command)).main()
+    assert "another fastloop measures on this machine" in str(error.value)
+    assert "=true" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])

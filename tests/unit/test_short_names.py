@@ -20,7 +20,8 @@ from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
 from fastloop.sweep.job_identity import config_hash
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.job_names import job_names
+from fastloop.sweep.request import JobRequest
 
 
 def requests_of(folder, *jobs: tuple[str, ...]) -> list[JobRequest]:

@@ -20,8 +20,9 @@ class SingleLauncher:
     """A single process per trial.
 
     isolation: `forkserver` forks from a server that has imported torch, `spawn` starts a new
-    Python, `inline` stays in this process, for debugging. environment: folder of the environment
-    that the job's requirements need, from which its processes are always spawned.
+    Python, `inline` stays in this process, for debugging, without a time limit and with no
+    resources observed. environment: folder of the environment that the job's requirements need,
+    from which its processes are always spawned.
     """
 
     world_size: ClassVar[int] = 1
@@ -41,7 +42,11 @@ class SingleLauncher:
     def call_ranks(
         self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
     ) -> list[RankAnswer]:
-        """The answer of the one rank. Raises JobFailed."""
+        """The answer of the one rank. Raises JobFailed.
+
+        With isolation=inline, `timeout_s` and `observed` have no effect: only another process can
+        end a call, and observe its resources.
+        """
         # The call is made in this process, so that a debugger can stop in it.
         if self.isolation == "inline":
             outcome = run_call(Call(function=task.function, args=task.args))

@@ -1,4 +1,4 @@
-"""Open MLflow's client, and make the default database before a client does so less safely."""
+"""Open MLflow's client, and read all pages of what it finds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from fastloop.core.atomic_files import flush_to_disk, write_beside
 from fastloop.core.passwords import without_passwords
 from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
-from fastloop.options.tracker._location import default_database, tracker_place, tracking_uri
+from fastloop.options.tracker._location import tracker_place, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 # Set before the client is used. Telemetry would run a thread during the measurements. By default
 # MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
-# answer; so it is given up after 14 s.
+# answer. With these values an unreachable server is given up after 14 s.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
@@ -45,7 +44,7 @@ def open_client() -> MlflowClient:
 
     scheme = urlsplit(tracking_uri()).scheme
     if scheme and not scheme.startswith("http"):
-        _limit_attempts()
+        limit_attempts()
     return MlflowClient(tracking_uri=tracking_uri())
 
 
@@ -88,35 +87,8 @@ def errors_name_place() -> Iterator[None]:
         raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 
 
-def make_database() -> None:
-    """Make the default database with its tables; it gets its name only when it is complete."""
-    from mlflow.tracking import MlflowClient
-
-    with write_beside(default_database()) as path:
-        with _synchronous_off():
-            _limit_attempts()
-            MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-        flush_to_disk(path)
-
-
-@contextlib.contextmanager
-def _synchronous_off() -> Iterator[None]:
-    """Turn off SQLite's syncs to disk while hundreds of statements create the tables."""
-    from sqlalchemy import event
-    from sqlalchemy.engine import Engine
-
-    def relax(connection: Any, _: object) -> None:
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA journal_mode = MEMORY")
-
-    event.listen(Engine, "connect", relax)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "connect", relax)
-
-
-def _limit_attempts() -> None:
+def limit_attempts() -> None:
+    """Limit MLflow's attempts to open a database to DATABASE_ATTEMPTS."""
     from mlflow.store.db import utils
 
     utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS

@@ -32,10 +32,10 @@ from fastloop.options.tracker._charts_view import (
 )
 from fastloop.options.tracker._client import (
     errors_name_place,
-    make_database,
     open_client,
     search_runs,
 )
+from fastloop.options.tracker._database import make_database
 from fastloop.options.tracker._location import (
     check_database,
     check_default_place,
