@@ -93,7 +93,8 @@ def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
 
 
 def load_result(path: Path, setting: str) -> Result:
-    """Read a result; raises UsageError, naming the setting, for any other or damaged file."""
+    """Read the result.json in the folder of `path`; raises UsageError, naming the setting, if it is
+    damaged, or not one of fastloop's."""
     try:
         return load(path.parent)
     except (pydantic.ValidationError, OSError, UnicodeDecodeError) as error:

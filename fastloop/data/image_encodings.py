@@ -86,8 +86,8 @@ def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
 
 
 def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
-    """A smaller JPEG with restart markers; other files, and JPEGs that are broken or neither RGB
-    nor grey, are kept."""
+    """A smaller JPEG with restart markers. A JPEG that is small enough is transcoded; other files,
+    and JPEGs that are broken or neither RGB nor grey, are kept."""
     pil: Any = import_module("PIL.Image")
     try:
         if encoding_of(data) != "JPEG":

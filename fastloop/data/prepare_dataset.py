@@ -72,7 +72,8 @@ class DataRequest:
 
     def forecast_s(self) -> float:
         """About how many seconds it takes to read all samples for the reference, judging by the
-        first ones; 0 if there is a reference, and for a stream, whose length is unknown."""
+        first ones; 0 if there is a reference, and for a stream, whose length is unknown. Opens the
+        dataset if there is no reference, which may download it."""
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
             return 0.0

@@ -12,7 +12,7 @@ from fastloop.observe.lanes import Lane
 QUARTER_S = 7_889_238
 """torch.profiler's times start at the last multiple of this since 1970 (libkineto's base time), so
 that a float holds them to a fraction of a microsecond."""
-FIRST_THREAD = 1_000_000
+FIRST_THREAD = 5_000_000
 """The thread id of the first lane, greater than any thread id in a profile."""
 
 

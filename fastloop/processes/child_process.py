@@ -207,7 +207,7 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
     os.setpgid(0, 0)
     die_with_parent()
     # Ctrl-C reaches every process of the terminal: the parent decides what it means for this one.
-    # SIGINT was blocked from before its start until here, see start_process.
+    # SIGINT was blocked from before its start until here, see start_method.py.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

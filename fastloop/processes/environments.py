@@ -86,7 +86,8 @@ class Environment:
 
     @property
     def key(self) -> str:
-        """A hash of the requirements and, if they are files or folders, of their content."""
+        """A hash of the requirements, of their content if they are files or folders, and of the
+        Python and the libraries on which the environment is built."""
         files = [_digest(path) for path in _local_files(self)]
         compiled_for = [(name, version_of(name)) for name in COMPILED_FOR]
         requirements = sorted(self.requirements)
@@ -254,7 +255,8 @@ def remove_unfinished() -> None:
 
 
 def environment_for(requirements: Sequence[str]) -> Environment | None:
-    """The environment for these requirements; None if this process can import them already."""
+    """The environment for these requirements; None if this process can import them already, or runs
+    in a built environment itself."""
     missing = not all(_is_satisfied(requirement) for requirement in requirements)
     return Environment(requirements=tuple(requirements)) if missing and not is_inside() else None
 

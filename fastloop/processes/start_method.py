@@ -87,7 +87,8 @@ def start_server_early(modules: Sequence[str]) -> None:
     """Let the forkserver import torch, and those of `modules` that PRELOADED names, while this
     process still imports its own.
 
-    Does nothing if this process has imported torch: there is little left to gain. A process that
+    Does nothing if this process has imported torch, as there is little left to gain, or if the
+    system has no forkserver. A process that
     ends before it has started a child ends the server, too.
     """
     if "torch" in sys.modules or "forkserver" not in multiprocessing.get_all_start_methods():

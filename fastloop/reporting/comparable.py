@@ -69,6 +69,10 @@ def partition(results: Sequence[Result]) -> list[list[Result]]:
     return groups
 
 
+def _is_unranked(results: Sequence[Result]) -> bool:
+    return any(tag in result.tags for result in results for tag in UNRANKED)
+
+
 def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[int, Measurement]]]:
     """Benchmark -> name of a job -> number of a round, ascending -> the job's trial."""
     found: dict[str, dict[str, dict[int, Measurement]]] = {}
@@ -80,6 +84,11 @@ def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[i
     return found
 
 
+def has_ranking(results: Sequence[Result]) -> bool:
+    """True if any of these jobs may be ranked together."""
+    return any(len(group) > 1 and not _is_unranked(group) for group in partition(results))
+
+
 def is_sweep_decided(results: Sequence[Result]) -> bool:
     """True if these trials decide the ranking of all jobs in each benchmark, or if trials=auto
     allows no more rounds."""
@@ -89,7 +98,7 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
 def _is_group_decided(results: Sequence[Result]) -> bool:
     """True if the trials decide the ranking of these jobs, which may be ranked together."""
     # Jobs that get no ranks never have a decided ranking.
-    if any(tag in result.tags for result in results for tag in UNRANKED):
+    if _is_unranked(results):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
     measured = benchmarks_by_round(results)
     seconds = [

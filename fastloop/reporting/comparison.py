@@ -117,7 +117,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
 
 
 def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
-    """A table for each benchmark, 80 columns wide."""
+    """A table for each benchmark."""
     tables = []
     for benchmark in dict.fromkeys(change.benchmark for change in changes):
         shown = [change for change in changes if change.benchmark == benchmark]

@@ -51,7 +51,7 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
         plan += f", {_count(min(sizes), 'benchmark')}"
     if any(job["trials"] == AUTO for job in jobs):
         most = show_about(START_S + sum(map(_once_s, jobs)) + _most_seconds(jobs[0]))
-        least = f"or for {LOOKS[0]} rounds if they take longer" if len(jobs) > 1 else ""
+        least = f"or twice that if {LOOKS[0]} rounds take longer" if len(jobs) > 1 else ""
         told = f"{plan}: as many as decide the ranking, at most about {most}"
         return ", ".join(filter(None, [told, least]))
     seconds = forecast_seconds(jobs)
@@ -110,7 +110,7 @@ def _once_s(job: Mapping[str, Any]) -> float:
 
 
 def _most_seconds(job: Mapping[str, Any]) -> float:
-    """Seconds after which no round begins with trials=auto."""
+    """Seconds after which no round begins with trials=auto, once it has had its first test."""
     return job["seconds"] if isinstance(job["seconds"], int | float) else AUTO_SECONDS
 
 

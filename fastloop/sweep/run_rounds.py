@@ -27,7 +27,7 @@ from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.time_limits import within
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.prepare_dataset import find_damage
-from fastloop.reporting.comparable import is_sweep_decided
+from fastloop.reporting.comparable import has_ranking, is_sweep_decided
 from fastloop.sweep.caveats import find_caveats, option_caveats
 from fastloop.sweep.explain_stage import (
     ExplainJob,
@@ -190,7 +190,7 @@ def _run_rounds(
         all_rounds = _until_decided(all_rounds, states)
     seconds = AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds
     # Fewer rounds than the first test of trials=auto needs would be measured for nothing.
-    fewest = LOOKS[0] if is_auto and len(jobs) > 1 else 1
+    fewest = LOOKS[0] if is_auto and has_ranking([state.result for state in jobs]) else 1
     for number, taking_part in within(all_rounds, seconds, fewest):
         names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
         # An earlier session has run this round, or its jobs have failed.

@@ -45,11 +45,15 @@ class StageClock:
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
     """A line with the time of the command so far, the part of it that was timed, and the other
     stages."""
-    timed_s = sum(map(seconds_in_windows, results))
+    rounds_s = stages.get(ROUNDS, 0.0)
+    # Trials of earlier sessions took none of this command's time. If it has run no trial, the
+    # latest session is an earlier one.
+    latest_ms = max((trial.session_ms for each in results for trial in each.trials), default=0)
+    timed_s = min(rounds_s, sum(seconds_in_windows(each, latest_ms) for each in results))
     total_s = sum(stages.values())
     # Rounds are timed windows and the work around them; a resumed sweep may have run none.
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
-    rest[AROUND_WINDOWS] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
+    rest[AROUND_WINDOWS] = rounds_s - timed_s
     parts = [
         f"{show_duration(seconds)} {name}"
         for name, seconds in sorted(rest.items(), key=lambda item: -item[1])
@@ -59,13 +63,11 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
     return f"{line}; the rest: {', '.join(parts)}" if parts else line
 
 
-def seconds_in_windows(result: Result) -> float:
-    """Seconds of the windows of all trials of the job that the latest command has run."""
-    # Trials of earlier sessions took none of this command's time.
-    latest_ms = max((trial.session_ms for trial in result.trials), default=0)
+def seconds_in_windows(result: Result, session_ms: int) -> float:
+    """Seconds of the windows of all trials of the job that this session has run."""
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)
         for trial in result.trials
-        if trial.session_ms == latest_ms
+        if trial.session_ms == session_ms
         for measured in trial.benchmarks.values()
     )

@@ -256,13 +256,13 @@ class _Trials:
     def _note_spending(self, name: str, number: str, *, is_measured_now: bool) -> None:
         """Write the seconds spent so far. If an earlier session has run this trial, go on from the
         seconds that it wrote."""
-        spent_s = self.file.spent_s.setdefault(name, {})
+        spent_s = self.file.spent_s.get(name, {})
         # The race is repeated from its start: with the same costs and the same spending it makes
         # the same choices up to the interruption.
         if number in spent_s and not is_measured_now:
             self.spending.continue_from(spent_s[number])
             return
-        spent_s[number] = self.spending.seconds_used
+        self.file.note_spent(name, number, self.spending.seconds_used)
         self.file.save(self.folder)
 
 

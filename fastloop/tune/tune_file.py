@@ -52,6 +52,21 @@ class TuneFile:
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each configuration and round, the cost of its pass, which is in no trial."""
 
+    def note_spent(self, name: str, number: str, seconds: float) -> None:
+        """Note the seconds that were spent at the end of a trial.
+
+        If an earlier session has measured this trial, the trials after it move by the difference:
+        otherwise the clock of a repeated race would go back to a time without it.
+        """
+        spent_s = self.spent_s.setdefault(name, {})
+        earlier_s = spent_s.get(number)
+        if earlier_s is not None:
+            for known in self.spent_s.values():
+                for each in known:
+                    if known[each] > earlier_s:
+                        known[each] += seconds - earlier_s
+        spent_s[number] = seconds
+
     def save(self, folder: Path) -> None:
         """Write <folder>/tune.json atomically."""
         write_text(folder / TUNE_FILE, json.dumps(asdict(self), indent=1) + "\n")

@@ -44,6 +44,21 @@ def a_loop(seconds: float, workers: int = 0) -> Loop:
     )
 
 
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"made_at": "train.py:3", "num_samples": 5000}, " (of line 3, 5,000 samples)"),
+        ({"made_at": "", "num_samples": 5000}, " (5,000 samples)"),
+        ({"made_at": "train.py:3", "num_samples": None}, " (of line 3)"),
+        ({}, ""),
+    ],
+)
+def test_twin_loops_are_told_apart_by_all_that_is_known_of_them(known, told):
+    loop = a_loop(1.0)
+    twin = replace(loop, facts=loop.facts | known, has_twin=True)
+    assert twin.name == f"{loop.name}{told}"
+
+
 def share(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, is_interval=True)
 

@@ -163,11 +163,8 @@ def test_trials_that_are_measured_again_are_paid_for_again(tmp_path):
         assert all(after[name][number] != spent_s for number, spent_s in rounds.items())
 
 
-@pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])
-def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / TUNE_FILE
-    file = TuneFile(
+def a_file() -> TuneFile:
+    return TuneFile(
         command="x",
         jobs=[["a=1"]],
         changes=[[]],
@@ -179,6 +176,23 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
         combinations=0,
         exhaustive=0,
     )
+
+
+def test_trials_after_one_that_is_measured_again_move_with_it():
+    file = a_file()
+    for name, number, seconds in (("a", "0", 10.0), ("b", "0", 14.0), ("a", "1", 17.0)):
+        file.note_spent(name, number, seconds)
+    file.note_spent("b", "0", 21.0)
+    assert file.spent_s == {"a": {"0": 10.0, "1": 24.0}, "b": {"0": 21.0}}
+    file.note_spent("a", "0", 8.0)
+    assert file.spent_s == {"a": {"0": 8.0, "1": 22.0}, "b": {"0": 19.0}}
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])
+def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / TUNE_FILE
+    file = a_file()
     file.save(tmp_path)
     assert find_tuning(".", "x") == (tmp_path, file)
     text = path.read_text()

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from fastloop.config.composed_values import compose_values
+from fastloop.core.auto_trials import LOOKS
 from fastloop.core.number_text import show_about, show_duration
 from fastloop.sweep.forecast import describe_explanation, describe_plan, forecast_seconds
 
@@ -52,6 +53,8 @@ def test_number_of_trials_that_is_not_known_beforehand_has_a_longest_time():
     assert "2 min" in plan
     (bounded,) = [describe_plan([compose_values("seconds=20") | {"trials": "auto"}])]
     assert "25 s" in bounded
+    jobs = [compose_values("seconds=20") | {"trials": "auto"}] * 2
+    assert f"or twice that if {LOOKS[0]} rounds take longer" in describe_plan(jobs)
 
 
 def test_plan_is_told_before_torch_is_imported():

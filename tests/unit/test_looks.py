@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from known_results import result_of
 
 from experiments.auto_trials.run import MARGIN, false_claims, run_sweeps, sweeps
 from fastloop.core import stats
@@ -19,6 +21,7 @@ from fastloop.core.auto_trials import (
 )
 from fastloop.core.pair_tests import pair_p_values
 from fastloop.core.ranking import is_decided, rank_jobs
+from fastloop.reporting.comparable import has_ranking
 
 
 def named(rows):
@@ -56,6 +59,16 @@ def test_time_that_is_up_names_a_winner_that_one_more_look_would_not():
     assert not is_decided(named(np.exp(logs)))
     assert rank_jobs(named(np.exp(logs)), in_looks=True).undecided == ()
     assert most_trials("auto") == LOOKS[-1]
+
+
+def test_only_sweeps_with_jobs_that_may_be_ranked_together_wait_for_the_first_look():
+    job = replace(result_of([], 1, 1.0), fingerprint="of digits")
+    other = replace(job, name="another")
+    assert has_ranking([job, other])
+    assert not has_ranking([job])
+    assert not has_ranking([job, replace(other, dataset="photos")])
+    unverified = [replace(each, tags={"unverified": "true"}) for each in (job, other)]
+    assert not has_ranking(unverified)
 
 
 @pytest.mark.heavy

@@ -21,10 +21,15 @@ def test_line_tells_the_timed_share_and_what_the_rest_was_for():
 
 
 def test_only_windows_of_this_command_count():
-    result = result_of([10.0, 4.0], 1, 1.0)
-    earlier, later = result.trials
+    resumed, kept = result_of([10.0, 4.0], 1, 1.0), result_of([20.0], 1, 1.0)
+    earlier, later = resumed.trials
     trials = [replace(earlier, session_ms=1), replace(later, session_ms=2)]
-    assert seconds_in_windows(replace(result, trials=trials)) == pytest.approx(4.0)
+    resumed = replace(resumed, trials=trials)
+    assert seconds_in_windows(resumed, 2) == pytest.approx(4.0)
+    # The other job has kept the trials of the earlier session.
+    kept = replace(kept, trials=[replace(kept.trials[0], session_ms=1)])
+    assert describe_time([resumed, kept], {ROUNDS: 30.0}).startswith("of 30 s, 4 s were timed")
+    assert describe_time([kept], {"start": 5.0}).startswith("of 5 s, 0 s were timed")
 
 
 def test_stages_follow_each_other_from_the_start_of_the_process(monkeypatch):

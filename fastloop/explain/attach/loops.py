@@ -117,8 +117,11 @@ class Loop:
         if self.has_twin:
             made_at = self.facts.get("made_at")
             samples = self.facts.get("num_samples")
-            where += f" (of line {made_at.rpartition(':')[2]}" if made_at else " ("
-            where += f", {samples:,} samples)" if samples is not None else ")"
+            of_line = f"of line {made_at.rpartition(':')[2]}" if made_at else ""
+            count = "" if samples is None else f"{samples:,} samples"
+            # Neither is known of a loader that was made before the probe began.
+            told = ", ".join(filter(None, (of_line, count)))
+            where += f" ({told})" if told else ""
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
         return where + (whose if self.rank is None else f" in rank {self.rank}")
 

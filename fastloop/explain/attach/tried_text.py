@@ -96,7 +96,7 @@ def _tell_samples(tried: TriedLoop) -> str:
     reasons = ""
     if tried.best is not None and tried.best.startswith(FASTLOADER):
         own_code = "FastLoader decodes images and draws random crops by code of its own"
-        reasons = f"; {own_code}, and Lightning calls its iter() once more than DataLoader's"
+        reasons = f"; {own_code}, and under Lightning its iter() is called once more"
     return f"With the change the first pass has other samples than without it{reasons}."
 
 
