@@ -15,8 +15,8 @@ from typing import Literal
 AUTO: Literal["auto"] = "auto"
 """The value of the setting `trials` with which a sweep goes on until its ranking is decided."""
 AUTO_SECONDS = 120.0
-"""Seconds after which a sweep with trials=auto begins no round, but for the first LOOKS[0], which
-have twice that time; the setting `seconds` changes them."""
+"""Seconds after which a sweep with trials=auto begins no round; its first LOOKS[0] rounds have
+twice that time. The setting `seconds` replaces this value."""
 LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
 """Rounds after which the trials are tested. None precedes the fourth: after three, too little is
 known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""

@@ -94,6 +94,7 @@ def _tell_samples(tried: TriedLoop) -> str:
     if tried.same_samples:
         return "With the change the first pass has the same samples as without it."
     reasons = ""
+    # These are the cases in which FastLoader is known to deliver other samples.
     if tried.best is not None and tried.best.startswith(FASTLOADER):
         own_code = "FastLoader decodes images and draws random crops by code of its own"
         reasons = f"; {own_code}, and under Lightning its iter() is called once more"
