@@ -289,7 +289,8 @@ def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
     write_class_folders(tmp_path / "images", 40)
     dataset = ("dataset=image_folder", f"dataset.root={tmp_path / 'images'}", SIZE)
     job, prepared = prepared_job(*SHORT, "benchmark=all", *dataset, *loader)
-    trial = run_trial(job, prepared, 0, now_ns())
+    trials = [run_trial(job, prepared, number, now_ns()) for number in range(5)]
+    trial = trials[0]
     measured = trial.benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
     assert measured.limit_origin.cores == usable_cores()
@@ -297,7 +298,9 @@ def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
     assert measured.limit_origin.engine in engines
     assert (measured.limit_origin.memcpy_fraction is None) == (kind == "decoded images")
     if kind == "decoded images":
-        assert 0.001 < measured.limit_fraction < 1.1
+        # A window takes a few milliseconds, and other work may have slowed the limit of one.
+        fractions = [each.benchmarks["traversal"].limit_fraction for each in trials]
+        assert 0.001 < np.median(fractions) < 1.1
     assert trial.benchmarks["training"].limit_origin == LimitOrigin(kind="steps")
 
 
