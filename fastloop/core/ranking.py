@@ -90,7 +90,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
 
 def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
     """True if trials=auto ends with these trials: the first job is surely faster than each other
-    job or surely as fast, or as many rounds as are allowed have run.
+    job or surely as fast, or MOST_ROUNDS rounds have run. A single job has ROUNDS_OF_NO_RANKING.
 
     seconds: each job's times by its name, aligned by round.
     """
@@ -190,7 +190,11 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
 
 
 def _is_surely_slower(log_ratios: np.ndarray) -> bool:
-    """True if the ratios of a pair that the test tells apart are large enough, see `rank_jobs`."""
+    """True if the second job of a pair is surely slower, by the rules of `rank_jobs`.
+
+    log_ratios: (rounds,) logarithms of its times divided by the first job's. The test of
+    `significant_pairs` has told the pair apart already.
+    """
     is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
     return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))
 
@@ -210,8 +214,8 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
-    """Words about how many trials of each job would separate the first job from the last, and the
-    number; 0 if it is not known.
+    """About how many trials of each job would separate the first job from the last: in words, and
+    as a number. The number is 0 if it is not known.
 
     lists: the values of each job, fastest first.
     """

@@ -22,7 +22,9 @@ median = statistics.median
 MINIMUM_EFFECT = 0.02
 """Jobs that differ by less share a rank: such a gain is not worth changing a loader for."""
 FEWEST_FOR_INTERVAL = 3
+"""Fewer values have no interval, only a range."""
 RESAMPLES = 10_000
+"""Number of resamples of a bootstrap interval."""
 BOUNDS = (2.5, 97.5)
 """Percentiles at the ends of a 95 % interval."""
 POSITION = 0.1
@@ -139,7 +141,7 @@ def ratio_or_range(
 
 
 def are_positive(*lists: Sequence[float]) -> bool:
-    """True if all values are positive and finite, so that they have logarithms."""
+    """True if all values are positive and finite, and therefore have logarithms."""
     return all(0 < value < math.inf for values in lists for value in values)
 
 
@@ -167,10 +169,11 @@ def log_interval(
 ) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
-    share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is wide
-    enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the values
-    are correlated in time. trials_per_round: each value is the mean of this many successive trials.
+    share: None with a fixed number of trials. With trials=auto, rounds go on until the ranking is
+    decided, and the ranking is tested after some of them, the looks; `share` is the share of the
+    false claims that this look may make, see core/auto_trials.py. The interval is then wide enough
+    to hold the median at all looks together (Jennison and Turnbull 1989), even if the values are
+    correlated in time. trials_per_round: each value is the mean of this many successive trials.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the

@@ -1,5 +1,6 @@
-"""Same-data check: has a loader delivered the samples of the dataset, and each as often as it
-must? Did the timed windows have as many samples as asked, in batches of the right size?"""
+"""Same-data check: `check_data` compares the samples that a loader delivers in an epoch with the
+dataset's samples, and `check_counts` the numbers of samples and batches in the timed windows with
+those that were asked for."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ def check_data(
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
 
     Several ranks are checked together, and all raise the same error. A rank may repeat samples to
-    have as many as the others, as with torch's DistributedSampler. Raises Unsupported if a rank has
-    no samples.
+    reach the number of samples of the others, as with torch's DistributedSampler. Raises
+    Unsupported if a rank has no samples.
 
     same_data: False: compare only the number of samples and their dtypes and shapes.
     observe: called with the (batch, 16) uint8 hashes of each batch.
@@ -109,12 +110,12 @@ def _merge_ranks(ranks: list[Digest]) -> Digest:
 def _subtract_padding(
     ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
 ) -> Digest:
-    """The digest without the samples that a user's loader has padded the last ranks with.
+    """The digest without the samples with which a user's loader has padded the last ranks.
 
     hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
     """
-    # Indices are dealt to the ranks in turn, so that the last ranks are one short. The padding is
-    # the last sample of each, and must be a sample of the dataset.
+    # Index k is dealt to rank k % world_size, so the last ranks may be one sample short. The
+    # padding is the last sample of each of these ranks, and must be a sample of the dataset.
     short = expected.count % len(ranks)
     ends = [rank.last for rank in ranks[short:]] if short else []
     added = np.frombuffer(bytes.fromhex("".join(ends)), np.uint8).reshape(-1, 16)
@@ -141,8 +142,10 @@ def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
 
 
 def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices that all ranks deliver in an epoch, including those that are repeated so that all
-    ranks have equally many; None: each index once."""
+    """Indices that all ranks together deliver in an epoch; None: each index once.
+
+    Indices that are repeated to give all ranks the same number of samples are included.
+    """
     # None spares the memory and time of a permutation that would be summed up anyway.
     order = order_of_all_ranks(plan)
     is_even = order.length(prepared.num_samples) % plan.world_size == 0
@@ -152,8 +155,8 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
 
 
 def epoch_lengths(prepared: PreparedData, plan: Plan, epoch: int) -> set[int]:
-    """Numbers of samples that all ranks together may deliver in an epoch: with the repeated samples
-    that pad ranks to one length, and without."""
+    """Numbers of samples that all ranks together may deliver in an epoch: with and without the
+    repeated samples that pad ranks to one length."""
     lists = [indices_to_deliver(prepared, plan, epoch)]
     if not plan.loading.drop_last:
         lists.append(_order_indices(prepared, plan, epoch))
@@ -169,7 +172,7 @@ def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray
 
 
 def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
-    """Number of samples that all ranks deliver in some epochs, not counting the padding of
+    """Number of samples that all ranks together deliver in this many epochs, without the padding of
     ranks."""
     if not plan.loading.drop_last and not prepared.broken:
         return epochs * order_of_all_ranks(plan).length(prepared.num_samples)
@@ -235,6 +238,7 @@ class EpochCounts:
     samples: int
     batches: int
     largest: int
+    """Number of samples of the largest batch."""
 
 
 def check_counts(
@@ -249,8 +253,8 @@ def check_counts(
     ranks = all_gather(counts, list[EpochCounts])
     lengths = None
     for epoch in range(len(sizes)):
-        # Epochs differ in length only if samples are skipped: which of them a rank would repeat as
-        # padding, or drop with the last batch, depends on the epoch's order.
+        # Epochs differ in length only if samples are skipped: the order of the epoch decides
+        # whether a rank repeats a skipped sample as padding, or drops it with the last batch.
         if lengths is None or prepared.broken:
             lengths = epoch_lengths(prepared, plan, epoch)
         in_epoch = [rank[epoch] for rank in ranks]

@@ -1,4 +1,7 @@
-"""Check a sweep's data and settings before it waits for the machine."""
+"""Check early whether jobs can run: their settings, and a few samples of each dataset.
+
+A sweep calls `check_requests` before it waits for the machine, so that nobody waits in vain.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
 
 
 def check_within(limit_s: float, dataset: Dataset, tolerant: bool = False) -> None:
-    """Check samples as `check_samples` does; raises TimeLimit if none is read for that many
+    """Check samples as `check_samples` does; raises TimeLimit if no sample is read for `limit_s`
     seconds."""
     with limit_preparation(dataset, limit_s):
         check_samples(dataset, tolerant)
@@ -138,7 +141,8 @@ def check_model_input(job: Job) -> None:
     """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
 
     Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked without a model,
-    if code of the user's makes the batches, or if a device other than the CPU transforms them.
+    for streams, crops and samples of several lengths, if the user's code makes the batches, or if a
+    device other than the CPU transforms them.
     """
     has_model = any(each.limit == "replay" for each in job.benchmark.values())
     is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
@@ -161,7 +165,7 @@ def _check_first_sample(job: Job) -> None:
     samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
     fetched = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
     sample = next((each for each in fetched if not is_broken(each)), None)
-    # If all samples are broken, preparing the data says so.
+    # If all samples are broken, preparing the data reports that.
     if sample is None:
         return
     classes = ClassCounter()

@@ -49,17 +49,19 @@ from fastloop.trial.window import (
 )
 
 SURELY_LONG = 100
-"""An epoch fills a window for certain if the one that warms up took this many times as long."""
+"""If the warm-up epoch takes this many times min_window_s, a window needs no repeats, and none is
+timed to count them."""
 SizeOf = Callable[[Tree], int]
 """Returns the number of samples of a batch."""
 CountUneven = SizeOf | None
-"""Counts the samples of a loader's uneven batches, see UnevenBatches; None: they are not uneven."""
+"""Counts the samples of uneven batches, which hold texts or lists or differ in shape (see
+UnevenBatches); None: the loader's batches are not uneven."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
 The function is called with the epoch's number if it requires an argument. An iterable is iterated
-over once per epoch, after a call of `set_epoch` on it, on its sampler or on its dataset, if there
-is one."""
+over once per epoch. If the iterable, its sampler or its dataset has a method `set_epoch`, this is
+called before each epoch."""
 
 
 def bench(  # noqa: PLR0913 - the settings of a run, by their names
@@ -77,8 +79,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Two epochs precede the trials: the first counts the samples, the second warms up. All trials run
     in this process; `python -m fastloop.run loader._target_=…` runs each trial in a fresh process.
-    A call that takes longer than a moment reports its rounds to stderr, and one that takes longer
-    than a minute says so before the first one.
+    A call that takes longer than a moment reports its rounds to stderr. A call that will take
+    longer than a minute announces that before the first round.
 
     Args:
         loader: an iterable of batches, such as a DataLoader, or a function that returns such an
@@ -161,8 +163,8 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     Args:
         loaders: loaders as for `bench`, by their names in the result.
         step: as for `bench`.
-        trials: number of rounds. "auto": rounds go on until the fastest loader, and those that are
-            as fast, are known; at most 20 rounds, and 120 s if `seconds` is None.
+        trials: number of rounds. "auto": run rounds until the fastest loader, and all loaders that
+            are equally fast, are known; at most 20 rounds, and 120 s if `seconds` is None.
         epochs: number of epochs in a trial.
         device: auto, cpu, mps, cuda or cuda:<number>.
         same_data: False, for random transforms, and for batches of texts, lists or several widths:
@@ -257,7 +259,10 @@ def _summarize(
     epochs: int,
     in_looks: bool,
 ) -> Bench:
-    """Rank the loaders by these times, and collect their figures."""
+    """Rank the loaders by these times, and collect their figures.
+
+    in_looks: True with trials="auto", see rank_jobs.
+    """
     base, *others = seconds
     ranking = rank_jobs(seconds, in_looks=in_looks)
     return Bench(
@@ -276,7 +281,7 @@ def _summarize(
 
 
 def epochs_of(loader: LoaderLike) -> Epochs:
-    """The epochs of a loader.
+    """A function from an epoch's number to the batches that the loader yields in that epoch.
 
     Raises ValueError for an iterator, which has one epoch only, for a Dataset, which yields
     samples, and for any other object that is not a loader.
@@ -335,7 +340,7 @@ def _measure_limit(
 def _step_of(
     step: Callable[[Tree], Any] | None, device: torch.device, is_uneven: bool
 ) -> Callable[[Tree], Any]:
-    """The step for the loader's batches; None: one that reads or moves their tensors."""
+    """The given step or, if it is None, a step that reads the batches' tensors or moves them."""
     # A step may be an object that is false, such as an empty container that can be called.
     if step is not None:
         return step
@@ -346,8 +351,10 @@ def _step_of(
 
 
 def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
-    """Number of samples of an epoch, the leaves of a sample, and the function that counts uneven
-    batches, which have no such leaves."""
+    """Number of samples of an epoch, dtypes and shapes of a sample's leaves, and None.
+
+    For uneven batches the leaves are empty, and a function that counts samples replaces None.
+    """
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
@@ -359,7 +366,10 @@ def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
 def _count_uneven(
     epoch_of: Epochs, error: UnevenBatches, at_most: int | None = None
 ) -> tuple[int, SizeOf]:
-    """As `count_epoch`; raises UnevenBatches if a batch has no clear number of samples."""
+    """Number of samples of epoch 0, and a function that counts those of a batch, by `count_epoch`.
+
+    Raises UnevenBatches, with the message of `error`, if a batch has no clear number of samples.
+    """
     try:
         return count_epoch(epoch_of(0), at_most)
     except UnclearCount as unclear:
@@ -390,7 +400,7 @@ def _check_samples(
 def _compare_counts(
     epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
 ) -> tuple[int, Mapping[str, CountUneven]]:
-    """As `_check_samples`, but only of the numbers of samples."""
+    """As `_check_samples`, for uneven batches: compare only the numbers of samples."""
     first, *others = epochs_by_name
     count, count_uneven = _count_uneven(epochs_by_name[first], error)
     counters = {first: count_uneven}
@@ -425,25 +435,30 @@ def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderTimer:
-    """Times windows of a loader, which `warm_timer` warms up before."""
+    """Times windows of a loader, after `warm_timer` has warmed the loader up."""
 
     epochs: Epochs
     consume: Callable[[Tree], Any]
+    """The step, which is called with each batch."""
     num_epochs: int
+    """Number of epochs in a trial."""
     device: torch.device
     samples: int
     """Number of samples that each epoch must have."""
     size_of: SizeOf | None = None
-    """Counts the samples of a batch; None: `warm_timer` finds a function by the first batch."""
+    """Counts the samples of a batch; None: `warm_timer` chooses a function by the first batch."""
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
     """Approximate time of a window."""
 
     def time_window(self) -> float:
-        """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
-        # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
-        # too few in a later epoch would seem fast.
+        """Time a window, and return the mean seconds of its repeats, each of num_epochs epochs.
+
+        Raises Invalid for a wrong number of samples.
+        """
+        # A loader that delivers too few samples in a later epoch would seem fast. The numbers are
+        # compared after the clock has stopped, as in a trial.
         num_epochs = self.num_epochs * self.repeats
         size_of = self.size_of or count_rows
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, size_of)
@@ -462,6 +477,7 @@ def _cold_timer(
     samples: int,
     count_uneven: CountUneven,
 ) -> LoaderTimer:
+    """The timer of a loader before its warm-up."""
     return LoaderTimer(
         epochs=epoch_of,
         consume=_step_of(step, device, is_uneven=count_uneven is not None),
@@ -473,21 +489,22 @@ def _cold_timer(
 
 
 def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
-    """The timer of a loader which one epoch has warmed up.
+    """Warm the loader up by one epoch, and return its timer with the number of repeats of a window.
 
     min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
-    and no window is run to find out how often.
+    and no window is run to count the repeats.
     """
     size_of, start_ns = cold.size_of, now_ns()
-    # The quickest function that counts such batches is found here, outside of the windows.
+    # The quickest function that counts the samples of such batches is chosen here, outside of the
+    # windows.
     for batch in cold.epochs(0):
         size_of = size_of or row_counter(batch)
         cold.consume(batch)
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
     timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window shows how long an epoch takes without the warm-up. After a long warm-up,
-    # that window would only take time.
+    # One window shows how long an epoch takes once the loader is warm. After a warm-up far longer
+    # than min_window_s no repeats are needed, and that window would only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer
     window_s = timer.time_window()

@@ -1,4 +1,4 @@
-"""Compare an epoch of a job with its dataset, as the step would receive the samples."""
+"""Check an epoch of a job: compare the samples that the step would receive with the dataset."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def check_epoch(
 
     observe: called with the (batch, 16) uint8 hashes of each batch.
     """
-    # Random samples can't be compared: a second loader without the randomness is checked instead of
-    # the timed one.
+    # Random samples can't be compared with the dataset: a second loader without the randomness is
+    # compared instead of the timed loader.
     if is_random(context):
         plain = without_randomness(context)
         with plain.open_loader() as loader:
@@ -54,22 +54,23 @@ def check_epoch(
 
 
 def is_random(context: JobContext) -> bool:
-    """True if epochs are compared by another loader than the one that is timed."""
+    """True if samples are random, or transformed by workers: then a second loader without that is
+    compared in place of the timed loader."""
     compares_random = context.prepared.random and context.job.same_data
     return context.plan.transform is not None or compares_random
 
 
 def without_randomness(context: JobContext) -> JobContext:
-    """The context of the job without its transform; random samples that are compared are read with
-    generators seeded by their index.
+    """The context of the job without the transform of its workers.
 
-    Raises Unsupported for a store of random samples.
+    Unless same_data=false, random samples are read with generators that are seeded by the sample's
+    index. Raises Unsupported for a store of random samples.
     """
     prepared = make_repeatable(context.prepared) if context.job.same_data else context.prepared
     return replace(context, plan=replace(context.plan, transform=None), prepared=prepared)
 
 
 def compares_crops(job: Job) -> bool:
-    """True if samples are compared as crops, place by place, instead of by their bits."""
+    """True if samples are compared as crops, place by place, instead of bit by bit."""
     follows_order = traits_of(LoaderTraits, job.loader).has_even_shares
     return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order

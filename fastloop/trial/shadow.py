@@ -1,9 +1,9 @@
 """Run the shadow of a timed trial: the same calls in another process, with every epoch compared.
 
 A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
-the same way, with the comparison instead of the clock. A loader can't know whether it is in a trial
-or in its shadow. Work that a loader does outside of the requested epochs is detected too, because
-no window contains it.
+the same way, with a comparison with the dataset instead of the clock. A loader can't know whether
+it is in a trial or in its shadow. Work that a loader does outside of the requested epochs is
+detected too, because no window would contain it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fastloop.trial.window import drain
 LEAST_UNFORESEEN = 100_000
 """Smallest of the random epoch numbers that no loader can foresee."""
 NUM_UNFORESEEN = 1_000_000
-"""Count of the numbers from LEAST_UNFORESEEN on, among which one is drawn."""
+"""The random epoch number is one of this many numbers from LEAST_UNFORESEEN on."""
 SHADOW_TIME = 4
 """Time limit of a shadow, as a multiple of the limit of a trial: hashing takes longer than
 delivering."""
@@ -62,20 +62,20 @@ MOST_IDLE_BYTES = 256 << 10
 """Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
 own files."""
 MOST_TIMES_FASTER = 3.0
-"""An epoch with a number that can be foreseen may be this many times as fast as one with another
-number, and faster by LEAST_GAIN_S on top of that. A greater difference shows that the epoch was
-made before it was asked for."""
+"""An epoch with a foreseeable number (0, 1, …) may be this many times as fast as an epoch with a
+random number, plus LEAST_GAIN_S. A greater difference shows that the loader made the epoch before
+it was asked for."""
 LEAST_GAIN_S = 0.005
-"""Seconds of gain, beyond MOST_TIMES_FASTER, that are put down to chance."""
+"""Seconds of gain, beyond MOST_TIMES_FASTER, that are attributed to chance."""
 LEAST_PAIRS = 3
-"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before the medians are
-compared, unless a pair takes longer than LONG_S: an epoch of milliseconds may have been interrupted
-for as long as it takes."""
+"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before their medians are
+compared. One pair is not enough for epochs of milliseconds, because an interruption may last as
+long as such an epoch."""
 LONG_S = 0.3
-"""Seconds of a pair of epochs that is compared without further pairs."""
+"""If a pair of epochs takes longer than these seconds, it is compared without further pairs."""
 MOST_PAIRS = 10
-"""Maximum number of compared pairs; the loader passes as soon as the medians show no gain. With
-three pairs, all unforeseen epochs were late by chance on a busy machine."""
+"""Maximum number of compared pairs; the loader passes as soon as the medians show no gain. Three
+pairs are too few: on a busy machine, all three unforeseen epochs were late by chance."""
 
 
 def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
@@ -92,7 +92,7 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             unread = observer.check(loader.epochs, job.epochs + 1)
         context.first_batch(loader.epochs)
         num_epochs = [_check_windows(observer, loader, calls, name) for name in job.benchmark]
-        # It is read before the last comparison, whose epoch no window has timed.
+        # This is read before the last comparison, because no window has timed that epoch.
         found_unread = observer.found_unread
         if calls.compares_data:
             observer.check(loader.epochs, job.epochs + 2)
@@ -108,7 +108,10 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
 def _check_windows(
     observer: _Observer, loader: ReopenableLoader, calls: Calls, name: BenchmarkName
 ) -> int:
-    """Make a benchmark's calls, compare the epochs of its windows, and return their number."""
+    """Repeat the timed trial's calls for a benchmark, and compare epochs of its windows.
+
+    Returns the number of compared epochs.
+    """
     context, job = observer.context, observer.context.job
     deliver = context.step_delivery()
     drain(loader.epochs, deliver, job.epochs, context.device)
@@ -131,7 +134,11 @@ def _check_windows(
 
 
 def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
-    """All epochs that were asked for, and as many of their repeats, drawn at random."""
+    """Numbers of the epochs of a window to compare.
+
+    They are all `epochs` epochs that the job asks for, and the same number of repeats, drawn at
+    random (fewer if there are fewer repeats).
+    """
     # Comparing all repeats would take many times as long. The system's source of randomness draws
     # some of them. A loader can't seed it, and so can't foresee which ones are drawn.
     asked, repeated = range(epochs), range(epochs, epochs * repeats)
@@ -139,13 +146,15 @@ def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
 
 
 class _Observer:
-    """Compares epochs of a loader, and keeps the stored places of their samples."""
+    """Compares epochs of a loader with the dataset, and judges the order of their samples."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
         self.found_unread = False
         """True once a batch of an epoch may have been unread in a file."""
         self._places: dict[int, np.ndarray] = {}
+        """Number of an epoch -> places of its samples in the dataset, int64, in the order of
+        delivery; -1 for a sample that is not in the dataset."""
         self._reference = reference_hashes(context.prepared)
 
     def check(self, epochs: Epochs, epoch: int) -> bool:
@@ -195,8 +204,9 @@ def check_idle(batch_nbytes: int) -> None:
         raise Invalid(f"works outside the window: {work} before it")
     if not before.growth().is_above(SUSPECT_S, SUSPECT_S):
         return
-    # A reading may be a single tick of 10 ms, or the little that a busy machine has left: the pause
-    # goes on until the clocks of processes can be trusted. The allowance stays the same.
+    # A small reading may be a single tick of 10 ms, or the small part of a core that a busy machine
+    # gives to a thread that works all the time. So the pause is prolonged until the clocks of
+    # processes can be trusted. The allowed CPU time stays the same.
     pause(LEAST_SECONDS - PAUSE_S)
     grown = before.growth()
     if grown.is_above(MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
@@ -220,7 +230,7 @@ class _CpuTimes:
         return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
 
     def growth(self) -> _CpuTimes:
-        """The times that have been added since this reading."""
+        """The CPU time that was spent since this reading."""
         now = self.now()
         return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
 
@@ -262,10 +272,10 @@ def _bytes_read() -> int:
     """Bytes that the other threads of this process, and its living descendants, have read so far by
     system calls, from files or the page cache; 0 if the system does not count them.
 
-    Differences of two calls by the same thread are meaningful.
+    Only the difference between two calls by the same thread is meaningful.
     """
-    # Counting reads files of /proc itself, 4 KB for each descendant. What this thread has read is
-    # subtracted, whatever other threads read meanwhile on a busy machine.
+    # Counting itself reads files of /proc, 4 KB for each descendant. So the bytes that this thread
+    # has read are subtracted; those of other threads stay in the total.
     process = psutil.Process()
     total = -_bytes_read_here()
     for each in (process, *process.children(recursive=True)):

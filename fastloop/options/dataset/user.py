@@ -1,4 +1,4 @@
-"""The dataset of a user's loader that brings its own data."""
+"""The dataset of a job with the user's own loader, if the loader takes no dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.core.types import Epochs, Tree, Unsupported
 
 
 class DataBringingLoader(Protocol):
-    """A user's loader that brings its own data."""
+    """A user's loader that takes no dataset: it delivers data of its own."""
 
     @property
     def target(self) -> str:
@@ -21,7 +21,7 @@ class DataBringingLoader(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of the loader's batches; if the dataset is None, of the loader's own data."""
+        """Epochs of the loader's batches; dataset: None for a loader that takes none."""
         ...
 
 
@@ -32,6 +32,7 @@ class UserDataset:
     loader: DataBringingLoader
     plan: Plan
     same_data: bool
+    """False if the samples are random."""
     label: ClassVar[str] = "own data"
     num_classes: ClassVar[int] = 0
     uint8_scale: ClassVar[None] = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def load_sweep_results(sweep: str) -> list[Result]:
     """The results of the sweep's runs in the order of their start; empty if there are none."""
     if is_default() and not default_database().exists():
-        # A query would create the file.
+        # A query would create the database.
         return []
     client = open_client()
     experiments = [experiment.experiment_id for experiment in search_experiments(client)]
@@ -30,7 +30,7 @@ def load_sweep_results(sweep: str) -> list[Result]:
 
 
 def _has_result(client: MlflowClient, run_id: str) -> bool:
-    """True unless the run was closed because its command had been killed."""
+    """True if the run has a result file; it has none if its command was killed."""
     return any(file.path == RESULT_FILE for file in client.list_artifacts(run_id))
 
 
