@@ -1,8 +1,7 @@
-"""A loader's state: its epoch, the batches that it has delivered, and the sources of their order.
+"""The state of a loader, which state_dict saves and load_state_dict resumes within an epoch.
 
-Position has the epoch and the number of its batches that have been delivered. RandomSources has the
-states of generators and samplers, which are saved at the start of an epoch and restored to resume
-it.
+Position has the epoch and the number of its batches that have been delivered. RandomSources saves
+the states of generators and samplers at the start of an epoch, and restores them to resume it.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ State = dict[str, Any]
 `drawn_from` (random states at its start); `settings`; `dataset`, the state of an iterable that
 has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
-"""The state's key for a dict: for a number of delivered batches, it has the `dataset` and HAS_ENDED
-of the state at that time. Batches that were made ahead have entries, too."""
+"""The state's key for a dict: number of delivered batches -> `dataset` and HAS_ENDED of the state
+at that time. Batches that were made ahead have entries, too."""
 HAS_ENDED = "has_ended"
-"""The state's key for True, if an iterable with a state of its own has no more samples."""
+"""The state's key for True, which says that an iterable with a state of its own has no more
+samples."""
 PENDING = "pending"
-"""The state's key for a function that returns `drawn_from`, if the epoch draws its order when its
-first batch is asked for."""
+"""The state's key for a function that returns `drawn_from`. The state has it if the epoch draws its
+order only when its first batch is asked for."""
 
 
 @dataclass
 class Position:
-    """The epoch of the next iteration, and the state of the one that runs or was left early."""
+    """The next iteration's epoch, and the state of the epoch that runs or was left early."""
 
     epoch: int = 0
     state: State | None = None
@@ -61,7 +61,7 @@ class Position:
         return state | streamed.get(state["delivered"], {})
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch; a state loaded within this epoch is kept.
+        """Set the number of the next iteration's epoch; a loaded state of this epoch is kept.
 
         Raises ValueError for a number below 0.
         """
@@ -75,7 +75,7 @@ class Position:
             self.is_loaded = False
 
     def load(self, state: State) -> None:
-        """Let the next iteration continue this state."""
+        """Load a state, which the next iteration continues."""
         # Some formats of checkpoints return arrays or tensors for numbers.
         numbers = {name: index(state[name]) for name in ("epoch", "delivered")}
         self.state = {**state, **numbers}
@@ -95,7 +95,7 @@ class Position:
         return self.state, self.state["drawn_from"] if self.is_loaded else None
 
     def advance(self, state: State) -> None:
-        """Let the next iteration be the epoch after this state's."""
+        """Set the next iteration's epoch to the one after this state's epoch."""
         self.is_loaded = False
         self.epoch = state["epoch"] + 1
 
@@ -151,9 +151,9 @@ class RandomSources:
     def draw_base(self, moments: DrawMoments, loaded: States | None) -> States:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
-        loaded: the random states of a loaded state, if the epoch continues one. If that state was
-        saved before its epoch had drawn the base seed, the seed is the number that would have been
-        drawn then; torch's global generator draws a number all the same.
+        loaded: the random states of a loaded state; None if the epoch continues no state. If the
+        state was saved before its epoch had drawn the base seed, the seed is the number that the
+        epoch would have drawn. torch's global generator draws a number in any case.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
@@ -174,12 +174,16 @@ class RandomSources:
         return drawn
 
     def draw_order_seed(self, drawn: States) -> int:
-        """The seed of a shuffled order; like `draw_base` for an epoch that had not begun."""
+        """The seed of a shuffled order, drawn from torch's saved state if `drawn` has one.
+
+        torch's global generator draws a number in any case, as in `draw_base`.
+        """
         return self._draw_as_then(drawn, draw_seed(None))
 
     @staticmethod
     def _draw_as_then(drawn: States, number: int) -> int:
-        """The number, or the one that follows on torch's saved state, which moves on in `drawn`."""
+        """The given number if `drawn` has no state of torch. Otherwise a number that is drawn from
+        this state; `drawn` then has the state after that draw."""
         if "torch" not in drawn:
             return number
         with torch.random.fork_rng(devices=[]):

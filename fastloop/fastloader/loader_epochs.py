@@ -1,4 +1,4 @@
-"""The epochs of a loader, as long as its settings stay as they are.
+"""LoaderEpochs, which begins the epochs of a loader as long as its settings stay as they are.
 
 If the loader has a seed, the seeds of all epochs follow from it. With seed=None an epoch draws the
 numbers that DataLoader would draw, at the same moments, see torch_draws.py.
@@ -45,8 +45,11 @@ class LoaderEpochs:
     settings: LoaderSettings
     order: EpochOrder
     sources: RandomSources
+    """The generator and the sampler that the order is drawn from."""
     engine: NativeEpochs | PythonEpochs
+    """The native core or Python, which makes the batches."""
     moments: DrawMoments
+    """The moments at which epochs draw random numbers, if seed is None."""
 
     def are_of(self, values: tuple[Any, ...], num_samples: int | None) -> bool:
         """True if these are the epochs of a loader with these settings and this number of
@@ -150,7 +153,7 @@ class LoaderEpochs:
         if leftover is None:
             return batches
         # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it
-        # comes to its end. If the epoch has fewer batches than that, this is in iter().
+        # comes to its end. It reaches its end in iter() if the epoch has fewer than `lead` batches.
         count = leftover.batch - lead - delivered
         if count < 0:
             leftover.draw()

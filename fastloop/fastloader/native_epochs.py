@@ -1,4 +1,4 @@
-"""Epochs with batches made by the native core."""
+"""NativeEpochs, the engine that starts epochs with batches made by the native core."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The native engine: an epoch's batches, made by threads that never run Python.
+"""Streams of the native core: iterators over an epoch's batches, made by threads without Python.
 
-The core draws an order itself, or is fed with its indices piece by piece.
+`open_stream` starts one. The core computes the order of the samples itself, or Python feeds it with
+the indices piece by piece.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class PieceFeeder:
             stream.feed(np.ascontiguousarray(indices), sizes)
 
     def end(self) -> None:
-        """Raise the error with which the pieces have ended, if there is one; otherwise finish."""
+        """Raise the error with which the pieces have ended; without one, call `finish`."""
         if self._error is not None:
             raise self._error from None
         self._finish()
@@ -215,7 +216,7 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The use of a stream's batches."""
+    """How a stream hands its batches over, how it counts them, and with which index it starts."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""

@@ -1,9 +1,9 @@
-"""Make the batches of an epoch in Python, by a list of stages that threads and the loop run.
+"""Pipeline, which makes the batches of an epoch in Python by stages: gather, transform, pin, copy.
 
-Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
-transforms draw from global generators, which threads would have to share, the loop does the stages
-that draw. The numbers that a sample or a transform draws depend on no thread, unless it draws on a
-GPU, see sample_draws.py.
+Batches that are made together form a group. Threads do all stages of a group ahead of the loop,
+which receives its batches. If samples or transforms draw from global generators, which threads
+would have to share, the loop does the stages that draw. The numbers that a sample or a transform
+draws do not depend on the thread, unless they are drawn on a GPU, see sample_draws.py.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ class Pipeline:
     in_order: bool = True
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
+    """The global generators that samples and transforms have drawn from so far."""
     pace: Pace = field(default_factory=Pace)
+    """The choice between the loop and threads, by the times of the batches so far."""
     usual: UsualSize = field(default_factory=UsualSize)
+    """The size of the batches so far."""
 
     @property
     def is_plain(self) -> bool:
@@ -130,7 +133,8 @@ class Pipeline:
         return Running(results, partial(_receive, receiving), end)
 
     def _draws_in(self, modes: ThreadModes) -> GlobalDraws:
-        # What an epoch without threads finds does not hold for later ones with threads.
+        # An epoch without threads may miss a generator that threads would have to share. Its
+        # findings go to a copy, because later epochs may have threads.
         return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
@@ -181,8 +185,8 @@ class Work:
     can_repeat: bool = False
     """True if a group can be read twice, which an iterable's can't."""
     repeats_failed: bool = False
-    """True: the loop's thread reads a batch again that a thread has failed to read, which may fail
-    only because it is another thread."""
+    """True: if a thread fails to read a batch, the loop's thread reads it again, because some
+    samples can be read in the loop's thread only."""
     pace: Pace | None = None
     """The choice of the number of threads that make batches, and of the moment at which they begin;
     None: all threads begin at once."""
@@ -325,8 +329,12 @@ class Work:
         return replace(self, tuning=replace(self.tuning, num_threads=0, waiting_threads=0))
 
     def _repeat_failed(self, first: StagedGroup, results: Results, pace: Pace) -> Results:
-        """The rest of a turn from a group on that a thread has failed to make. The loop's thread
-        makes each such group again, and all later ones if threads fail again, see note_failure."""
+        """Yield the rest of a turn of the threads, from the first group that a thread failed to
+        make.
+
+        The loop's thread makes each failed group again. If threads fail repeatedly, it makes all
+        later groups too, see Pace.note_failure.
+        """
         left = deque([first])
         here = self._without_threads()
         del first
@@ -406,12 +414,13 @@ class Work:
             return pass_stages(staged, self.stages)
 
     def _finish_here(self, staged: StagedGroup) -> StagedGroup:
-        """Do these stages in the loop's thread."""
+        """Do the stages that the group has not passed, in the loop's thread."""
         has_threads = bool(self.tuning.num_threads)
         # The loop may ask for batches in other modes than those in which the threads make them.
         modes = self.modes.apply() if has_threads else nullcontext()
-        # If threads were asked for, which have one of torch's each, all batches are made alike:
-        # the last digits of long sums depend on that number. Otherwise they are a DataLoader's.
+        # The last digits of long sums depend on the number of torch's own threads. If the user has
+        # asked for threads, each of them uses one, and so does the loop: all batches are made
+        # alike. Otherwise the loop makes batches as DataLoader does.
         threads = one_torch_thread() if has_threads and self.pace is None else nullcontext()
         with threads, modes, self.on_stream():
             return pass_stages(staged, self.stages)

@@ -1,11 +1,12 @@
-"""Find out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
-read as arrays.
+"""Recognise datasets of torchvision that hold their images in memory, such as MNIST, and read them
+as arrays.
 
-Its samples are made from Pillow's images, one by one. If the transform changes each value of a
-pixel by itself, a batch has the same numbers if its rows are looked up in a table of the 256
-results. Before such a transform there may be a random crop of the padded image and a random flip,
-and before the crop a change of the size, which Pillow makes here as well. torchvision is never
-imported here: a program that has its datasets has imported it.
+`recognise_arrays` returns a column of images and one of labels, or None if these would not deliver
+the same batches as the dataset's samples. torchvision makes each sample from an image of Pillow. If
+the transform changes each value of a pixel by itself, a table of its 256 results gives the same
+numbers for a whole batch. Before such a transform, an image may be padded, cropped and flipped at
+random. Before the crop, its size may be changed, which Pillow does here as well. torchvision is
+never imported here: a program that uses its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ POINTWISE = frozenset(
 )
 """Transforms of torchvision that change each value of a pixel by itself, and draw nothing."""
 RESHAPING = frozenset({"Resize", "CenterCrop", "Pad", "Grayscale"})
-"""Transforms of torchvision that make another image of an image, and draw nothing."""
+"""Transforms of torchvision that change the size or the colours of an image, and draw nothing."""
 CROP, FLIP = "RandomCrop", "RandomHorizontalFlip"
 """Transforms that draw at random, and move pixels without changing them."""
 FAMILIES = ("torchvision.datasets.mnist", "MNIST"), ("torchvision.datasets.cifar", "CIFAR10")
@@ -61,7 +62,10 @@ class RandomMoves:
         return top + height + bottom, left + width + right
 
     def move(self, pixels: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
-        """The moved images of (n, height, width, ...); numbers are drawn by a sample's index."""
+        """The cropped and flipped images of `pixels`, which is (n, height, width, ...).
+
+        The random numbers of an image depend on the seed and its index alone.
+        """
         height, width = self.sides(*pixels.shape[1:3])
         rows, columns = self.size or (height, width)
         if any(self.margins):
@@ -94,6 +98,7 @@ class Steps:
     shape: tuple[int, ...]
     """The shape of the images that `reshaping` makes: (height, width) or (height, width, 3)."""
     moves: RandomMoves | None
+    """The random crop and flip of the reshaped images; None: there is neither."""
     pointwise: tuple[Any, ...]
     """Transforms that change each value of a pixel by itself, after all others."""
 
@@ -249,8 +254,8 @@ def is_array_dataset(dataset: Any) -> bool:
 
 
 def needs_no_pillow(dataset: Any) -> bool:
-    """True if such a dataset is read without an image of Pillow for each sample: its images are not
-    resized, cut, padded or made grey before its other transforms."""
+    """True for a dataset with images in memory that is read without an image of Pillow for each
+    sample: no RESHAPING transform comes before its other transforms."""
     steps = _find_steps(dataset)
     return steps is not None and not steps.reshaping
 
@@ -270,6 +275,7 @@ def _find_steps(dataset: Any) -> Steps | None:
 
 
 def _base_of(dataset: Any) -> Any:
+    """The dataset inside of a Subset, or of nested Subsets; other datasets as they are."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
@@ -357,7 +363,10 @@ def _is_grey(images: Any) -> bool:
 
 
 def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
-    """The steps of a transform of images of `shape`; raises UnrecognisedError for other work."""
+    """The steps of a transform of images of `shape`.
+
+    Raises UnrecognisedError for a transform that does not consist of such steps.
+    """
     if transform is None:
         raise UnrecognisedError("it has no transform")
     reshaping = []
@@ -369,7 +378,8 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in RESHAPING and moves is None and not parts:
             changed = _shape_after(part, shape)
-            # None: images of this size stay as they are, as those of 28 pixels by Resize(28).
+            # None: this transform does not change images of this size, for example Resize(28) those
+            # of 28 pixels.
             if changed is not None:
                 reshaping.append(part)
                 shape = changed

@@ -1,4 +1,8 @@
-"""Compare two sets of results, job by job: conditions, changes, the answer."""
+"""Compare two sets of results, a base and a new one, job by job.
+
+`check_comparable` compares the conditions of the trials, `find_changes` tests the differences in
+time, and `comparison_answer` says in sentences whether a job has become slower.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ Cost = Callable[[Measurement], float]
 Pairs = dict[str, tuple[Result, Result]]
 """Name of a job -> its result in the base set and its result in the new set."""
 SOURCE, CONTENT = "data fingerprint", "data content"
+"""Names of two values of a job: the fingerprint of its data's source, and its samples' digest."""
 UNKNOWN: tuple[object, ...] = (None, "")
 """Values in results of an older version, and of jobs that failed before they opened their data.
 Each counts as equal to every value."""
@@ -39,8 +44,8 @@ Each counts as equal to every value."""
 class CostChange:
     """Difference between the sets in one benchmark of one job.
 
-    base_s and new_s are seconds per sample, as the sets may differ in the number of samples, or
-    values of another cost.
+    base_s and new_s are medians of a cost. By default, the cost is seconds per sample, because the
+    sets may differ in the number of samples.
     """
 
     benchmark: str
@@ -184,8 +189,8 @@ def other_differences(pairs: Pairs, base: dict[str, Result], new: dict[str, Resu
         if not before.status == after.status == "FINISHED":
             label = "NO LONGER FINISHES" if no_longer_finishes(before, after) else "not compared"
             lines += [f"{label}: {name}: {_outcomes(before, after)}"]
-    # Folders may differ, `cache` is a condition, and another number of trials changes only the
-    # certainty.
+    # Three differences are not listed: folders do not matter, `cache` is one of CONDITIONS, and
+    # another number of trials changes only the certainty.
     differences = {
         f"{name} {before.params.get(name)} -> {after.params.get(name)}"
         for before, after in pairs.values()
@@ -313,12 +318,13 @@ CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
     "data": _data,
     "cache": _cache,
 }
-"""A name that `allow=` accepts -> the values that have to be equal in both sets."""
+"""A name that `allow=` accepts -> function that returns the values of a job which have to be equal
+in both sets."""
 
 
 def comparison_answer(pairs: Pairs, changes: Sequence[CostChange], fail_above: float) -> str:
-    """Sentences that answer: has a job become slower by more than `fail_above` percent, does one no
-    longer finish, and how many changes could not be judged?"""
+    """Sentences that say whether a job has become slower by more than `fail_above` percent, whether
+    a job finishes only in the base, and how many changes could not be judged."""
     broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
     regressions = [each for each in changes if each.is_regression(fail_above)]
     unknown = [each for each in changes if each.ratio is None]
@@ -374,7 +380,7 @@ def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[st
     numbers |= {"is slower by less" if slower == 1 else "are slower by less": slower}
     counts = [f"{count} of {len(changes)} {words}" for words, count in numbers.items() if count]
     rest = f": {', '.join(counts)}" if counts else ""
-    # Noise may hide a regression: the sentence must not deny what the intervals allow.
+    # Noise may hide a regression: the sentence must not rule out one that the intervals allow.
     known = [(each, each.ratio) for each in changes if each.ratio]
     open_ones = [each for each in known if each[1].high > 1 + fail_above / 100]
     surely = "surely " if open_ones or len(known) < len(changes) else ""

@@ -26,8 +26,8 @@ Names = Mapping[str, str]
 def short_names(results: Sequence[Result]) -> dict[str, str]:
     """Name of each job -> a short name, of the options and settings that differ among these jobs.
 
-    A value that is a word stands alone, unless another setting has that value, too; a number stands
-    with its unit, such as `2 workers`. The short name is the loader if nothing differs.
+    A value that is a word is shown alone, unless another setting has the same value. A number is
+    shown with its unit, such as `2 workers`. The short name is the loader if nothing differs.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))
@@ -111,7 +111,7 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
     if baseline in names.values():
         return [name for name, loader in names.items() if loader == baseline]
     # A row of a table has only the words that differ among the rows. Words that fit several jobs of
-    # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
+    # one dataset are ambiguous. If they fit one job of each dataset, it is the dataset's baseline.
     loader, *words = split_name(baseline)
     fitting = [
         name

@@ -1,4 +1,7 @@
-"""Group results of the same data, with one row for each job, ready to be compared."""
+"""Summarize results: group the jobs with the same data, and rank each group in each benchmark.
+
+Tables, charts and verdicts are made from these groups.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +92,8 @@ class Comparison:
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
-    """The approximate number of trials that would tell the jobs that share rank 1 apart, in words;
-    empty if one leads."""
+    """The approximate number of trials, in words, that would tell apart the jobs of rank 1; empty
+    if one job leads."""
     enough_trials: int = 0
     """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()

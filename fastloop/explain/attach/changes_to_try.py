@@ -118,8 +118,8 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
 
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
-    """Workers, and threads of torch for the cores that the workers leave; None if the step leaves a
-    core to a worker anyway, or if samples wait and need none.
+    """A change that divides the cores between workers and torch's threads. None if the step leaves
+    a core to a worker anyway, if samples wait and need no core, or if torch gets no fewer threads.
 
     kept: settings that new workers get. If the loop has no workers, the cores are divided by the
     CPU time that loading and the step take.

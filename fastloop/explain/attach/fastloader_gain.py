@@ -1,4 +1,4 @@
-"""The gain of FastLoader in place of a script's DataLoader, by attach's measurements."""
+"""Predict the gain of FastLoader in place of a script's DataLoader, from attach's measurements."""
 
 from __future__ import annotations
 

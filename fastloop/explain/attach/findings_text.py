@@ -1,4 +1,4 @@
-"""The findings about a script, as they are printed."""
+"""Format the findings about a script as the text that `fastloop attach` prints."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
 
 CROWDED = 1.1
-"""Workers are said to share cores if loading, the step and other programs want this many times the
-cores that there are."""
+"""A note says that workers would share cores if loading, the step and other programs together want
+more than this many times the usable cores."""
 LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not mentioned."""
 
@@ -185,7 +185,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
 
 
 def describe_bases(loop: LoopFindings) -> list[str]:
-    """The sentences on the evidence for predictions, or why there is none."""
+    """Sentences on FastLoader: the evidence for its gain, or the reason why none is predicted."""
     bases = [each for each in loop.what_ifs if each.basis]
     return [
         f"{FASTLOADER} is not predicted: {each.basis}."

@@ -1,5 +1,7 @@
-"""The causes of a script's slow loop, each by a measure of its own and with one change that removes
-it. A cause is reported if it costs LEAST_COST of the loop's time, or if a limit is reached.
+"""Find the causes of a script's slow loop, and for each the change that removes it.
+
+Each cause has a measure of its own. It is reported if it costs LEAST_COST of the loop's time, or if
+a limit is reached.
 
 Constants that name no other source were chosen by hand. With them the cause of every script of
 tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
@@ -36,7 +38,8 @@ def find_loop_causes(
 ) -> tuple[Cause, ...]:
     """The causes that cost the loop something.
 
-    do_workers_pay: false if the model predicts that more workers do not save most.
+    do_workers_pay: False if the model predicts that fewer workers save most or, in a loop without
+    workers, that workers save nothing.
     """
     found = [
         *_cores(loop),
@@ -59,6 +62,7 @@ def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
 
 
 def _cores(loop: Loop) -> list[Cause]:
+    """The process may use only some of the machine's cores, and its threads need them all."""
     usage = loop.usage
     if not usage.steps:
         return []
@@ -90,6 +94,7 @@ one or two of them wait for a moment on any loop."""
 
 
 def _threads(loop: Loop) -> list[Cause]:
+    """More threads of torch and workers than there are cores for them."""
     usage = loop.usage
     if not usage.steps or not usage.workers:
         return []
@@ -117,7 +122,8 @@ def _threads(loop: Loop) -> list[Cause]:
 
 
 def _other_threads(facts: Sequence[Fact]) -> float:
-    """CPU time of the other threads of a process for each second of the loop's, or the maker's."""
+    """CPU time of a process's other threads, divided by that of the thread that runs the loop or
+    makes batches."""
     own = sum(each["parts"]["cpu_ns"] for each in facts)
     return sum(each["parts"]["process_ns"] for each in facts) / own - 1 if own else 0.0
 
@@ -162,6 +168,7 @@ MOST_WORKERS = 32
 
 
 def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
+    """Samples that wait, for example for another machine, longer than they compute."""
     idle = loop.usage.idle_share
     making = _making_share(shares)
     workers = loop.facts["num_workers"]
@@ -205,6 +212,7 @@ times the 5 ms for which another thread may keep it."""
 
 
 def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Threads of Python that wait for each other to release the interpreter's lock."""
     usage = loop.usage
     places = [(usage.steps, "the loop's process")]
     if not usage.workers:
@@ -334,6 +342,7 @@ workers waited for a core. The factor allows for inexact readings of that time."
 
 
 def _tail(loop: Loop) -> list[Cause]:
+    """A heavy tail: ready batches wait behind a few that take far longer to make than others."""
     if loop.usage.workers < 2 or loop.facts.get("in_order") is False:
         return []
     took = np.array([each.stop_ns - each.start_ns for each in loop.made], float)
@@ -360,6 +369,7 @@ however little time they cost: they grow with each epoch."""
 
 
 def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Forked workers copy the parent's memory as they count references to Python objects in it."""
     usage = loop.usage
     if not usage.workers or not usage.makes:
         return []
@@ -392,6 +402,7 @@ other for 12 % of a loop's time while one of them had no core."""
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Steps that neither compute nor wait for data or a core, for example in a sleep."""
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
     # Ranks wait for each other in their steps, which is not a fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None

@@ -1,4 +1,4 @@
-"""The usage of a loop's processes, from the facts that usage_probe.py has written."""
+"""Collect how a loop's processes use cores, files and memory, from the facts of usage_probe.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _Pass = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class LoopUsage:
-    """The last fact of each pass, by each process that takes part in it."""
+    """The usage of a loop: the last fact about each pass, from each process that runs the loop or
+    makes its batches."""
 
     steps: tuple[Fact, ...] = ()
     """Facts of the processes that run the loop."""
@@ -107,7 +108,7 @@ class LoopUsage:
 
 
 def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> LoopUsage:
-    """The usage in these passes."""
+    """The usage of the loop with these passes, from the records of all processes."""
     # The last fact of each role about a pass of a process: later facts contain the earlier ones.
     last: dict[str, dict[_Pass, Fact]] = defaultdict(dict)
     for process in records:

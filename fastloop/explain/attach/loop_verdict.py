@@ -1,4 +1,7 @@
-"""The verdict on a script's loop, or on that of one of its ranks, with the reasons in sentences."""
+"""Judge what limits a script's loop: the verdict names a part of its time, and says why.
+
+The loop of one rank is judged in the same way as the loop of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,15 @@ MOST_SLOWED = 4.0
 """Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
 hand: on a machine that others use completely, the quotient would be infinite."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
-"""The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
-apart, unlike a job's."""
+"""Phrases for the parts, as in a job's verdict. Only here, reading and decoding are one part: a
+script's dataset is not taken apart, unlike a job's."""
 
 
 def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
-    """The verdict on a loop by the shares of its parts."""
+    """The verdict on a loop: the part that limits it, and sentences with the reasons.
+
+    shares: each part's share of the loop's time.
+    """
     wait = wait_share(dict(shares))
     word = _choose_word(wait, shares)
     sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
@@ -43,6 +49,7 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
 
 
 def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
+    """The part that limits the loop; UNATTRIBUTED if the intervals of the shares do not tell."""
     contention = _contention(shares)
     # Contention is the verdict only if it surely costs more than all waits together.
     if contention.value >= WORTH_IMPROVING and contention.low > max(0.0, wait.high):
@@ -57,8 +64,8 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
 
 
 def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The sentence on the words that the verdict may have on a quiet machine. Empty if no other
-    word is possible that says something, or if there is no answer."""
+    """The sentence on the other parts that the verdict might name on a quiet machine. Empty if
+    there are none, or if the verdict itself is UNATTRIBUTED."""
     others = _possible_words(loop, shares) - {word, Part.UNATTRIBUTED}
     if word is Part.UNATTRIBUTED or not others:
         return ""
@@ -106,12 +113,14 @@ def _contention(shares: Mapping[Part, Estimate]) -> Estimate:
 
 
 def _leading(shares: Mapping[Part, Estimate]) -> Part:
+    """The part with the greatest share of the waits."""
     waits = [part for part in shares if part not in OF_STEPS]
     return max(waits, key=lambda part: shares[part].value)
 
 
 def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
-    """Other parts that may be as great as the greatest one."""
+    """The other parts of the waits that may be the greatest one: those with a share above the lower
+    end of the leading part's interval."""
     leading = _leading(shares)
     others = [part for part in shares if part not in (*OF_STEPS, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
@@ -214,6 +223,7 @@ def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
 
 
 def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
+    """The sentence on the greatest part of the wait; empty if the wait is short or not sure."""
     if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return ""
     leading = _leading(shares)

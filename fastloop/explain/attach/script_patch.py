@@ -1,5 +1,7 @@
-"""Change the call that makes a script's DataLoader: the patch of the script with the edited call,
-and the notes of a FastLoader that is made with the same arguments."""
+"""Edit the call that makes a script's DataLoader, as a patch of the script.
+
+The module also collects the warnings of a FastLoader that is made with the same arguments.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,7 @@ OF_FORKS = (
     "Forked workers are copies of the script's process: they can't use CUDA if it does, and "
     "a lock that another thread of the script holds meanwhile is never released in them"
 )
+"""OTHER_ORDER, OTHER_SUMS and OF_FORKS are notes on effects of a change other than speed."""
 DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler")
 """torch's samplers that draw from its generator."""
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
@@ -68,8 +71,8 @@ LIBRARIES = {
 }
 """Arguments of libraries that make DataLoaders, by the name of the package."""
 FASTLOADER_WORD = "FastLoader"
-"""A word of FastLoader's warnings about arguments that it drops, but not of those that DataLoader
-gives as well."""
+"""A word that only FastLoader's warnings about dropped arguments contain. Warnings that DataLoader
+gives as well do not contain it."""
 
 
 def settings_beside(settings: Mapping[str, Any], given: Container[str]) -> dict[str, Any]:
@@ -140,7 +143,10 @@ class PatchedCall:
 
 
 def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
-    """The change of the call that makes a DataLoader. facts: those that were recorded about it."""
+    """The patch of the call that makes a DataLoader, or advice if there can be none.
+
+    facts: the recorded facts about the DataLoader.
+    """
     made_at = facts["made_at"]
     takes = facts.get("takes")
     path, _, line = made_at.rpartition(":")
@@ -179,6 +185,7 @@ def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ..
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:
+    """The advice for a DataLoader that a library makes: the library's arguments to set."""
     arguments = next((LIBRARIES[name] for name in LIBRARIES if name in path.parts), {})
     settings = {name: value for name, value in change.settings.items() if name in arguments}
     known = [arguments[name].format(repr(value)) for name, value in settings.items()]
@@ -210,7 +217,8 @@ def edit_call(source: str, line: int, change: Change, takes: Sequence[str] | Non
     SyntaxError if the source has one.
     """
     tree = ast.parse(source)
-    # ast counts columns in bytes of UTF-8, so the text is edited as bytes.
+    # ast counts columns in bytes of UTF-8, so the text is edited as bytes. `starts` has the place
+    # of each line's first byte.
     text = source.encode()
     starts = [0]
     for each in text.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""Run the beginning of a script again, with a change of one of its DataLoaders."""
+"""Run the beginning of a script again, as it is or with a change of one of its DataLoaders."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class HashedRun:
     """The loop in a run in which its samples are hashed, and its losses recorded."""
 
     digests: list[int]
-    """Hashes of the samples in the first pass, in ascending order: one of all of its samples, or
-    one of each batch if the pass has more than are hashed. Empty if a batch can't be hashed."""
+    """Hashes of the samples in the first pass, in ascending order. If all batches of the pass are
+    hashed, each rank has one hash of all samples; otherwise each hashed batch has one. Empty if a
+    batch can't be hashed."""
     seconds: float
     """Time of the loop, of the slowest rank if there are several, without the hashing."""
     once_s: float
@@ -89,12 +90,12 @@ class ScriptRunner:
         return self._run_hashed(replace(self.cut, change=change, hashed=self.hashed), limit_s)
 
     def rerun_hashed(self, change: Change, limit_s: float) -> HashedRun:
-        """As run_hashed, by a run that ends after the samples that are hashed."""
+        """Like run_hashed, but the run ends after the batches that are hashed."""
         cut = replace(self.cut, change=change, hashed=self.hashed, batches=self.hashed)
         return self._run_hashed(cut, limit_s)
 
     def lengthen(self, batches: int) -> None:
-        """Let further runs end after this many batches; as many as before are hashed."""
+        """Make further runs end after this many batches; the number of hashed batches stays."""
         self.cut = replace(self.cut, batches=batches)
 
     def _run_hashed(self, cut: CutRun, limit_s: float) -> HashedRun:

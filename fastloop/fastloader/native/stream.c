@@ -1,5 +1,6 @@
-/* The stream of an epoch's batches, from its start to its end: made ahead by threads, and by the
- * consumer before it waits. stream.h describes the state that they share. */
+/* Opens, stops and closes the stream of an epoch's batches. Threads make batches ahead of the
+ * consumer, which takes them, and which makes batches too before it waits. stream.h describes the
+ * state that they share. */
 #include "stream.h"
 #include "timed_wait.h"
 

@@ -1,4 +1,4 @@
-/* The consumer of a stream: batches of complete blocks, in order, and waiting for the next one. */
+/* Delivers batches of complete blocks to a stream's consumer, in order, or waits for the next. */
 #include "stream.h"
 #include "timed_wait.h"
 
