@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,3 +50,15 @@ def _expand_home(value: str) -> str:
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value
     return value
+
+
+def parse_percent(text: str) -> float:
+    """Parse the value of `fail_above=`; raises UsageError unless it is finite and at least 0."""
+    try:
+        # float() also accepts the digits of other scripts, which are a typing error here.
+        percent = float(text) if text.isascii() else math.nan
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < math.inf:
+        raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
+    return percent

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastloop.cli.arguments import parse_percent
 from fastloop.config.check_files import withheld_environment
 from fastloop.config.compose import compose_requirements
 from fastloop.core.atomic_files import remove, write_text
@@ -48,7 +49,6 @@ def check_versions(
     for name in IMPORTED_LATER:
         import_module(name)
     from fastloop.processes.signals import handle_signals
-    from fastloop.reporting.comparison import parse_percent
     from fastloop.reporting.version_text import describe_versions, versions_markdown
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.version_source import find_source, with_requirements

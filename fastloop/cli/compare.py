@@ -22,26 +22,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from fastloop.cli.arguments import parse_settings
+from fastloop.cli.arguments import parse_percent, parse_settings
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.reporting.comparison import (
-    DEFAULTS,
+    CONDITIONS,
     Pairs,
     check_comparable,
-    comparison_answer,
     find_changes,
-    format_changes,
     no_longer_finishes,
+)
+from fastloop.reporting.comparison_text import (
+    comparison_answer,
+    format_changes,
     other_differences,
-    parse_allow,
-    parse_percent,
 )
 from fastloop.reporting.header import load_lines
 
+DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
+"""Settings of the command."""
 FOLDERS = ("base", "new")
 
 
@@ -58,11 +60,20 @@ def main() -> None:
         settings = _with_folders(settings)
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}
-        check_comparable(pairs, base, new, parse_allow(set(settings["allow"].split(",")) - {""}))
+        check_comparable(pairs, base, new, _parse_allow(set(settings["allow"].split(",")) - {""}))
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     sys.exit(int(_print_comparison(base, new, pairs, fail_above)))
+
+
+def _parse_allow(names: set[str]) -> set[str]:
+    """Return the names of conditions; raises UsageError for any other name."""
+    if unknown := sorted(names - CONDITIONS.keys()):
+        shown = ",".join(sorted(names))
+        allowed = ",".join(CONDITIONS)
+        raise UsageError(f"allow={shown}: no such difference: {unknown[0]}; allowed: {allowed}")
+    return names
 
 
 def _print_comparison(

@@ -43,24 +43,24 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
     return holm(pair_p_values(logs), SIGNIFICANCE)
 
 
-def significant_at_look(logs: np.ndarray, share: float) -> np.ndarray:
+def significant_at_look(logs: np.ndarray, look_share: float) -> np.ndarray:
     """True for each pair of jobs that differs, after a round at which trials=auto looks.
 
-    share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
+    look_share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
     are equal, at most 3 % have a pair that is told apart at any look.
     """
-    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * share)
+    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * look_share)
 
 
-def equal_pairs(logs: np.ndarray, margin: float, *, share: float | None) -> np.ndarray:
+def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) -> np.ndarray:
     """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
 
-    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. share: the share
-    of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any look;
-    None with a fixed number of trials.
+    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. look_share: the
+    share of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any
+    look; None with a fixed number of trials.
     """
-    in_looks = share is not None
-    level = TIES * share if share is not None else SIGNIFICANCE
+    in_looks = look_share is not None
+    level = TIES * look_share if look_share is not None else SIGNIFICANCE
     above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
     below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
     first, second = pairs(logs.shape[-2])

@@ -161,9 +161,9 @@ def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
     """The parameters of the class or function that the module defines or imports by this name."""
     node = module.names[name]
     if isinstance(node, ast.FunctionDef):
-        return None if node.decorator_list else _of_arguments(node.args, 0)
+        return None if node.decorator_list else _argument_parameters(node.args, 0)
     if isinstance(node, ast.ClassDef):
-        return _of_class(module, node, depth)
+        return _class_parameters(module, node, depth)
     if isinstance(node, ast.ImportFrom) and depth < MOST_STEPS:
         path = _path_of_import(module, node, name)
         # The module may be absent, and its import be caught: the import will tell.
@@ -187,7 +187,7 @@ def _path_of_import(module: _Module, node: ast.ImportFrom, name: str) -> str:
     return ".".join([*above, own]) if above else ""
 
 
-def _of_class(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | None:
+def _class_parameters(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | None:
     """The parameters of a class, from its __init__, its fields as a dataclass, or its base."""
     inner = [*ast.walk(node)]
     makers = [each for each in inner if isinstance(each, Function) and each.name == "__init__"]
@@ -198,19 +198,19 @@ def _of_class(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | N
     if node.keywords or len(node.bases) > 1 or ({*SIGNATURE_NAMES} - {"__call__"}) & bound:
         return None
     # A metaclass or a __new__ of the base decides even if the class has an __init__ of its own.
-    inherited = _of_base(module, node.bases[0], depth) if node.bases else NOTHING
+    inherited = _base_parameters(module, node.bases[0], depth) if node.bases else NOTHING
     if inherited is None:
         return None
     if node.decorator_list:
-        return None if makers else _of_dataclass(module, node)
+        return None if makers else _dataclass_parameters(module, node)
     if not makers:
         return inherited
     (maker, *others) = makers
     is_plain = not others and maker in node.body and not maker.decorator_list
-    return _of_arguments(maker.args, 1) if is_plain else None
+    return _argument_parameters(maker.args, 1) if is_plain else None
 
 
-def _of_base(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
+def _base_parameters(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
     """The parameters that a class inherits from its base if it has no __init__ of its own."""
     # Dataset[int] takes what Dataset takes.
     base = base.value if isinstance(base, ast.Subscript) else base
@@ -246,7 +246,7 @@ def _name_of_import(node: ast.ImportFrom, name: str) -> str:
     return next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
 
 
-def _of_dataclass(module: _Module, node: ast.ClassDef) -> Parameters | None:
+def _dataclass_parameters(module: _Module, node: ast.ClassDef) -> Parameters | None:
     """The fields of a plain dataclass, as parameters; None for other decorators, and for settings
     such as init=False."""
     (decorator, *others) = node.decorator_list
@@ -299,7 +299,7 @@ def _has_plain_fields(module: _Module, node: ast.ClassDef) -> bool:
     return len({*names}) == len(names) and not stored & {*names} and not unclear
 
 
-def _of_arguments(arguments: ast.arguments, first: int) -> Parameters | None:
+def _argument_parameters(arguments: ast.arguments, first: int) -> Parameters | None:
     """The parameters without the first ones, such as `self`, which Python passes; None if others
     are positional-only.
 

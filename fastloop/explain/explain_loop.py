@@ -38,13 +38,13 @@ from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.reporting.notebook_html import notebook_html
-from fastloop.sweep.in_process import (
+from fastloop.sweep.bench_arguments import (
     check_no_dataset,
     check_numbers,
     check_seconds,
     check_step,
-    function_epochs,
 )
+from fastloop.sweep.loader_timer import function_epochs
 from fastloop.sweep.progress import round_reports
 
 if TYPE_CHECKING:

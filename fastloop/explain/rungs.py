@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE
 from fastloop.core.prepared_data import PreparedData
@@ -53,8 +54,7 @@ def overlaps(job: Job) -> bool:
 
 def benchmark_name(job: Job) -> str:
     """The benchmark that is explained: the last one with a model, or else the last one."""
-    # Benchmarks with a model have a limit by replay, which measures steps on ready batches.
-    with_model = [name for name, each in job.benchmark.items() if each.limit == "replay"]
+    with_model = [name for name, each in job.benchmark.items() if runs_model(each)]
     return (with_model or list(job.benchmark))[-1]
 
 

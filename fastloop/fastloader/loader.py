@@ -32,7 +32,7 @@ from fastloop.fastloader.loader_settings import (
     plain_number,
     warn_of_settings,
 )
-from fastloop.fastloader.native_stream import PieceTimes
+from fastloop.fastloader.native_stream import WorkTimes
 from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
@@ -322,7 +322,7 @@ class FastLoader(Generic[T_co]):
         Python, which also apply transforms, read Datasets and copy to devices."""
         return self._epochs.engine.name
 
-    def record_pieces(self) -> PieceTimes | None:
+    def record_pieces(self) -> WorkTimes | None:
         """Record which thread of the native core makes which piece of the batches, and when.
 
         This applies to epochs that begin after this call, and costs two clock readings per piece.
@@ -367,7 +367,7 @@ class FastLoader(Generic[T_co]):
         A loaded state of this epoch is kept.
         """
         self._position.set_epoch(epoch)
-        self._epochs.sources.set_epoch(epoch)
+        self._epochs.randomness.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.

@@ -41,8 +41,8 @@ class Tuning:
     - No thread if Python copies rows, without the native core.
     - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
       none unless one is asked for, or processes read it.
-    - The threads of a Dataset take turns with the loop if they should save time (Pace), and are up
-      to waiting_threads if its samples wait.
+    - The threads of a Dataset take turns with the loop if they should save time (LoopOrThreads),
+      and are up to waiting_threads if its samples wait.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).
@@ -55,7 +55,7 @@ class Tuning:
     group_rows: int = 1
     """Rows of the batches that are copied to a device together, GROUP_BYTES in all."""
     is_adaptive: bool = False
-    """True: the threads begin only if they save time, see Pace."""
+    """True: the threads begin only if they save time, see LoopOrThreads."""
     waiting_threads: int = 0
     """Maximum number of threads that read samples that wait; 0: num_threads."""
     is_bounded: bool = False

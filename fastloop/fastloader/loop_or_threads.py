@@ -1,4 +1,4 @@
-"""Pace, which chooses whether the loop or threads read a Dataset, by the times of their batches."""
+"""LoopOrThreads, which chooses whether the loop or threads read a Dataset, by the times of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ the other's time. A turn in which one way takes longer by more than the factor e
 
 
 @dataclass
-class Pace:
+class LoopOrThreads:
     """The number of threads that save time by reading ahead, judging by the loader's batches so
     far.
 
@@ -93,7 +93,7 @@ class Pace:
         """Forget the times of another epoch."""
         self.loop_ns = self.threads_ns = ()
 
-    def note(self, between_ns: int) -> None:
+    def note_time(self, between_ns: int) -> None:
         """Note the time from a batch to the next one, which was read in this turn's way."""
         if self.num_threads:
             self.num_since_failure += 1
@@ -137,7 +137,7 @@ class Pace:
         self.num_threads = self.turn_threads if self.evidence >= 0 else 0
         self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 
-    def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
+    def decide_on_threads(self, times: ReadTimes, tuning: Tuning) -> None:
         """Give the threads a turn if they should have saved time for some batches, up to this
         one."""
         if self.batches_left or self.num_threads or self.is_decided:

@@ -32,7 +32,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.feistel import FeistelPermutation, random_permutation
 from fastloop.fastloader.load_native_core import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.native_stream import (
+from fastloop.fastloader.native_order import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,

@@ -180,7 +180,7 @@ def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
     # All environments share one lock, because concurrent pip calls would disturb each other, and a
     # failed build would leave a lock of its own behind.
     try:
-        with hold_lock(environments_folder(), _tell_wait):
+        with hold_lock(environments_folder(), _report_wait):
             remove_unfinished()
             # The process that was waited for may have built it.
             is_new = not environment.is_built
@@ -199,7 +199,7 @@ def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
         raise Unsupported(f"no environment: {error.filename or folder}: {reason}") from error
 
 
-def _tell_wait() -> None:
+def _report_wait() -> None:
     print(
         "another fastloop creates an environment: waiting for its end", file=sys.stderr, flush=True
     )

@@ -182,7 +182,7 @@ def join_without_jobs(process: TorchrunProcess, error: str) -> None:
     answers.post(join_message(process.rank, {}, error))
 
 
-def _name_left_running(children: Sequence[Child]) -> None:
+def _print_left_running(children: Sequence[Child]) -> None:
     """Print the commands that this process's children have left running.
 
     Rank 0 can't print them: it has received the children's answers before these commands are known.
@@ -214,7 +214,7 @@ def _execute(
         outcome = Outcome(failure=error.failure)
         answer = Answer(number=number, rank=process.rank, outcome=outcome)
         answers.post(answer_to_json(answer, task.answer_type))
-    _name_left_running(children)
+    _print_left_running(children)
     return following or inbox.recv()
 
 

@@ -91,7 +91,7 @@ class _Collection:
     def run(self) -> list[RankAnswer]:
         """The answers of all ranks, by rank. Raises JobFailed."""
         with start_children(self.calls, self.work) as children:
-            watch = StallWatch(children, self._tell_standstill)
+            watch = StallWatch(children, self._report_standstill)
             monitor = Monitor(children, self.work.timeout_s, self.work.observed, watch)
             try:
                 while len(self.answers) < self.world_size:
@@ -168,7 +168,7 @@ class _Collection:
         message = f"no result after {self.work.timeout_s:g} s: {locations}"
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
 
-    def _tell_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
+    def _report_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
         """Print the places in the code at which a rank and its workers wait without any work."""
         title = self.work.task.title or "this step"
         rank = f", rank {child.call.rank}" if self.world_size > 1 else ""

@@ -17,13 +17,12 @@ from fastloop.reporting.comparison import (
     CostChange,
     Difference,
     Pairs,
-    describe_times,
     find_changes,
     find_differences,
     no_longer_finishes,
-    other_differences,
     seconds_per_sample,
 )
+from fastloop.reporting.comparison_text import describe_times, other_differences
 
 Results = dict[str, Result]
 """The results of jobs, by name."""

@@ -102,7 +102,7 @@ def _hint(comparison: Comparison) -> str:
     """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
-    is_auto = comparison.share is not None
+    is_auto = comparison.look_share is not None
     parts = [f"after {ran} trials"] if is_auto else []
     if ran < enough < MOST_TRIALS:
         parts.append(f"about {enough:,} trials would")
@@ -119,7 +119,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     if other is None:
         return ""
     # The other's seconds over the best one's say how many times as fast this one is.
-    ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
+    ratio = ratio_by_round(other.by_round, best.by_round, comparison.look_share)
     if ratio is None:
         return ""
     unit = unit_of_all([best.median, other.median])

@@ -107,8 +107,8 @@ def _change(
     base, new = times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
-        share = share_of_look(len(base))
-        ratio = stats.ratio(new, base, share=share, trials_per_round=trials_per_round)
+        look_share = share_of_look(len(base))
+        ratio = stats.ratio(new, base, look_share=look_share, trials_per_round=trials_per_round)
     return CostChange(
         job=job,
         benchmark=benchmark,

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from fastloop.core.result import Result, outcome
 from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.comparable import delivers_same
-from fastloop.reporting.comparison import (
-    CostChange,
+from fastloop.reporting.comparison import CostChange, no_longer_finishes
+from fastloop.reporting.comparison_text import (
     describe_times,
     format_changes,
-    no_longer_finishes,
     other_differences,
     show_bounds,
 )

@@ -223,7 +223,7 @@ class Bench(Mapping[str, LoaderTimes]):
             rank=self.ranking.ranks.get(name),
             seconds=seconds,
             seconds_median=median,
-            seconds_interval=stats.interval(seconds, share=self.ranking.share),
+            seconds_interval=stats.interval(seconds, look_share=self.ranking.share),
             samples_per_s=self.epochs * self.samples / median,
             ratio=self.ratios.get(name),
             flags=self.flags[name],

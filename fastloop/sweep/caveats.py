@@ -13,6 +13,7 @@ import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.auto_trials import fewest_trials
+from fastloop.core.benchmark import runs_model
 from fastloop.core.limit import typical_origin
 from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.core.plan import HasRowsCaveat
@@ -141,8 +142,8 @@ def _pass_caveats(result: Result, num_workers: int) -> list[str]:
 
 def option_caveats(job: Job, sample_nbytes: int, num_samples: int) -> list[str]:
     """Caveats that the job's options declare for samples of this number and size."""
-    runs_model = any(benchmark.limit == "replay" for benchmark in job.benchmark.values())
-    options = (job.collate, job.model) if runs_model else (job.collate,)
+    has_model = any(map(runs_model, job.benchmark.values()))
+    options = (job.collate, job.model) if has_model else (job.collate,)
     texts = [option.caveat(sample_nbytes) for option in options if isinstance(option, HasCaveat)]
     if isinstance(job.loader, HasRowsCaveat):
         texts.append(job.loader.rows_caveat(num_samples))

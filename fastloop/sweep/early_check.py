@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.launcher import Launcher
 from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.text import plain_reason
@@ -144,19 +145,25 @@ def check_model_input(job: Job) -> None:
     for streams, crops and samples of several lengths, if the user's code makes the batches, or if a
     device other than the CPU transforms them.
     """
-    has_model = any(each.limit == "replay" for each in job.benchmark.values())
-    is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
-    is_user_code = is_user_code or traits_of(CollateTraits, job.collate).defines_samples
-    # The size of a crop is fixed by the settings, and samples of several lengths have no model.
-    is_other = isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset)
-    # A transform on a GPU may refuse a batch in the CPU's memory.
-    is_other = is_other or (
-        _is_transformed(job, "device") and resolve_device(job.device).type != "cpu"
-    )
-    if not has_model or is_user_code or is_other:
+    if not _can_check_model(job):
         return
     with limit_preparation(job.dataset, job.trial_timeout_s):
         _check_first_sample(job)
+
+
+def _can_check_model(job: Job) -> bool:
+    """True if a benchmark runs a model, and the first sample shows whether the model can take the
+    samples."""
+    if not any(map(runs_model, job.benchmark.values())):
+        return False
+    makes_batches = traits_of(LoaderTraits, job.loader).is_user_code
+    if makes_batches or traits_of(CollateTraits, job.collate).defines_samples:
+        return False
+    # The size of a crop is fixed by the settings, and samples of several lengths have no model.
+    if isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset):
+        return False
+    # A transform on a GPU may refuse a batch in the CPU's memory.
+    return not _is_transformed(job, "device") or resolve_device(job.device).type == "cpu"
 
 
 def _check_first_sample(job: Job) -> None:

@@ -280,7 +280,7 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
-    from fastloop.reporting.short_names import find_baseline, no_baseline
+    from fastloop.reporting.baseline import find_baseline, no_baseline_message
     from fastloop.sweep.early_check import reason_against
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
@@ -292,7 +292,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     loaders = [request.choices["loader"] for request in requests]
     names = dict(zip(job_names(requests), loaders, strict=True))
     if (baseline := first.sweep.baseline) and not find_baseline(names, baseline):
-        return no_baseline(names, baseline)
+        return no_baseline_message(names, baseline)
     if first.sweep.seconds and not first.sweep.interleave:
         setting = f"seconds={first.sweep.seconds:g} with interleave=false"
         return f"{setting}: the trials of the first job may leave no time for the others"
@@ -395,8 +395,8 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     # An import that a signal interrupts leaves half a module, and can't be repeated.
     with defer_signals():
         from fastloop.core.result_io import load_timelines
+        from fastloop.reporting.baseline import find_baseline
         from fastloop.reporting.report_files import write_report
-        from fastloop.reporting.short_names import find_baseline
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from fastloop.core.benchmark import Session
+from fastloop.core.benchmark import Session, runs_model
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.machine_counters import LEAST_SECONDS, cpu_seconds
 from fastloop.core.prepared_data import PreparedData
@@ -59,8 +59,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         if session.ddp is not None:
             batches = replay_batches(loader.epochs(job.epochs), deliver)
             step_s, local_step_s = step_seconds(session, session.ddp, batches, device)
-    runs_model = benchmark.limit == "replay"
-    has_gpu_steps = device.type == "cuda" and runs_model
+    has_gpu_steps = device.type == "cuda" and runs_model(benchmark)
     return Attribution(
         seconds=window.seconds,
         first_batch_s=first_batch_s,
@@ -70,7 +69,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         cpu_s=cpu_s,
         cpu_window_s=cpu_window_s,
         usable_cores=usable_cores() / local_world_size(),
-        runs_model=runs_model,
+        runs_model=runs_model(benchmark),
         step_s=step_s,
         local_step_s=local_step_s,
     )

@@ -30,9 +30,9 @@ def check_epoch(
 
     observe: called with the (batch, 16) uint8 hashes of each batch.
     """
-    # Random samples can't be compared with the dataset: a second loader without the randomness is
-    # compared instead of the timed loader.
-    if is_random(context):
+    # Random and transformed samples can't be compared with the dataset: a second loader without
+    # the randomness and the transform is compared instead of the timed loader.
+    if needs_second_loader(context):
         plain = without_randomness(context)
         with plain.open_loader() as loader:
             return check_epoch(plain, loader.epochs, epoch, observe)
@@ -53,9 +53,12 @@ def check_epoch(
     return unread.found
 
 
-def is_random(context: JobContext) -> bool:
-    """True if samples are random, or transformed by workers: then a second loader without that is
-    compared in place of the timed loader."""
+def needs_second_loader(context: JobContext) -> bool:
+    """True if a second loader has to be compared in place of the timed one.
+
+    This loader reads the samples without randomness and without the transform of the workers. It is
+    needed if workers transform samples, or if random samples are compared (same_data=true).
+    """
     compares_random = context.prepared.random and context.job.same_data
     return context.plan.transform is not None or compares_random
 

@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 
 import torch
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import ExtractPair, Leaves, Tree, Unsupported
 from fastloop.data.digest import leaves_of
@@ -27,8 +28,7 @@ def find_model_input(job: Job, num_classes: int | None, batch: Tree) -> tuple[Le
         for benchmark in benchmarks.values():
             benchmark.check(job.model, num_classes, sample)
 
-    # Benchmarks with this limit run a model.
-    with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
+    with_model = [name for name, benchmark in benchmarks.items() if runs_model(benchmark)]
     if with_model:
         return find_pair(with_model[0], batch, check)
     sample = leaves_of(batch)

@@ -2,28 +2,21 @@
 
 A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
 the same way, with a comparison with the dataset instead of the clock. A loader can't know whether
-it is in a trial or in its shadow. Work that a loader does outside of the requested epochs is
-detected too, because no window would contain it.
+it is in a trial or in its shadow. The shadow also calls the checks of outside_work.py, which detect
+work that a loader does outside of the requested epochs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 import secrets
-from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import median
+from dataclasses import replace
 
 import numpy as np
-import psutil
 
-from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.number_text import significant
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
-from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Invalid
 from fastloop.data.reference import reference_hashes
@@ -34,6 +27,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.job_check import check_epoch, without_randomness
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
+from fastloop.trial.outside_work import check_idle, check_unforeseen_epoch
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain
@@ -45,37 +39,6 @@ NUM_UNFORESEEN = 1_000_000
 SHADOW_TIME = 4
 """Time limit of a shadow, as a multiple of the limit of a trial: hashing takes longer than
 delivering."""
-
-SETTLE_S = 0.01
-"""Seconds for workers and threads of the last epoch to end."""
-PAUSE_S = 0.05
-"""Seconds in which nothing is asked of the loader."""
-MOST_IDLE_S = 0.015
-"""CPU seconds that idle threads may take in a pause."""
-MOST_IDLE_CHILDREN_S = 0.03
-"""CPU seconds that idle child processes may take in a pause; more than threads, because the clocks
-of other processes count hundredths of seconds."""
-SUSPECT_S = 0.003
-"""If idle threads or child processes take more CPU seconds than this, a longer pause decides. On a
-busy machine, a thread that works all the time gets a core for only a part of PAUSE_S."""
-MOST_IDLE_BYTES = 256 << 10
-"""Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
-own files."""
-MOST_TIMES_FASTER = 3.0
-"""An epoch with a foreseeable number (0, 1, …) may be this many times as fast as an epoch with a
-random number, plus LEAST_GAIN_S. A greater difference shows that the loader made the epoch before
-it was asked for."""
-LEAST_GAIN_S = 0.005
-"""Seconds of gain, beyond MOST_TIMES_FASTER, that are attributed to chance."""
-LEAST_PAIRS = 3
-"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before their medians are
-compared. One pair is not enough for epochs of milliseconds, because an interruption may last as
-long as such an epoch."""
-LONG_S = 0.3
-"""If a pair of epochs takes longer than these seconds, it is compared without further pairs."""
-MOST_PAIRS = 10
-"""Maximum number of compared pairs; the loader passes as soon as the medians show no gain. Three
-pairs are too few: on a busy machine, all three unforeseen epochs were late by chance."""
 
 
 def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
@@ -190,116 +153,3 @@ class _Observer:
         size = job.loading.batch_size
         shuffling = shuffling_of(self._places, prepared.num_samples, size)
         return replace(shuffling, ranks_disjoint=True) if world_size() > 1 else shuffling
-
-
-def check_idle(batch_nbytes: int) -> None:
-    """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
-    nothing is asked of it."""
-    pause(SETTLE_S)
-    before, before_nbytes = _CpuTimes.now(), _bytes_read()
-    pause(PAUSE_S)
-    nbytes = _bytes_read() - before_nbytes
-    if nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
-        work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
-        raise Invalid(f"works outside the window: {work} before it")
-    if not before.growth().is_above(SUSPECT_S, SUSPECT_S):
-        return
-    # A small reading may be a single tick of 10 ms, or the small part of a core that a busy machine
-    # gives to a thread that works all the time. So the pause is prolonged until the clocks of
-    # processes can be trusted. The allowed CPU time stays the same.
-    pause(LEAST_SECONDS - PAUSE_S)
-    grown = before.growth()
-    if grown.is_above(MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
-        cpu_s = grown.threads_s + grown.children_s
-        work = f"{cpu_s:.3f} s of CPU time in a pause of {LEAST_SECONDS} s"
-        raise Invalid(f"works outside the window: {work} before it")
-
-
-@dataclass(frozen=True)
-class _CpuTimes:
-    """CPU time of this process's other threads, and of its descendants."""
-
-    threads_s: float
-    """CPU seconds of the other threads."""
-    children_s: float
-    """CPU seconds of the descendants."""
-
-    @staticmethod
-    def now() -> _CpuTimes:
-        """Take the present times."""
-        return _CpuTimes(other_threads_cpu_ns() / 1e9, _children_seconds())
-
-    def growth(self) -> _CpuTimes:
-        """The CPU time that was spent since this reading."""
-        now = self.now()
-        return _CpuTimes(now.threads_s - self.threads_s, now.children_s - self.children_s)
-
-    def is_above(self, most_threads_s: float, most_children_s: float) -> bool:
-        """True if the threads have taken more than most_threads_s, or the descendants more than
-        most_children_s."""
-        return self.threads_s > most_threads_s or self.children_s > most_children_s
-
-
-def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
-    """Raise Invalid if epochs with foreseeable numbers are faster than others.
-
-    The batches of the faster epochs were made before they were asked for. number: a random number
-    of an epoch, which has not been asked for before.
-    """
-    foreseen, unforeseen = [], []
-    foreseen_s = unforeseen_s = 0.0
-    for pair in range(MOST_PAIRS):
-        foreseen.append(_seconds(epochs, pair))
-        unforeseen.append(_seconds(epochs, number + pair))
-        foreseen_s, unforeseen_s = median(foreseen), median(unforeseen)
-        is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
-        if is_enough and unforeseen_s <= MOST_TIMES_FASTER * foreseen_s + LEAST_GAIN_S:
-            return
-    first, random_one = significant(foreseen_s, 2), significant(unforeseen_s, 2)
-    times = f"epoch 0 takes {first} s, one of random number {random_one} s"
-    raise Invalid(f"works outside the window: {times}")
-
-
-def _seconds(epochs: Epochs, number: int) -> float:
-    """Seconds of reading an epoch with this number."""
-    start_ns = now_ns()
-    for _ in epochs(number):
-        pass
-    return seconds_between(start_ns, now_ns())
-
-
-def _bytes_read() -> int:
-    """Bytes that the other threads of this process, and its living descendants, have read so far by
-    system calls, from files or the page cache; 0 if the system does not count them.
-
-    Only the difference between two calls by the same thread is meaningful.
-    """
-    # Counting itself reads files of /proc, 4 KB for each descendant. So the bytes that this thread
-    # has read are subtracted; those of other threads stay in the total.
-    process = psutil.Process()
-    total = -_bytes_read_here()
-    for each in (process, *process.children(recursive=True)):
-        # The process may have ended, and macOS has no io_counters.
-        with contextlib.suppress(psutil.Error, AttributeError):
-            total += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]
-    return total
-
-
-def _bytes_read_here() -> int:
-    """Bytes that this thread has read so far by system calls; 0 if the system does not count
-    them."""
-    with contextlib.suppress(OSError):
-        # proc_pid_io(5): the first line is `rchar: <bytes>`.
-        return int(Path("/proc/thread-self/io").read_text(encoding="ascii").split()[1])
-    return 0
-
-
-def _children_seconds() -> float:
-    """CPU time so far of all living descendants."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        # The process may have ended meanwhile.
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import torch
 
-from fastloop.core.benchmark import Benchmark
+from fastloop.core.benchmark import Benchmark, runs_model
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
 from fastloop.core.plan import DeclaresSettings, PlanChecker, check_honoured, without_store
@@ -117,8 +117,7 @@ def _check_settings(job: Job) -> None:
 def _check_step(job: Job, device: torch.device) -> None:
     """Raise Unsupported for an execution or a precision if no benchmark runs a model, or if the
     device can't run it."""
-    # Benchmarks with this limit run no model.
-    if all(benchmark.limit == "gather" for benchmark in job.benchmark.values()):
+    if not any(map(runs_model, job.benchmark.values())):
         is_eager = traits_of(ExecutionTraits, job.execution).is_identity
         settings = [] if is_eager else [f"execution={name_of(job.execution)}"]
         settings += [f"precision={job.precision}"] if job.precision != "float32" else []
@@ -278,6 +277,6 @@ def check_lengths(
             raise Unsupported(f"order={name_of(order)}: {reason}")
     elif collate.takes != "ragged":
         raise Unsupported(f"dataset {dataset.label}: samples differ in length: use collate=pad")
-    elif names := [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]:
+    elif names := [name for name, benchmark in benchmarks.items() if runs_model(benchmark)]:
         reason = "there is no model for samples that differ in length yet"
         raise Unsupported(f"benchmark={names[0]}: {reason}; benchmark=traversal runs")

@@ -17,7 +17,7 @@ from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Tree
-from fastloop.data.same_data import check_counts, num_delivered
+from fastloop.data.window_counts import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.earlier_trials import NO_FINDINGS, EarlierFindings
 from fastloop.trial.job import Job

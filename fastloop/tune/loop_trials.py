@@ -24,7 +24,13 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.explained_job import FEWEST_BATCHES
-from fastloop.sweep.in_process import LoaderLike, LoaderTimer, epochs_of, first_batches, warm_timer
+from fastloop.sweep.loader_timer import (
+    LoaderLike,
+    LoaderTimer,
+    epochs_of,
+    first_batches,
+    warm_timer,
+)
 from fastloop.trial.window import row_counter
 from fastloop.tune.short_budget import (
     EPOCH_S,

@@ -18,12 +18,8 @@ from fastloop.core.text import wrap
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device
 from fastloop.reporting.notebook_html import notebook_html
-from fastloop.sweep.in_process import (
-    LoaderLike,
-    check_seconds,
-    check_step,
-    default_step,
-)
+from fastloop.sweep.bench_arguments import check_seconds, check_step
+from fastloop.sweep.loader_timer import LoaderLike, default_step
 from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget

@@ -16,12 +16,13 @@ from fastloop.core.index_batches import epoch_indices
 from fastloop.core.result import Calls
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
-from fastloop.data.same_data import check_counts
 from fastloop.data.sample_order import places_in_store
 from fastloop.data.shuffling import shuffling_of
+from fastloop.data.window_counts import check_counts
 from fastloop.processes.child_process import Call, start_child
 from fastloop.trial import unread_batches
-from fastloop.trial.shadow import check_idle, run_shadow
+from fastloop.trial.outside_work import check_idle
+from fastloop.trial.shadow import run_shadow
 from fastloop.trial.timed_trial import run_trial
 
 TRAVERSAL = ("benchmark=traversal", f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")

@@ -7,10 +7,11 @@ from typing import Any
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.parts import Part
+from fastloop.explain.attach.edit_call import LOADER
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.run_length import MOST_OF_ROUND, loop_of_rank
-from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
+from fastloop.explain.attach.script_patch import ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = MOST_OF_ROUND[0]
@@ -80,7 +81,7 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
         if each.gain and any(name in OF_PRESENT_WORKERS for name in each.change.settings):
             changes.insert(_place_by_gain(found, each.change, changes), each.change)
     # Runs that end in the first pass would not show that workers stay for the second one.
-    has_passes = batches is None or batches > loop_of_rank(found).of_pass
+    has_passes = batches is None or batches > loop_of_rank(found).batches_per_pass
     if workers and kept and has_passes and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):

@@ -57,8 +57,8 @@ class ScriptRunner:
         # An absolute path into the working folder would lead to the original, not to the copy.
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
-        self.of_pass = loop_of_rank(found).of_pass
-        self.hashed = min(batches, self.of_pass, DIGEST_BATCHES)
+        self.batches_per_pass = loop_of_rank(found).batches_per_pass
+        self.hashed = min(batches, self.batches_per_pass, DIGEST_BATCHES)
         self.notes: dict[str, tuple[str, ...]] = {}
         """Sentences on arguments that have no effect, by the name of the change."""
         # A script in a copy of the working folder makes its loader there, unless it is in a package
@@ -115,7 +115,7 @@ class ScriptRunner:
         """The digests of all ranks, as HashedRun has them."""
         if not all(found):
             return []
-        if self.hashed == self.of_pass:
+        if self.hashed == self.batches_per_pass:
             return sorted(sum(digests) % 2**64 for digests in found)
         return sorted(number for digests in found for number in digests)
 

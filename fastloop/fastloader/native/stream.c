@@ -88,7 +88,7 @@ void fl_close_stream(fl_stream *stream) {
     pthread_mutex_lock(&stream->mutex);
     /* The threads of an epoch that was delivered to its end are left to the next one. Those of
      * an epoch that is left early end with it: nobody may begin another. */
-    int is_whole = fl_look(stream) == FL_END && !stream->is_stopped;
+    int is_whole = fl_next_step(stream) == FL_END && !stream->is_stopped;
     pthread_mutex_unlock(&stream->mutex);
     fl_stop_stream(stream);
     if (stream->crew)

@@ -12,7 +12,7 @@ from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
 
 
-class DataBringingLoader(Protocol):
+class LoaderWithOwnData(Protocol):
     """A user's loader that takes no dataset: it delivers data of its own."""
 
     @property
@@ -29,7 +29,7 @@ class DataBringingLoader(Protocol):
 class UserDataset:
     """The samples that a user's loader delivers in its first epoch, if no dataset is named."""
 
-    loader: DataBringingLoader
+    loader: LoaderWithOwnData
     plan: Plan
     same_data: bool
     """False if the samples are random."""

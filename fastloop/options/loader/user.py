@@ -100,19 +100,19 @@ class UserLoader:
         return self
 
     @property
-    def takes(self) -> frozenset[str]:
+    def passed_parameters(self) -> frozenset[str]:
         """Names of the target's parameters for which fastloop passes arguments."""
         return (parameter_names(self.target) & set(OFFERED_TO_LOADER)) - self.kwargs.keys()
 
     @property
     def honours_batch_size(self) -> bool:
         """True if the target takes `batch_size`."""
-        return "batch_size" in self.takes
+        return "batch_size" in self.passed_parameters
 
     @property
     def brings_data(self) -> bool:
         """True if the target takes no `dataset`."""
-        return "dataset" not in self.takes
+        return "dataset" not in self.passed_parameters
 
     @property
     def unknown_files(self) -> str:
@@ -122,15 +122,15 @@ class UserLoader:
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for settings that were changed but that the target does not take."""
         target = self.target
-        takes = self.takes
-        collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
-        check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
+        passed = self.passed_parameters
+        collate = (CANONICAL_COLLATE,) if "collate_fn" in passed else ()
+        check_honoured(target, plan, (*passed, *collate, "multiprocessing_context"))
         # A default that the target can't take is not an error: the user may not have asked for it.
-        if "batch_size" not in takes and plan.loading.batch_size != DECLARED["batch_size"].default:
+        if "batch_size" not in passed and plan.loading.batch_size != DECLARED["batch_size"].default:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")
-        follows_order = {"dataset", "sampler"} <= takes
-        if plan.loading.drop_last and not (follows_order and "drop_last" in takes):
+        follows_order = {"dataset", "sampler"} <= passed
+        if plan.loading.drop_last and not (follows_order and "drop_last" in passed):
             raise Unsupported(
                 f"drop_last=true: it is not known which samples loader={target} drops"
             )
@@ -144,7 +144,7 @@ class UserLoader:
             raise Unsupported(f"batches: loader={self.target} {reason}")
         # If the target takes `shuffle` or a dataset, data/sample_order.py judges from the delivered
         # samples which order the loader has followed.
-        is_judged = "shuffle" in self.takes or not self.brings_data
+        is_judged = "shuffle" in self.passed_parameters or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         order = name_of(without_prefix(order_of_all_ranks(plan)))
         if order not in known:
@@ -161,13 +161,13 @@ class UserLoader:
         Raises Unsupported as `check` does.
         """
         self.check(plan)
-        samples = dataset.open() if dataset is not None and "dataset" in self.takes else None
-        arguments = _arguments(plan, self.takes, samples)
+        samples = None if dataset is None or self.brings_data else dataset.open()
+        arguments = _arguments(plan, self.passed_parameters, samples)
         # A loader that draws its order from torch's generator repeats it for an equal seed.
         torch.manual_seed(plan.seed)
         started = OpenIterators()
         with _start_method(plan.loading.multiprocessing_context):
-            loader = None if "epoch" in self.takes else self._call(arguments)
+            loader = None if "epoch" in self.passed_parameters else self._call(arguments)
             batches_of = self._epochs_of_target(arguments, loader)
 
             def epochs(number: int) -> Iterable[Tree]:
@@ -214,8 +214,10 @@ class UserLoader:
             yield self._call(arguments)
 
 
-def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> dict[str, Any]:
-    """The arguments for the target's parameters in `takes`; `samples` is the opened dataset."""
+def _arguments(
+    plan: Plan, passed_parameters: frozenset[str], samples: Samples | None
+) -> dict[str, Any]:
+    """The arguments for the target's parameters of these names; `samples` is the opened dataset."""
     offered = plan.loading.as_arguments() | {name: getattr(plan, name) for name in PLANNED}
     offered["shuffle"] = is_shuffled(plan)
     if plan.collate is not None:
@@ -223,7 +225,7 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     if samples is not None:
         offered["dataset"] = samples
         offered["sampler"] = EpochSampler(plan.order, len(samples), plan.seed)
-    arguments = {name: value for name, value in offered.items() if name in takes}
+    arguments = {name: value for name, value in offered.items() if name in passed_parameters}
     if "sampler" in arguments:
         # torch's DataLoader accepts either a sampler or shuffle=True.
         arguments.pop("shuffle", None)

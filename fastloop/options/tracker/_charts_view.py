@@ -18,6 +18,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
+from fastloop.options.tracker._client import filter_of_finished_runs
+
 TAG_PREFIX = "mlflow.sharedViewState."
 MOST_RUNS = 20
 """Number of runs that are drawn, the fastest of all. MLflow's page offers no larger number, except
@@ -104,18 +106,6 @@ def charts_address(experiment_id: str, view: ChartsView) -> str:
         "workflowType": "machine_learning",
     }
     return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
-
-
-def filter_of_finished_runs(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep that have figures."""
-    return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
-
-
-def filter_of_sweep(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep."""
-    # A quote would end the text. No sweep has one in its name.
-    name = sweep.replace("'", "")
-    return f"tags.sweep = '{name}'"
 
 
 def _bar_chart(metric: str) -> dict[str, Any]:

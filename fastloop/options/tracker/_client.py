@@ -1,4 +1,4 @@
-"""MLflow's client, and searches that return all pages of their results."""
+"""MLflow's client, searches that return all pages of their results, and filters for them."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def search_runs(
     return _read_pages(
         partial(client.search_runs, experiment_ids, filter_string, order_by=order_by)
     )
+
+
+def filter_of_finished_runs(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep that have figures."""
+    return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
+
+
+def filter_of_sweep(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep."""
+    # A quote would end the text. No sweep has one in its name.
+    name = sweep.replace("'", "")
+    return f"tags.sweep = '{name}'"
 
 
 def search_experiments(client: MlflowClient) -> list[Experiment]:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
-from fastloop.options.tracker._charts_view import filter_of_sweep
-from fastloop.options.tracker._client import open_client, search_experiments, search_runs
+from fastloop.options.tracker._client import (
+    filter_of_sweep,
+    open_client,
+    search_experiments,
+    search_runs,
+)
 from fastloop.options.tracker._location import default_database, is_default
 
 if TYPE_CHECKING:

@@ -25,13 +25,10 @@ from fastloop.core.result_io import RESULT_FILE
 from fastloop.core.spans import wall_ms
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import option
-from fastloop.options.tracker._charts_view import (
-    charts_address,
-    charts_view,
-    filter_of_finished_runs,
-)
+from fastloop.options.tracker._charts_view import charts_address, charts_view
 from fastloop.options.tracker._client import (
     errors_name_place,
+    filter_of_finished_runs,
     open_client,
     search_runs,
 )
