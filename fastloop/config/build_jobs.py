@@ -30,7 +30,7 @@ from fastloop.config.messages import (
 )
 from fastloop.config.store_choice import choose_store
 from fastloop.config.user_options import (
-    OWN_OPTIONS,
+    BUILTIN_OPTIONS,
     loader_brings_data,
     use_loader_data,
     user_targets,
@@ -199,32 +199,32 @@ def build_option(group: str, node: Any) -> Any:
     # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. So Hydra
     # builds only objects of the user's classes, and objects with a wrong value, because its error
     # names the setting.
-    if _is_own(wrapped):
+    if _is_builtin(wrapped):
         with suppress(Exception):
-            return _build_own(wrapped)
+            return _build_builtin(wrapped)
     return _translate_errors(group, lambda: instantiate(wrapped, _convert_="all"))
 
 
-def _is_own(node: Any) -> bool:
+def _is_builtin(node: Any) -> bool:
     """True if all classes in the node are fastloop's own, and Hydra would not change its values."""
     if isinstance(node, list):
-        return all(map(_is_own, node))
+        return all(map(_is_builtin, node))
     if isinstance(node, str):
         return "${" not in node and node != "???"
     if not isinstance(node, dict):
         return True
     special = {str(name) for name in node if str(name).startswith("_")}
-    is_own = str(node.get(TARGET, OWN_OPTIONS)).startswith(OWN_OPTIONS)
-    return special <= {TARGET} and is_own and all(map(_is_own, node.values()))
+    is_builtin = str(node.get(TARGET, BUILTIN_OPTIONS)).startswith(BUILTIN_OPTIONS)
+    return special <= {TARGET} and is_builtin and all(map(_is_builtin, node.values()))
 
 
-def _build_own(node: Any) -> Any:
-    """Build the objects of a node for which `_is_own` is true, without Hydra."""
+def _build_builtin(node: Any) -> Any:
+    """Build the objects of a node for which `_is_builtin` is true, without Hydra."""
     if isinstance(node, list):
-        return [_build_own(each) for each in node]
+        return [_build_builtin(each) for each in node]
     if not isinstance(node, dict):
         return node
-    values = {name: _build_own(value) for name, value in node.items() if name != TARGET}
+    values = {name: _build_builtin(value) for name, value in node.items() if name != TARGET}
     return locate(node[TARGET])(**values) if TARGET in node else values
 
 

@@ -32,7 +32,7 @@ from fastloop.core.types import UsageError
 STRICT = pydantic.ConfigDict(extra="forbid")
 ENV = "oc.env"
 """OmegaConf's resolver of environment variables."""
-OWN_VARIABLES = "FASTLOOP_"
+FASTLOOP_VARIABLES = "FASTLOOP_"
 """Beginning of the names of the environment variables that conf/ itself reads."""
 FAIL_ABOVE = 10.0
 """Allowed regression from a recorded base, in percent, if fastloop.yaml has no `fail_above`."""
@@ -147,7 +147,7 @@ def withheld_environment() -> Iterator[None]:
 
 def _own_variable(name: str, *default: str | None) -> str | None:
     """The value of a variable that conf/ reads; raises UsageError for any other variable."""
-    if not name.startswith(OWN_VARIABLES):
+    if not name.startswith(FASTLOOP_VARIABLES):
         raise UsageError(f"${{{ENV}:{name}}} is not resolved in a check; allowed: plain values")
     return oc.env(name, *default)
 

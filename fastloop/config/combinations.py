@@ -42,7 +42,7 @@ from fastloop.config.hydra_api import (
     hydra_compose,
 )
 from fastloop.config.messages import ConfigError
-from fastloop.config.user_options import OWN_OPTIONS
+from fastloop.config.user_options import BUILTIN_OPTIONS
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
 """Start of an override that names loaders by a pattern."""
@@ -130,7 +130,7 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
         lacking = known.setdefault(choices, {})
-        cfg, own = _compose_own(name, overrides, lacking, len(found), folder)
+        cfg, own = _compose_without_foreign_settings(name, overrides, lacking, len(found), folder)
         if own not in found:
             found[own] = _add_job(concerns, combination_of(cfg), lacking)
         elif not lacking:
@@ -163,7 +163,7 @@ def _add_job(
     return replace(combination, values=values)
 
 
-def _compose_own(
+def _compose_without_foreign_settings(
     name: str,
     overrides: tuple[str, ...],
     lacking: dict[str, ConfigError],
@@ -202,7 +202,7 @@ def _is_own_code(name: str, overrides: Sequence[str], group: str) -> bool:
     # Any other error in these choices is reported when the job itself is composed.
     with suppress(HydraException):
         target = OmegaConf.select(hydra_compose(name, choices), f"{group}._target_")
-        return isinstance(target, str) and not target.startswith(OWN_OPTIONS)
+        return isinstance(target, str) and not target.startswith(BUILTIN_OPTIONS)
     return False
 
 
@@ -274,14 +274,14 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
     values = override_values(parse_overrides(line.overrides))
     first_values = tuple(each[0] for each in values if each)
     if line.is_sweep:
-        return _compose_own(name, first_values, {})[0]
+        return _compose_without_foreign_settings(name, first_values, {})[0]
     try:
         return _compose(name, line.overrides)
     # An experiment may turn on the sweep mode, in which several values are no error. Only the
     # composed configuration shows that.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
-            cfg, _ = _compose_own(name, first_values, {})
+            cfg, _ = _compose_without_foreign_settings(name, first_values, {})
             if cfg.hydra.mode == RunMode.MULTIRUN:
                 return cfg
         raise

@@ -33,7 +33,7 @@ found. Finding them takes about as long as composing a job. The cache ends with 
 because the yaml files may have changed when Hydra makes the next one."""
 
 
-def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
+def remove_unfit_defaults(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
     """Remove or replace the unfit defaults of a configuration that has just been composed.
 
     cfg: the configuration, with Hydra's part. name: the name of its main yaml. overrides: those
@@ -44,10 +44,10 @@ def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
     _fit_placement(cfg, name, overrides)
 
 
-def fit_alike(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
-    """Apply the changes of `fit_composed` to values that Hydra has composed by itself.
+def copy_removals(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
+    """Apply the changes of `remove_unfit_defaults` to values that Hydra has composed by itself.
 
-    fitted: the values of the same job after `fit_composed`, which show the changes.
+    fitted: the values of the same job after `remove_unfit_defaults`, which show the changes.
     """
     nodes = {
         group: {key: each for key, each in values[group].items() if key in fitted[group]}

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fastloop.config.catalogue import experiment_files, resource_folder
 from fastloop.config.command_line import CommandLine
-from fastloop.config.composed_defaults import fit_composed
+from fastloop.config.composed_defaults import remove_unfit_defaults
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
@@ -137,7 +137,7 @@ def hydra_compose(
             path = re.search(r"path=(.*) is not available", str(warning))
             missing = path.group(1) if path else warning
             raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
-    fit_composed(cfg, name, overrides)
+    remove_unfit_defaults(cfg, name, overrides)
     if not return_hydra_config:
         with open_dict(cfg):
             del cfg["hydra"]

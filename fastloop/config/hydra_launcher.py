@@ -20,7 +20,7 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
 from fastloop.config.combinations import Combination, combination_of
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
-from fastloop.config.composed_defaults import fit_alike
+from fastloop.config.composed_defaults import copy_removals
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,
@@ -97,7 +97,7 @@ def measure_by_launcher(
         # Hydra has composed `cfg` by itself, without the changes that `compose_combinations` makes
         # to defaults.
         composed = combinations[number]
-        values = fit_alike(combination.values, composed.values)
+        values = copy_removals(combination.values, composed.values)
         combination = replace(combination, values=values, choices=composed.choices)
         request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
         if measure_here([replace(request, name=names[number], colour=colours[number])]):

@@ -44,7 +44,7 @@ WRAPPERS = {
 `dataset=custom`."""
 SAMPLE_FUNCTIONS = ("collate", "transform")
 """Groups in which the user's object is a function that is called with samples."""
-OWN_OPTIONS = "fastloop.options."
+BUILTIN_OPTIONS = "fastloop.options."
 """Start of the names of fastloop's own classes of options."""
 CUSTOM_DATASET = "fastloop.options.dataset.custom.CustomDataset"
 """The `_target_` of the option that opens a user's Dataset."""
@@ -104,7 +104,7 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
     if target == CUSTOM_DATASET:
         target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
         arguments = node["kwargs"] or {}
-    if not isinstance(target, str) or not target or target.startswith(OWN_OPTIONS):
+    if not isinstance(target, str) or not target or target.startswith(BUILTIN_OPTIONS):
         return
     try:
         parameters = read_parameters(target)
@@ -169,7 +169,7 @@ def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
         group
         for group in OPTION_METHODS
         for text in overrides
-        if text.lstrip("+").startswith(f"{group}._target_=") and f"={OWN_OPTIONS}" not in text
+        if text.lstrip("+").startswith(f"{group}._target_=") and f"={BUILTIN_OPTIONS}" not in text
     }
     return tuple(
         f"++{text.lstrip('+')}" if _group_of_argument(text) in own else text for text in overrides
