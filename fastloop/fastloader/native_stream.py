@@ -216,7 +216,7 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The way in which a stream hands over and counts its batches, and the index of its first one."""
+    """Settings for handing over and counting batches, with the index of the first one."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""

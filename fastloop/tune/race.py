@@ -119,7 +119,8 @@ class RaceResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RaceRules:
-    """The trials for which a race keeps room after its rounds, and the configurations it tries first."""
+    """The trials for which a race keeps room after its rounds, and the configurations that it tries
+    first."""
 
     confirming: int = 5
     """Number of rounds of the winner and the present configuration after the race."""
