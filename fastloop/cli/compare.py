@@ -47,7 +47,7 @@ DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 FOLDERS = ("base", "new")
 
 
-# Other commands exit with 1 on an error of the system, which means a slower job here.
+# Other commands exit with 1 on an error of the system. Here, 1 means that a job is slower.
 @exit_on_system_error(status=2)
 def main() -> None:
     """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
@@ -119,16 +119,19 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _find_folder(text: str) -> str:
-    """The path if it exists in the working folder, else that of the sweep <date>/<time>; the text
-    itself if neither exists."""
+    """The path of the folder that the text names: a path that exists, else a sweep <date>/<time> in
+    the outputs folder. If neither exists, the text itself."""
     in_outputs = outputs_folder() / text
     is_sweep = bool(text) and not Path(text).exists() and in_outputs.is_dir()
     return str(in_outputs) if is_sweep else text
 
 
 def _newest_pair() -> tuple[Path, Path]:
-    """(base, new): the newest sweep with a finished job is `new`, and the newest one before it that
-    shares a job with it is `base`."""
+    """The folders of two sweeps, (base, new).
+
+    `new` is the newest sweep with a finished job. `base` is the newest sweep before it that has a
+    finished job of the same name. Raises UsageError if there are no such sweeps.
+    """
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
         # This sweep has no result yet.
@@ -145,7 +148,10 @@ def _newest_pair() -> tuple[Path, Path]:
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
-    """Load the results in the folder by name; raises UsageError if a name occurs twice."""
+    """Load the results in the folder: name -> result. Raises UsageError if a name occurs twice.
+
+    setting: `base` or `new`, for error messages.
+    """
     if not folder:
         raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")
     by_name: dict[str, Result] = {}

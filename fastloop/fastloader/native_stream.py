@@ -129,7 +129,7 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a stream hands its batches over, how it counts them, and with which index it starts."""
+    """Settings for handing over and counting batches, with the index of the first one."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""

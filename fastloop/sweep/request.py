@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """One combination of the settings of a command line, with its job, before it is measured."""
+    """A combination of the settings of a command line, with its job, before it is measured."""
 
     job: Job
     sweep: SweepSettings

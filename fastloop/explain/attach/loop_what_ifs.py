@@ -128,7 +128,8 @@ def _most_workers(loop: Loop) -> int:
 
 
 def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
-    """This number of workers, alone and with persistent_workers, as far as each is worth it."""
+    """The changes to this number of workers that are worth it: alone, and with
+    persistent_workers."""
     passes = len(time.loop.passes)
     loaders = time.loop.loaders
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
