@@ -48,6 +48,7 @@ def build_ladder(
     # If the job overlaps nothing, all of its loading happens inside next().
     if work_s is None:
         seconds = _limit_by_next(seconds, rounds)
+    seconds = _limit_copy(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
     # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
@@ -139,6 +140,22 @@ def _limit_by_next(
     in_next = _draw_shares([times[last].next_share for times in rounds], len(seconds[last]), seed=3)
     # Copies to the device are not made in next().
     return _clip_rungs(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
+
+
+def _limit_copy(
+    seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
+) -> Mapping[Part, np.ndarray]:
+    """Draws in which placing batches on the device adds at most the time that a clock around it
+    shows, if there was a clock."""
+    # The same steps may take a quarter longer in one pass than in another, if they compute in
+    # several threads. Such a difference is no evidence of copies that a clock has not seen.
+    passes = [times[Part.COPY] for times in rounds if Part.COPY in times]
+    shares = [each.place_s / each.seconds for each in passes if each.place_s is not None]
+    if not shares or len(shares) < len(rounds):
+        return seconds
+    step_s, copy_s = seconds[Part.STEP], seconds[Part.COPY]
+    placing = np.maximum(0.0, _draw_shares(shares, len(copy_s), seed=4))
+    return {**seconds, Part.COPY: np.clip(copy_s, step_s, step_s + placing * copy_s)}
 
 
 def _reach_next(

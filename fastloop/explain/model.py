@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
 """The interpreter's lock is held by one thread at a time."""
-CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 3.0
+CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 20.0
 """Usual and worst power. If there are f times as many threads as cores, work in one thread takes f
 times as long, and work in two or more of OpenMP's threads takes f ** (1 + power) times as long: the
 threads wait for each other after each operation, so that one that has lost its core holds up all.
-Steps of four models in two threads on two cores had 0.28 to 0.48 of their speed beside a busy
-process (experiments/attach)."""
+Steps of four models in two threads on two cores had 0.07 to 0.48 of their speed beside a busy
+process (experiments/attach): with the worst power they stand still while others compute."""
+MOST_HELD_UP = 1000.0
+"""Greatest factor by which work in several threads takes longer: a speed must not be zero."""
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
@@ -216,5 +218,9 @@ def _slow_down_threads(
     # for the other half.
     share = min(1.0, phase.cores - 1)
     threads = min(max(2.0, phase.cores), machinery.cores)
-    crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
-    return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)
+    others = own_cores - phase.cores
+    crowded = max(by_cores, (others + threads) / machinery.cores)
+    # Threads are held up only while others compute: workers that mostly wait leave them alone.
+    most = 1 / max(1 - others, 1 / MOST_HELD_UP)
+    held_up = max(by_cores, min(most, crowded ** (1 + machinery.crowded_power)))
+    return (1 - share) * by_cores + share * held_up

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -113,13 +113,30 @@ def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
     # as of their size.
     if changed - followed or _differences(job.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
+    effects = []
     if "loader" in changed:
-        return _effect_of_loader(job, present, measured)
-    if changed & {"decoder", "dataset"}:
-        return _effect_of_decoder(job, present, measured)
+        effects.append(_effect_of_loader(job, present, measured))
+    # The loaders with an effect that is known read a store. It holds decoded samples, so that the
+    # decoder has no effect.
+    elif changed & {"decoder", "dataset"}:
+        effects.append(_effect_of_decoder(job, present, measured))
     if "transform" in changed:
-        return _effect_of_transform(job, present, measured)
-    return Effect()
+        effects.append(_effect_of_transform(job, present, measured))
+    return _combine(effects)
+
+
+def _combine(effects: Sequence[Effect | None]) -> Effect | None:
+    """The effect of several changes together; None if one of them is not known."""
+    known = [each for each in effects if each is not None]
+    # The model of a loader that gathers rows of a store has no place for the work of a transform.
+    is_gathered = any(each.is_gathered for each in known)
+    if len(known) < len(effects) or (is_gathered and any(each.step_s for each in known)):
+        return None
+    # The changes save different parts of loading. Noise in the measured shares of these parts may
+    # let them save more than all of it.
+    saved = sum(1 - each.kept for each in known)
+    added_s = sum(each.step_s for each in known)
+    return Effect(kept=max(0.0, 1 - saved), step_s=added_s, is_gathered=is_gathered)
 
 
 def _differences(one: Any, other: Any) -> set[str]:
@@ -129,8 +146,9 @@ def _differences(one: Any, other: Any) -> set[str]:
 
 def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | None:
     name = name_of(job.loader)
-    # The measured batches do not tell how another loader reads the same dataset.
-    if job.loader.store is None:
+    # The measured batches do not tell how another loader reads the same dataset, or any loader
+    # another dataset.
+    if job.loader.store is None or not _is_same_but_decoder(job, present):
         return None
     if not uses_dataloader(job):
         return Effect(is_gathered=True) if name == "fastloop" else None
@@ -142,11 +160,18 @@ def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | No
 def _effect_of_decoder(job: Job, present: Job, measured: Measured) -> Effect | None:
     decoder = getattr(job.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
-    dataset: Any = present.dataset
     # The decoder was not timed, or the change is not one of the decoder alone.
-    if ratio is None or replace(dataset, decoder=decoder) != job.dataset:
+    if ratio is None or not _is_same_but_decoder(job, present):
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))
+
+
+def _is_same_but_decoder(job: Job, present: Job) -> bool:
+    """True if the datasets of both jobs are the same, apart from their decoders."""
+    one, other = cast("Any", job.dataset), cast("Any", present.dataset)
+    if type(one) is not type(other) or not hasattr(one, "decoder"):
+        return one == other
+    return one == replace(other, decoder=one.decoder)
 
 
 def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect | None:

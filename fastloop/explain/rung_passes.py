@@ -55,6 +55,8 @@ class EpochTimes:
     """Median time from the last step of an epoch until the loop ends, in which workers end."""
     share_s: float = 0.0
     """Time to write a ready batch to new shared memory, as workers do; 0: there are no workers."""
+    place_s: float | None = None
+    """Seconds of an epoch in which batches are placed on the device; None: not measured."""
 
     @property
     def start_up_s(self) -> float:
@@ -104,6 +106,22 @@ class BatchTimes:
         return min(1.0, sum(self.load_cpu_s) / seconds) if seconds > 0 else 1.0
 
 
+@dataclass
+class TimedDelivery:
+    """A function that delivers batches to the step, with a clock around it."""
+
+    deliver: Consumer
+    total_ns: int = 0
+    """Nanoseconds of all calls."""
+
+    def __call__(self, batch: Tree) -> Any:
+        """Deliver the batch."""
+        start_ns = now_ns()
+        placed = self.deliver(batch)
+        self.total_ns += now_ns() - start_ns
+        return placed
+
+
 def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
     """Times of epochs with the work of the rung and of all rungs below it, after a warm-up epoch.
 
@@ -112,7 +130,10 @@ def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> Epoc
     context = start_job(job, prepared, number)
     host = take_batches(context)
     session = benchmark_of(job).session(context.build_setup(host[0]))
-    with open_rung(context, rung, host) as (loader, deliver):
+    # A clock sees all of a copy only if the device does not copy beside the loop.
+    is_timed = rung is Part.COPY and context.device.type == "cpu"
+    with open_rung(context, rung, host) as (loader, own_delivery):
+        deliver = TimedDelivery(own_delivery) if is_timed else own_delivery
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
         # Only the last rung, the job as it is, has a cold cache. So its difference from the rung
@@ -254,11 +275,15 @@ def _time_epochs(
     consume, _ = session.start(deliver)
     waits: list[list[int]] = []
     synchronize(context.device)
+    placed_ns = deliver.total_ns if isinstance(deliver, TimedDelivery) else 0
     start_ns = now_ns()
     for number in range(count):
         waits.append(consume_epoch(epochs(number), consume))
     synchronize(context.device)
-    return summarize_epochs(waits, seconds_between(start_ns, now_ns()))
+    times = summarize_epochs(waits, seconds_between(start_ns, now_ns()))
+    if isinstance(deliver, TimedDelivery):
+        times = replace(times, place_s=(deliver.total_ns - placed_ns) / 1e9 / count)
+    return times
 
 
 def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTimes:

@@ -113,9 +113,11 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
     # so the large numbers of workers are tried first; but not if they start for half of the time.
     if found.samples_wait:
         return 0 if predicted >= LARGE_GAIN else len(MANY_WORKERS)
-    # If there is little time, changes with a greater predicted gain have it.
+    # If there is little time, changes with a greater predicted gain have it. Changes without a
+    # prediction, such as workers that are kept, may stand between them.
     gains = [find_prediction(found, each) for each in others]
-    return sum(gain is not None and gain >= predicted for gain in gains)
+    ahead = [gain is not None and gain >= predicted for gain in gains]
+    return max((place + 1 for place, is_ahead in enumerate(ahead) if is_ahead), default=0)
 
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:

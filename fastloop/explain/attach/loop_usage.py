@@ -41,15 +41,21 @@ class LoopUsage:
     def idle_share(self) -> float:
         """Share of the time of making batches in which no thread of the process computed or waited
         for a core: the samples waited."""
-        makes = [each["parts"] for each in self.makes]
-        own, all_threads = _share(makes, "cpu_ns"), _share(makes, "process_ns")
-        return max(0.0, 1 - max(own, all_threads) - _share(makes, "delay_ns")) if makes else 0.0
+        if not self.makes:
+            return 0.0
+        return max(0.0, 1 - self._computing_share - self.share_of_makes("delay_ns"))
 
     @property
     def is_mostly_idle(self) -> bool:
         """True if making a batch waits longer than it computes. Waits for a core don't count."""
         idle = self.idle_share
-        return idle > 0 and idle >= self.share_of_makes("cpu_ns")
+        return idle > 0 and idle >= self._computing_share
+
+    @property
+    def _computing_share(self) -> float:
+        """CPU time of all threads of the process while it makes batches, as a share of that time;
+        above 1 if several threads compute."""
+        return max(self.share_of_makes("cpu_ns"), self.share_of_makes("process_ns"))
 
     def stall_share(self, step_share: float) -> float:
         """Share of the loop's time in which a step goes on, but no thread computes or waits for a
