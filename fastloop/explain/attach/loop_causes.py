@@ -114,9 +114,14 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
     )
     # The loop gets the cores that its workers leave; each worker needs one thread.
     left = max(1, int(cores) - usage.workers) if is_in_loop else 1
+    # A step loses its threads for all of its time, but workers take cores for a part of it, so that
+    # only a trial tells which of the two costs more.
+    way = f"torch.set_num_threads({left}) in {where}"
+    measured = f"{way} or fewer workers may help, which --try measures"
     # Sums of several threads are added in another order.
     advice = (
-        f"call torch.set_num_threads({left}) in {where}, which may change the last digits of losses"
+        f"{measured if is_in_loop else f'call {way}'}; another number of threads may change the "
+        "last digits of losses"
     )
     return _tell(CauseName.THREADS, text, advice)
 

@@ -100,19 +100,19 @@ class UserLoader:
         return self
 
     @property
-    def passed_parameters(self) -> frozenset[str]:
+    def parameters_to_pass(self) -> frozenset[str]:
         """Names of the target's parameters for which fastloop passes arguments."""
         return (parameter_names(self.target) & set(OFFERED_TO_LOADER)) - self.kwargs.keys()
 
     @property
     def honours_batch_size(self) -> bool:
         """True if the target takes `batch_size`."""
-        return "batch_size" in self.passed_parameters
+        return "batch_size" in self.parameters_to_pass
 
     @property
     def brings_data(self) -> bool:
         """True if the target takes no `dataset`."""
-        return "dataset" not in self.passed_parameters
+        return "dataset" not in self.parameters_to_pass
 
     @property
     def unknown_files(self) -> str:
@@ -122,7 +122,7 @@ class UserLoader:
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for settings that were changed but that the target does not take."""
         target = self.target
-        passed = self.passed_parameters
+        passed = self.parameters_to_pass
         collate = (CANONICAL_COLLATE,) if "collate_fn" in passed else ()
         check_honoured(target, plan, (*passed, *collate, "multiprocessing_context"))
         # A default that the target can't take is not an error: the user may not have asked for it.
@@ -144,7 +144,7 @@ class UserLoader:
             raise Unsupported(f"batches: loader={self.target} {reason}")
         # If the target takes `shuffle` or a dataset, data/sample_order.py judges from the delivered
         # samples which order the loader has followed.
-        is_judged = "shuffle" in self.passed_parameters or not self.brings_data
+        is_judged = "shuffle" in self.parameters_to_pass or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         order = name_of(without_prefix(order_of_all_ranks(plan)))
         if order not in known:
@@ -162,12 +162,12 @@ class UserLoader:
         """
         self.check(plan)
         samples = None if dataset is None or self.brings_data else dataset.open()
-        arguments = _arguments(plan, self.passed_parameters, samples)
+        arguments = _arguments(plan, self.parameters_to_pass, samples)
         # A loader that draws its order from torch's generator repeats it for an equal seed.
         torch.manual_seed(plan.seed)
         started = OpenIterators()
         with _start_method(plan.loading.multiprocessing_context):
-            loader = None if "epoch" in self.passed_parameters else self._call(arguments)
+            loader = None if "epoch" in self.parameters_to_pass else self._call(arguments)
             batches_of = self._epochs_of_target(arguments, loader)
 
             def epochs(number: int) -> Iterable[Tree]:
@@ -215,7 +215,7 @@ class UserLoader:
 
 
 def _arguments(
-    plan: Plan, passed_parameters: frozenset[str], samples: Samples | None
+    plan: Plan, parameters_to_pass: frozenset[str], samples: Samples | None
 ) -> dict[str, Any]:
     """The arguments for the target's parameters of these names; `samples` is the opened dataset."""
     offered = plan.loading.as_arguments() | {name: getattr(plan, name) for name in PLANNED}
@@ -225,7 +225,7 @@ def _arguments(
     if samples is not None:
         offered["dataset"] = samples
         offered["sampler"] = EpochSampler(plan.order, len(samples), plan.seed)
-    arguments = {name: value for name, value in offered.items() if name in passed_parameters}
+    arguments = {name: value for name, value in offered.items() if name in parameters_to_pass}
     if "sampler" in arguments:
         # torch's DataLoader accepts either a sampler or shuffle=True.
         arguments.pop("shuffle", None)
