@@ -427,7 +427,8 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
             process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(_describe(context, settings, error)) from error
-    # Only the process has its end now: when it dies, reading here ends with EOFError.
+    # From here on only the child holds the other end of the pipe: if it dies, recv() raises
+    # EOFError here.
     there.close()
     return Reader(process, here)
 
